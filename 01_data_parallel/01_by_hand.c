@@ -8,13 +8,13 @@
 // Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per
 //         step.
 // Saves:  each shard computes the products of samples / shards samples only.
-// Costs:  all weights and a whole gradient on every device.
-// A loss is a sum of squared errors divided by a number of elements. Its gradient is divided by the
-// same number. PyTorch's MSELoss divides by the elements of the shard. Then the gradient of the
-// whole batch is the AVERAGE of the shards' gradients. If every shard divides by the elements of
-// the whole batch, the gradient of the whole batch is their SUM. All later lessons use the sum.
-// Left out: ranks, messages, and shards of different sizes, for which an average is wrong (chapter
-// 02).
+// Costs:  every device has all weights and a whole gradient.
+// A loss is a sum of squared errors divided by a number of elements. The gradient of the loss is
+// divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
+// gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
+// the elements of the whole batch, the gradient of the whole batch is their SUM. All later lessons
+// use the sum. Left out: ranks, messages, and shards of different sizes, for which an average is
+// wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the
@@ -38,14 +38,15 @@ double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
     return loss / (double)count;
 }
 
-// to += scale * from, weights and biases.
+// Adds scale * from to `to`, weights and biases.
 void linear_add_scaled(Linear *to, const Linear *from, real scale) {
     for (size_t i = 0; i < to->in * to->out; i++) to->w[i] += scale * from->w[i];
     for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
 }
 
-// Each shard computes its gradient with the same weights. Then the gradients are added in the order
-// of the shards. An all-reduce leaves this sum on every device.
+// Returns the sum of the shards' gradients, and sets shard_loss[k] to the loss of shard k. Every
+// shard computes its gradient with the same weights. Then the gradients are added in the order of
+// the shards. On devices an all-reduce leaves this sum on every device.
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
                        double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };

@@ -3,12 +3,12 @@
 // question: How can N devices train one model, each on a part of the batch, and hold the same weights all the time?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica: all Psi weights, gradients and optimizer state; B/N of the
-//         sequences. wte, the table that embedding and head share, has two gradients.
-// Sends:  once, before step 0: a broadcast of rank 0's weights, Psi elements. Per step, after the
-//         last backward: an all-reduce of the gradient, 2 (N-1)/N of Psi elements per rank.
+// Holds:  every rank has a replica, which is all Psi weights, gradients and optimizer state, and
+//         B/N of the sequences. wte, the table that embedding and head share, has two gradients.
+// Sends:  before step 0 rank 0 broadcasts its weights, Psi elements. After the last backward of a
+//         step the ranks all-reduce the gradient. Each rank then sends 2 (N-1)/N of Psi elements.
 // Saves:  each rank computes B/N sequences and keeps the activations of these alone.
-// Costs:  weights, gradients and state N times. A step takes
+// Costs:  the ranks hold weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
 // F(n): the time of a forward of n sequences; a backward takes 2F(n). alpha: latency of a message;
 // beta: bytes per second; e: bytes of a real.
@@ -17,10 +17,10 @@
 // communication while backward still runs (04_overlap).
 #include "01_data_parallel/data_parallel.h"
 
-// Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real),
-// and the other ranks overwrite theirs. Without this broadcast, ranks that begin with different
-// weights stay different. (Equal seeds give equal weights, too. So the experiment gives each rank
-// different weights, and a missing broadcast shows.)
+// Replaces the weights [Psi] of every rank by those of rank 0, Psi e bytes (e: bytes of a real).
+// Call this function once, before the first step. Without this broadcast, ranks that begin with
+// different weights stay different. (Equal seeds give equal weights, too. So the experiment gives
+// each rank different weights, and a missing broadcast shows.)
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): broadcast the first weights. Give every rank of dp the weights of
     // rank 0. m->w holds all weights of the model, one after the other. common/comm/comm.h lists
@@ -29,10 +29,11 @@ void data_parallel_broadcast(Comm *dp, Model *m) {
     // END
 }
 
-// Once per step, after the last backward. g [Psi] <- the sum of the replicas' g, by one all-reduce:
-// each rank sends 2 (N-1)/N Psi e bytes in a ring (03_ring). Each rank has the part of the gradient
-// that comes from its own tokens, so the whole batch's gradient is the sum. Each part already
-// carries 1 / (counted tokens of the whole batch), so nothing is divided.
+// Replaces g [Psi] by the sum of the replicas' g, with one all-reduce. Call this function once per
+// step, after the last backward. In a ring (03_ring) each rank sends 2 (N-1)/N Psi e bytes. Each
+// rank has the part of the gradient that comes from its own tokens, so the whole batch's gradient
+// is the sum. Each part already carries 1 / (counted tokens of the whole batch), so nothing is
+// divided.
 void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
 // Fills m->g with the part of the batch's gradient that comes from sequences `shard`. Returns the
@@ -66,9 +67,10 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
     return loss; // the part of this rank's shard
 }
 
-// Sends nothing after the all-reduce: equal weights, gradients and optimizer state on all ranks
-// give equal norms and equal new weights. The returned loss is the part of this rank's shard. The
-// training does not need the whole loss; the experiment adds the parts for its log.
+// Makes one step. Nothing is sent after the all-reduce, because equal weights, gradients and
+// optimizer state on all ranks give equal norms and equal new weights. The returned loss is the
+// part of this rank's shard. The training does not need the whole loss; the experiment adds the
+// parts for the log.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

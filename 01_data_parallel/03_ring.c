@@ -3,12 +3,13 @@
 // question: What does an all-reduce do inside, and which way of doing it is the fastest?
 // vary: UNEVEN 50..20000
 //
-// Holds:  every rank a tensor of S bytes; in the end all hold the sum, the same bits. Scratch: one
-//         incoming message.
-// Sends:  Ring: 2(N-1) messages of S/N. Gather and broadcast: (N-1) S into and out of rank 0. Tree:
-//         log2 N rounds of S, up and down. Halving and doubling: 2 log2 N messages of S/2, S/4, ...
-//         S/N.
-// Saves:  the ring sends the fewest bytes, 2(N-1)/N S per rank; tree and halving need the fewest
+// Holds:  each rank has a tensor of S bytes. At the end every rank has the sum, in the same bits.
+//         Scratch memory holds one incoming message.
+// Sends:  a rank of the ring sends 2(N-1) messages of S/N bytes. In gather and broadcast rank 0
+//         receives (N-1) S bytes and sends as many. The tree has log2 N rounds of messages of S
+//         bytes, up and down. In halving and doubling a rank sends 2 log2 N messages, of S/2, S/4,
+//         ... S/N bytes.
+// Saves:  the ring sends the fewest bytes, 2(N-1)/N S per rank. Tree and halving need the fewest
 //         messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
 //         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
@@ -31,7 +32,8 @@ static Tensor chunks(Tensor t, size_t n, size_t lo, size_t hi) {
     return tensor_flat_range(t, shard_range(count, n, lo).lo, shard_range(count, n, hi - 1).hi);
 }
 
-// `count` elements of the type of t, for messages that are added to t.
+// Returns room for `count` elements of the type of t. A message that is added to t is received
+// there.
 static Tensor scratch_for(Arena *memory, Tensor t, size_t count) {
     return tensor_shaped(memory, tensor_shape(1, count, t.element));
 }
@@ -43,16 +45,17 @@ static void exchange(Comm *c, Tensor out, size_t to, Tensor in, size_t from) {
     comm_recv(c, in, from);
     comm_wait(sent);
 }
-// t += the tensor that rank `from` sends.
+// Adds to t the tensor that rank `from` sends.
 static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
     Tensor in = tensor_flat_range(scratch, 0, tensor_count(t));
     comm_recv(c, in, from);
     op_add(t, t, in);
 }
 
-// Patarasuk and Yuan 2009. A rank sends to `next` and receives from `previous` only: 2 (n-1)
-// messages of S / n bytes. Chunk i starts at rank i. So at step k rank r sends chunk r - k and
-// receives chunk r - k - 1. After n - 1 steps rank r has the complete chunk r + 1.
+// Sums t over the ranks in a ring (Patarasuk and Yuan 2009). A rank sends to `next` and receives
+// from `previous` only. Each rank sends 2 (n-1) messages of S / n bytes. Chunk i starts at rank i.
+// So at step k rank r sends chunk r - k and receives chunk r - k - 1. After n - 1 steps rank r has
+// the complete chunk r + 1.
 void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -62,9 +65,10 @@ void ring_all_reduce(Comm *c, Tensor t) {
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over
     // all ranks, on every rank. Send to `next` and receive from `previous` only, with exchange().
     // chunk(t, n, i) is part i of n. (Write r + n - k for r - k, because sizes have no sign.)
-    // Receive a chunk that is to be added in `scratch`, cut to its length by tensor_flat_range.
-    // First come n - 1 steps that add chunks (op_add), then n - 1 steps that copy them. A copied
-    // chunk can be received in its place. Every rank sends 2 (n - 1) messages of one chunk.
+    // If a chunk is to be added, receive it in `scratch`. tensor_flat_range cuts `scratch` to the
+    // length of the chunk. First come n - 1 steps that add chunks (op_add), then n - 1 steps that
+    // copy them. A copied chunk can be received in its place. Every rank sends 2 (n - 1) messages
+    // of one chunk.
     for (size_t k = 0; k < n - 1; k++) { // reduce-scatter
         Tensor mine = chunk(t, n, r + n - k - 1);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(mine));
@@ -78,9 +82,9 @@ void ring_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Rank 0 receives every rank's tensor, adds them in rank order, and sends the sum to every rank:
-// (N-1) S bytes in and (N-1) S bytes out. So the bits are those of comm_all_reduce in rank order.
-// The three other ways add in other orders.
+// Sums t over the ranks on rank 0. Rank 0 receives (N-1) S bytes, adds the tensors in rank order,
+// and sends the sum to every other rank, (N-1) S bytes. So the bits are those of comm_all_reduce in
+// rank order. The ring, the tree and halving and doubling add in other orders.
 void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     Arena memory = arena(MEM_COMMUNICATION);
     comm_connect(c, COMM_EVERYBODY);
@@ -96,9 +100,10 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// A binomial tree, up and down: log2 N rounds (rounded up) each way, with messages of S bytes. Up:
-// in the round with distance d, each rank that is an odd multiple of d sends its sum to rank r - d.
-// Down: the same rounds in reverse order, and each parent sends the sum to its child.
+// Sums t over the ranks in a binomial tree. Up and down there are log2 N rounds each (rounded up),
+// with messages of S bytes. Up: in the round with distance d, each rank r that is an odd multiple
+// of d sends its sum to rank r - d. Down: the rounds run in reverse order, and each parent sends
+// the sum to its child.
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -116,14 +121,14 @@ void tree_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Rabenseifner 2004. Partners swap halves, then halves of halves, until each rank owns a chunk of
-// the sum. Then the same steps run backwards. Each rank sends 2 log2 N messages, of S/2, S/4, ...
-// S/N and S/N, ... S/4, S/2 bytes. Together these messages have as many bytes as those of a ring.
-// If N is not a power of two, some ranks are left over. Each of them first sends its tensor (S
-// bytes) to a lower rank, and at the end receives the sum (S bytes).
+// Halving and doubling (Rabenseifner 2004). Partners swap halves, then halves of halves, until each
+// rank owns a chunk of the sum. Then the same steps run backwards. Each rank sends 2 log2 N
+// messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. Together these messages have as many
+// bytes as those of a ring. If N is not a power of two, some ranks are left over. Each such rank
+// first sends its tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
 
-// Runs among the first n ranks, where n is a power of two. While halving, rank r keeps the half of
-// its range that contains chunk r.
+// Runs halving and doubling among the first n ranks, where n is a power of two. While halving, rank
+// r keeps the half of its range that contains chunk r.
 static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     size_t r = c->rank;
     // EXERCISE 01.03b (8 points): halving and doubling. n is a power of two and r < n. Halving: the

@@ -3,13 +3,14 @@
 // question: Why wait for the whole gradient before its first byte is sent?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce. The gradient is cut in buckets, which are
+// Holds:  every rank has a replica, as in 02_all_reduce. The gradient is cut in buckets, which are
 //         views of m->g, not copies.
-// Sends:  per bucket of n elements an all-reduce, 2 (N-1)/N of n elements per rank. The all-reduce
-//         starts as soon as the bucket's last tensor is final. Bucket 0 is at the end of m->g,
-//         because backward begins there.
-// Saves:  time: the communication of all buckets but the last can hide behind backward. With sums
-//         in rank order (--reduce ordered, the default) the bits are those of one all-reduce.
+// Sends:  one all-reduce per bucket. Of the n elements of a bucket each rank sends 2 (N-1)/N. The
+//         all-reduce starts as soon as the bucket's last tensor is final. Bucket 0 is at the end of
+//         m->g, because backward begins there.
+// Saves:  time, because the communication of all buckets but the last can hide behind backward.
+//         With sums in rank order (--reduce ordered, the default) the bits are those of one
+//         all-reduce.
 // Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
 //         hide it. Up to Psi elements of communication memory are in flight.
 // Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.
@@ -17,7 +18,7 @@
 // slows the products down.
 #include "01_data_parallel/data_parallel.h"
 
-// b->bucket <- the parts of m->g [Psi] that are sent together, cut at the borders of tensors:
+// Sets b->bucket to the parts of m->g [Psi] that are sent together, cut at the borders of tensors:
 //     m->g      wte | wpe | h.0 ...           | h.1 ...           | ln_f
 //     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->   backward runs leftwards
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
@@ -51,8 +52,8 @@ static void start(Buckets *b, Bucket *k) {
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// Called when a forward begins. If b->sync, the next backward reduces, so every bucket waits for
-// all its tensors.
+// Prepares the buckets when a forward begins. If b->sync is set, the next backward reduces, so
+// every bucket waits for all its tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -61,7 +62,8 @@ void buckets_arm(Buckets *b) {
     for (size_t i = 0; i < b->n_tensors; i++) b->tensor[i].ready = false;
 }
 
-// The gradient of p is final, so its bucket waits for one tensor less. At 0 the bucket is complete.
+// Marks p as ready, because its gradient is final. So the bucket of p waits for one tensor less. At
+// 0 the bucket is complete.
 static void tensor_ready(Buckets *b, const Param *p) {
     BucketTensor *t = buckets_find(b, p);
     if (!t) return;
@@ -70,8 +72,8 @@ static void tensor_ready(Buckets *b, const Param *p) {
     b->bucket[t->bucket].pending--;
 }
 
-// Called when the backward of layer l is done. Marks the layer's final gradients as ready, and
-// starts the buckets that have become complete.
+// Marks the final gradients of layer l as ready when the backward of l is done. Then starts the
+// buckets that have become complete.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
     // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,
@@ -90,8 +92,8 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // END
 }
 
-// The hooks. Every layer of the model is wrapped, so these two functions run in place of its
-// forward and backward.
+// These two functions run in place of a layer's forward and backward, because every layer of the
+// model is wrapped.
 static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
     Buckets *b = l->technique;
     if (l == &b->model->layers[0]) buckets_arm(b);
@@ -122,7 +124,7 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     return b;
 }
 
-// A rank without sequences has a zero gradient, so all its layers are ready at once. DDP does the
+// Marks all layers as ready on a rank without sequences, because its gradient is zero. DDP does the
 // same with parameters that a forward did not use. Layers become ready in model order here, so the
 // last bucket is complete first. buckets_layer_ready() still starts bucket 0 first, because the
 // other ranks do.
@@ -142,7 +144,7 @@ void buckets_wait(Buckets *b) {
     b->armed = false;
 }
 
-// Makes a step up to its gradient: zeroes the gradient, runs forward and backward, which start the
+// Makes a step up to the gradient. Zeroes the gradient, runs forward and backward, which start the
 // buckets, and waits for all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;

@@ -3,15 +3,16 @@
 // question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  each of k servers Psi/k weights, their gradient and AdamW's state, and a buffer of Psi/k
-//         for each of n workers. Each worker all weights and gradients, B/n of the sequences, and
-//         no optimizer state.
+// Holds:  each of k servers has Psi/k weights, their gradient and AdamW's state, and a buffer of
+//         Psi/k elements for each of n workers. Each worker has all weights and gradients, B/n of
+//         the sequences, and no optimizer state.
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
-//         way, Psi/k from and to every server. A server receives and sends n S/k bytes per step.
-// Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
-//         slowest.
-// Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
-//         versions old.
+//         way. Each way Psi/k of these elements belong to each server. A server receives and sends
+//         n S/k bytes per step.
+// Saves:  a worker needs no optimizer state of 2 Psi elements. In asynchronous training no worker
+//         waits for the slowest.
+// Costs:  all bytes pass through the servers' links. In asynchronous training a gradient is up to
+//         (n-1)(2s+1) versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
 // in rank order. An asynchronous server updates after every push. The server answers at once (by
 // the simulated clock), unless the worker is more than s steps ahead of the slowest (stale
@@ -113,9 +114,9 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
     // EXERCISE 01.05b (3 points): choose the next push. in->coming[w] is NULL for a worker from
     // which no push is expected; `next` is the first worker from which one is expected. Make `next`
     // the worker whose push arrives first. Of pushes that arrive at the same time, the lowest
-    // number is first. comm_arrival(in->coming[w]) gives the time of an arrival. It waits until the
-    // push is there, but this rank's clock does not move. So ask for every expected push: then the
-    // order is the same on every machine.
+    // number is first. comm_arrival(in->coming[w]) gives the time of an arrival. The function waits
+    // until the push is there, but this rank's clock does not move. So ask for every expected push.
+    // Then the order is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END

@@ -3,26 +3,26 @@
 // question: Can ranks send a fraction of their gradients' bytes and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank: all weights and gradients, its own sequences, and its own residual e, one
+// Holds:  every rank has all weights and gradients, its own sequences, and its own residual e, one
 //         element per parameter (16 bits: none). One bit: each rank is the server of 1/N of every
 //         bucket, and keeps a second residual for this part.
-// Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes, and an all-reduce of
-//         one element. Top-k: (N-1) k places and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes,
-//         and 2(N-1) scales.
+// Sends:  the counts are per rank, step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes,
+//         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
+//         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  16 bits: half of the bytes. Top-k: all but (N-1) k places and values. One bit: 31 of 32
 //         bits.
-// Costs:  the result is not the exact sum. Psi elements of residual; more calls; top-k's bytes grow
-//         with N.
+// Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
+//         takes more calls. Top-k's bytes grow with N.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
-// lost; a part is only sent later. The training must equal that of one device that applies the rule
-// to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left
-// out: exact steps at first, and overlapping.
+// lost, because a part is only sent later. The training must equal that of one device that applies
+// the rule to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam).
+// Left out: exact steps at first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
 
-// All-to-all: every rank cuts its packed elements in N parts and sends part r to rank r. Returns
-// the parts that this rank received, [N, part], row r from rank r.
+// Runs an all-to-all. Every rank cuts its packed elements in N parts and sends part r to rank r.
+// Returns the parts that this rank received, [N, part], row r from rank r.
 static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     const size_t n = tensor_count(packed);
     Range mine = shard_range(n, dp->size, dp->rank);
@@ -41,9 +41,10 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     return in;
 }
 
-// 16 bits: the two halves of an all-reduce, each with half the bytes. Only messages have 16 bits:
-// the sum between the halves is a real. No residual is kept, because a rounding changes an element
-// by at most 2^-11 of itself. An element below 2^-14 after scaling changes by at most 2^-25.
+// Sums g over the ranks with messages of 16 bits, in the two halves of an all-reduce. Each half
+// sends half the bytes. The sum between the halves is a real. No residual is kept, because a
+// rounding changes an element by at most 2^-11 of itself. An element below 2^-14 after scaling
+// changes by at most 2^-25.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -68,7 +69,7 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)e;
 }
 
-// Top-k: sends the k largest elements of gradient plus residual, each with 4 bytes of place and
+// Sends the k largest elements of gradient plus residual, each with 4 bytes of place and
 // sizeof(real) bytes of value. All other elements stay in the residual.
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
@@ -97,9 +98,9 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)b;
 }
 
-// One bit: sends each rank its part of the signs, and a scale. Each rank adds up one part as its
-// server, and answers with signs. Compression changes the parts and the answers, so both have a
-// residual: e for the parts, b->server_error for the answers.
+// Sends each rank its part of the signs, and a scale. Each rank adds up one part as its server, and
+// answers with signs. Compression changes the parts and the answers, so both have a residual: e for
+// the parts, b->server_error for the answers.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

@@ -3,11 +3,11 @@
 // question: Devices differ in speed, and one becomes slow during training: must all ranks wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce; N rates, the same on every rank; the
-//         activations of its share.
-// Sends:  per step the all-reduce of the gradient, 2(N-1)/N of Psi elements per rank. If
-//         speeds are measured: an all-reduce of N doubles.
-// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
+// Holds:  every rank has a replica, as in 02_all_reduce, and the activations of its share. A rank
+//         also has N rates, the same on every rank.
+// Sends:  per step the ranks all-reduce the gradient, 2(N-1)/N of Psi elements per rank. If speeds
+//         are measured, the ranks also all-reduce N doubles.
+// Saves:  the wait for the slowest device. A step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
 //         / (speed of the slowest device).
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
 //         costs at most the time of N - 1 sequences.
@@ -52,8 +52,8 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
-// Returns the device that would finish first if it got one more sequence. Its time would be (size +
-// 1) / rate.
+// Returns the device that would finish first with one more sequence, after the time
+// (size + 1) / rate.
 static size_t first_done(const Range *share, const double *rate, size_t n) {
     size_t best = 0;
     for (size_t r = 1; r < n; r++) {
@@ -67,7 +67,7 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    // The size of a share is the whole part of the exact share. Its place is set below.
+    // The size of a share is the whole part of the exact share. The place of a share is set below.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);
@@ -84,8 +84,8 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     }
 }
 
-// The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, and the
-// sum is right for shares of any size.
+// Computes this rank's part, then runs the all-reduce of 02_all_reduce. Each rank has its share's
+// part of the gradient, so the sum is right for shares of any size.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
                          Range *share, Speeds *known) {
     balance_shares(share, known->rate, dp->size, sequences);

@@ -3,14 +3,14 @@
 // question: Can ranks send two thin matrices in the place of each gradient, and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce, and its own residual of Psi elements. For
-//         every compressed matrix [rows, cols] a Q [cols, r], the same on every rank.
-// Sends:  per step and bucket three all-reduces: of all P's [rows, r], of all Q's [cols, r], and of
-//         the vectors and small matrices, uncompressed. Per matrix 2(N-1)/N of r (rows + cols)
-//         elements per rank.
+// Holds:  every rank has a replica, as in 02_all_reduce, and its own residual of Psi elements. For
+//         every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on every rank.
+// Sends:  a bucket takes three all-reduces per step. One has all P's [rows, r], one all Q's
+//         [cols, r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
+//         2(N-1)/N of r (rows + cols) elements.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
-// Costs:  the result is the sum projected on r columns, not the sum. Psi elements of residual;
-//         three products per matrix; making columns orthonormal; three calls per bucket.
+// Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
+//         residual. A matrix takes three products and orthonormal columns, a bucket three calls.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
 // Q is made orthonormal before P = M Q. A matrix is compressed if (rows + cols) r min_rate is less
 // than rows cols. Left out: exact steps at first, and overlapping with backward.
@@ -48,7 +48,7 @@ static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
 }
 
 // Copies the bucket's vectors, which are sent uncompressed, side by side into `rest`.
-// power_unpack() writes them back.
+// power_unpack() writes the vectors back.
 static void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
     size_t at = 0;
     for (size_t i = 0; i < b->n_params; i++) {
@@ -64,11 +64,11 @@ static void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
     }
 }
 
-// PowerSGD. M is a rank's gradient plus its residual, and the sum of M over ranks is wanted. The
-// old Q has the directions in which the last sum was large. P = M Q, made orthonormal, has the
-// directions in which the new sum is large. The result is the projection P P^T M = P Q^T with the
-// new Q = M^T P. M is never sent: each rank's P and Q are partial sums, because they are linear in
-// M, and an all-reduce completes them.
+// Replaces g by a projection of the sum over ranks (PowerSGD). M is a rank's gradient plus its
+// residual, and the sum of M over ranks is wanted. The old Q has the directions in which the last
+// sum was large. P = M Q, made orthonormal, has the directions in which the new sum is large. The
+// result is the projection P P^T M = P Q^T with the new Q = M^T P. M is never sent. P and Q are
+// linear in M, so each rank's P and Q are partial sums, and all-reduces complete these sums.
 void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

@@ -3,19 +3,20 @@
 // question: Which all-reduce comes next, if the ranks finish their gradients in different orders?
 // vary: LAYERS 5..9, BATCH 6..8, ROWS 4|5
 //
-// Holds:  every rank a replica, as in 02_all_reduce, and copies of the tensors that are in flight.
-//         Two flags per tensor: ready on this rank, agreed by all ranks.
-// Sends:  in each cycle of the first step every rank's new names to rank 0, and rank 0's answer to
-//         all. Later in each cycle an all-reduce of a few elements: a count of ranks per tensor.
-//         Then the agreed tensors: fused all-reduces, 2(N-1)/N of Psi elements per step and rank.
+// Holds:  every rank has a replica, as in 02_all_reduce, and copies of the tensors that are in
+//         flight. A tensor has two flags: ready on this rank, agreed by all ranks.
+// Sends:  in each cycle of the first step every rank sends new names to rank 0, and rank 0 sends an
+//         answer to all. In each cycle of later steps the ranks all-reduce a few elements, which
+//         count the ranks per tensor. The agreed tensors follow in fused all-reduces, 2(N-1)/N of
+//         Psi elements per step and rank.
 // Saves:  the ranks need no common order, and a fused all-reduce has one latency for all its
 //         tensors.
-// Costs:  a tensor waits for the end of the cycle in which the last rank has it, and for the
-//         answer. A fused tensor is copied into a buffer and back. While a fused all-reduce is in
-//         flight, the rank can fill the next buffer.
-// Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7: tensor fusion; the coordinator:
-// Horovod's controller.cc and response cache. Left out: a thread of its own, names as text, tensors
-// of several types, a rank that leaves.
+// Costs:  a tensor waits for the end of the cycle in which the last rank finishes this tensor, and
+//         for the answer. A fused tensor is copied into a buffer and back. While a fused all-reduce
+//         is in flight, the rank can fill the next buffer.
+// Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7, has tensor fusion. The coordinator is
+// that of Horovod's controller.cc and response cache. Left out: a thread of its own, names as text,
+// tensors of several types, a rank that leaves.
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 
@@ -29,7 +30,7 @@ static void agree(Coordinator *c, size_t tensor) {
     c->list[c->listed++] = tensor;
 }
 
-// Rank 0 counts the ranks that have a tensor.
+// Counts one vote for each tensor in the n requests of a rank. Only rank 0 counts.
 static void count_votes(Coordinator *c, const real *request, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const size_t tensor = (size_t)request[i * REQUEST];
@@ -41,8 +42,8 @@ static void count_votes(Coordinator *c, const real *request, size_t n) {
     }
 }
 
-// The first step. Each rank sends rank 0 the number of its new requests, then the requests. Rank 0
-// broadcasts how many tensors all ranks have, then their numbers.
+// Makes the ranks agree in the first step. Each rank sends rank 0 the number of its new requests,
+// then the requests. Rank 0 broadcasts how many tensors all ranks have, then their numbers.
 static void negotiate_names(Coordinator *c) {
     Comm *control = c->control;
     real *request = host_alloc(c->n * REQUEST * sizeof(real)), count = 0;
@@ -71,9 +72,9 @@ static void negotiate_names(Coordinator *c) {
     free(request);
 }
 
-// Later steps. The sum over ranks of the last cycle's questions is the answer: a tensor is agreed
-// if its field has counted all ranks. Every rank reads the same sum, so nobody coordinates. The new
-// question then stays in flight until the next cycle.
+// Makes the ranks agree in later steps. The sum over ranks of the last cycle's questions is the
+// answer. A tensor is agreed if its field has counted all ranks. Every rank reads the same sum, so
+// no rank coordinates. The new question then stays in flight until the next cycle.
 static void negotiate_counts(Coordinator *c) {
     const CountFields f = coordinator_fields(c->control);
     const size_t elements = tensor_count(c->question);
@@ -102,12 +103,12 @@ static void negotiate_counts(Coordinator *c) {
 // same all-reduces in the same order.
 static void start_fused(Coordinator *c, size_t started) {
     // EXERCISE 01.09a (5 points): fuse. Start all-reduces until all of c->list[0, c->listed) are
-    // started; `started` of them are. Each is the next entry f of c->fused, which c->n_fused
-    // counts. It adds the tensors c->list[f->first, f->end): one tensor, and as many of those after
-    // it as fit in c->threshold bytes together with it. Tensor i is range_size(c->part[i])
-    // elements. Fill f->buffer (coordinator_fill), and start its all-reduce over c->data in
-    // f->request at once, so that it is in flight while the next buffer is filled. Do not wait for
-    // it: coordinator_wait does.
+    // started; `started` of them are. Each all-reduce is the next entry f of c->fused, which
+    // c->n_fused counts. An all-reduce adds the tensors c->list[f->first, f->end): one tensor, and
+    // as many of the next tensors as fit in c->threshold bytes together with this tensor. Tensor i
+    // is range_size(c->part[i]) elements. Fill f->buffer (coordinator_fill), and start its
+    // all-reduce over c->data in f->request at once, so that it is in flight while the next buffer
+    // is filled. Do not wait for it: coordinator_wait does.
     while (started < c->listed) {
         Fused *f = &c->fused[c->n_fused++];
         size_t elements = 0;

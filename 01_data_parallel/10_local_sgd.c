@@ -3,15 +3,16 @@
 // question: Can replicas train alone for k steps, average their weights, and still learn as well?
 // vary: SEQUENCES 5..11, EXACT 1..3, EVERY 2..3, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce, which differs from the others inside a round.
-//         The moments of AdamW or SGD are never averaged. With an outer step 2 Psi elements more:
-//         the weights at the round's start, and the outer momentum.
-// Sends:  once per round of k steps an all-reduce of Psi elements, the weights or their change:
-//         2(N-1)/N of Psi elements per rank. Nothing in the k-1 steps before.
+// Holds:  every rank has a replica, as in 02_all_reduce. Inside a round the replicas differ. The
+//         moments of AdamW or SGD are never averaged. An outer step needs 2 Psi elements more, for
+//         the weights at the round's start and the outer momentum.
+// Sends:  once per round of k steps the ranks all-reduce the weights or the change of the weights.
+//         Each rank then sends 2(N-1)/N of Psi elements. In the k-1 steps before, the ranks send
+//         nothing.
 // Saves:  (k-1)/k of the bytes and of the latencies of 02_all_reduce. Ranks wait for the slowest
 //         rank once per round.
-// Costs:  another training: a gradient is taken at weights that lack the other ranks' last steps.
-//         At k = 1 with SGD the training is that of 02_all_reduce.
+// Costs:  the training is another one, because a gradient is taken at weights that lack the other
+//         ranks' last steps. At k = 1 with SGD the training is that of 02_all_reduce.
 // Stich 2019 (arXiv 1805.09767), algorithm 1; Lin et al. 2020 (arXiv 1808.07217): post-local SGD;
 // Douillard et al. 2023 (arXiv 2311.08105): DiLoCo. Left out: k that changes, and overlapping.
 #include "01_data_parallel/local_sgd.h"
@@ -32,16 +33,17 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step) {
     return step >= plan->exact && (step - plan->exact + 1) % plan->every == 0;
 }
 
-// t [Psi] <- the mean of t over the ranks: each rank sends 2 (N-1)/N Psi e bytes (e: bytes of a
-// real). The sum is in rank order and every rank divides it, so all ranks get the same bits.
+// Replaces t [Psi] by the mean of t over the ranks. Each rank sends 2 (N-1)/N Psi e bytes (e: bytes
+// of a real). The sum is in rank order and every rank divides the same sum, so all ranks get the
+// same bits.
 static void average(Comm *dp, Tensor t) {
     comm_all_reduce(dp, t);
     op_scale(t, t, (real)1 / (real)dp->size);
 }
 
-// DiLoCo. The ranks average how far each has moved in the round. The mean is the gradient of an
-// outer step, with Nesterov momentum, from the weights at the round's start. With rate 1 and
-// without momentum the outer step gives the plain average.
+// Makes DiLoCo's outer step. The ranks average how far each rank has moved in the round. The mean
+// is the gradient of an outer step, with Nesterov momentum, from the weights at the round's start.
+// With rate 1 and without momentum the outer step gives the plain average.
 static void outer_step(LocalSgd *l, Model *m) {
     const real rate = (real)l->plan.outer_lr, momentum = (real)l->plan.outer_momentum;
     Tensor delta = m->g; // between two steps the gradient's buffer is free
@@ -63,9 +65,9 @@ static void outer_step(LocalSgd *l, Model *m) {
     // END
 }
 
-// Weights of 16 bits: a local step is often too small for their last place, so a round averages the
-// masters, which are reals. Here they lie together in `weights`, so that one message has them all.
-// If weights are reals, `weights` is m->w, and nothing is copied.
+// Copies the masters into `weights` if weights have 16 bits. A local step is often too small for
+// the last place of 16 bits, so a round averages the masters, which are reals. In `weights` one
+// message has all masters. If weights are reals, `weights` is m->w, and nothing is copied.
 static void gather_masters(const LocalSgd *l, const Model *m) {
     size_t at = 0;
     for (size_t i = 0; i < m->n_units && l->weights.data != m->w.data; i++) {
@@ -93,7 +95,7 @@ void local_sgd_end_round(LocalSgd *l, Model *m) {
     return_masters(l, m);
 }
 
-// m->g <- N times the gradient of this shard's part of the batch's mean loss. A counted
+// Leaves in m->g N times the gradient of this shard's part of the batch's mean loss. A counted
 // token has the same weight on every rank, also if shards have different numbers of tokens. The
 // mean over the ranks is then the gradient of the whole batch. Returns that part of the loss.
 static double local_gradients(const LocalSgd *l, Model *m, const Data *d, uint64_t step,

@@ -9,7 +9,7 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    // The tied table, if its other use is on another stage.
+    // the tied table, if its other use is on another stage
     const Unit *shared = wte ? wte : head;
     if ((wte && head) || m->config.untied) shared = NULL;
     size_t at = 0;
@@ -65,8 +65,8 @@ void buckets_check_complete(const Buckets *b) {
 
 // ---------------------------------------------------------------- in a pipeline
 
-// In a pipeline b->sync holds for a whole step, and only the last micro-batch's backward completes
-// the gradients.
+// Is this micro-batch the last one of the step? In a pipeline b->sync holds for a whole step, and
+// only the last micro-batch's backward completes the gradients.
 static bool is_last(const Buckets *b, const Batch *batch) {
     return batch->number + 1 == b->micro_batches;
 }

@@ -1,5 +1,5 @@
-// compression.c: the rest of 06_compression.c and 08_power_sgd.c: the loop over the buckets, the
-// state kept between steps, and helpers that send nothing: packing, choosing, orthonormalising.
+// compression.c: the loop over the buckets, the state kept between steps, and helpers that send
+// nothing, for 06_compression.c and 08_power_sgd.c. The helpers pack, choose, and orthonormalise.
 // This file is written in the common subset of C and C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
@@ -242,7 +242,7 @@ void compression_state_write(Compression *c, const real *state) {
     each_state(c, write_state, (real *)state);
 }
 
-// Goes bucket by bucket from the last one, because backward finishes the last layers first.
+// Starts with the last bucket, because backward finishes the last layers first.
 void compression_all_reduce(Compression *c, Tensor g) {
     static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit,
                                                  compress_power_sgd };

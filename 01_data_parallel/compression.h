@@ -2,13 +2,13 @@
 // because every method rounds, drops or projects. Error feedback keeps the training on course: a
 // rank keeps the part that it has not sent, the residual e, and adds it to its next gradient.
 //     x <- g + e;    send C(x), the compressed x;    e <- x - C(x)
-// After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T: nothing is lost; a part is only sent
-// later.
+// After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T. Nothing is lost, because a part is
+// only sent later.
 //
 // Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
 // All residuals lie in one tensor with the layout of the gradient, so a residual is found by the
-// place of its gradient. (PyTorch's hook kept them by bucket number, and DDP rebuilds its buckets
-// after the first step: issues 48670, 51427.)
+// place of its gradient. (PyTorch's hook kept residuals by bucket number, and DDP rebuilds its
+// buckets after the first step: issues 48670, 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"
@@ -51,27 +51,28 @@ typedef struct {
     Arena gradients, state; // kept between steps: the residuals and every q
 } Compression;
 
-// m must be allocated. The first values of every q follow from seed, the same on every rank.
+// Makes a compression for the gradient of m, which must be allocated. The first values of every q
+// follow from seed, the same on every rank.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// g [1, size] <- the sum over ranks of their gradients, as all ranks reconstruct it: the same bits
-// on each. Collective.
+// Replaces g [1, size] by the sum of the ranks' gradients, as all ranks reconstruct this sum, in
+// the same bits. All ranks must call this function.
 void compression_all_reduce(Compression *c, Tensor g);
-// Compresses one bucket. g [1, n] <- the sum as all ranks reconstruct it. e [1, n] <- the residual,
-// the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd, 06_compression.c
-// has the other three functions.
+// Compresses one bucket. g [1, n] becomes the sum that all ranks reconstruct. e [1, n] becomes the
+// residual, the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd,
+// 06_compression.c has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
-// For checkpoints: the state kept between steps, on the host, [compression_state_count(c)]
-// elements: e, then every server_error, then every q.
+// These functions copy the state kept between steps to and from the host, for checkpoints. The
+// state is e, then every server_error, then every q, compression_state_count(c) elements.
 size_t compression_state_count(const Compression *c);
 void compression_state_read(const Compression *c, real *state);
 void compression_state_write(Compression *c, const real *state);
 
 // ---- pieces that the reference on one device uses, too ----
-// The k of top-k for n elements.
+// Returns the k of top-k for n elements.
 static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }
-// places [k] <- the places, in ascending order, of the k elements of x [n] with the largest
+// Writes to places [k] the places, in ascending order, of the k elements of x [n] with the largest
 // absolute values. Of equal elements the first ones are taken.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // Returns the factor by which elements are multiplied before rounding to fp16: a power of two with
@@ -87,7 +88,7 @@ void compressed_buckets_free(CompressedBucket *b, size_t n);
 // number of elements of all q.
 typedef void (*EachState)(Tensor t, real *host);
 size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, real *host);
-// The number of reals that hold n elements of `bits` bits each.
+// Returns the number of reals that hold n elements of `bits` bits each.
 static inline size_t packed_count(size_t n, size_t bits) {
     return ceil_div(n, 8 * sizeof(real) / bits);
 }
@@ -95,23 +96,24 @@ static inline size_t packed_count(size_t n, size_t bits) {
 // packed reals are cut in `parts` parts. A part begins at a whole real.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
-// ---- helpers: nothing is sent in them ----
-// e holds what this rank wanted to send; `sent` is what the receivers reconstruct. Sets e to the
-// difference, the new residual.
+// ---- helpers that send nothing ----
+// Sets e to e - sent, the new residual. Before, e holds the tensor that this rank wanted to send.
+// `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
-// HALF. half_largest returns the largest |g|, one element. half_write: packed <- fp16 of scale g.
-// half_add: sum += the packed elements. half_read: g <- the packed elements, divided by scale.
+// HALF. half_largest returns the largest |g|, one element. half_write packs scale g as fp16.
+// half_add adds the packed elements to sum. half_read sets g to the packed elements, divided by
+// scale.
 Tensor half_largest(Arena *a, Tensor g);
 void half_write(Tensor packed, Tensor g, double scale);
 void half_add(Tensor sum, Tensor packed);
 void half_read(Tensor g, Tensor packed, double scale);
-// TOP_K. top_k_write: message [packed_count(k, 32) + k] <- places and values of the k largest
-// elements of x. top_k_add: y += the elements of a message.
+// TOP_K. top_k_write fills message [packed_count(k, 32) + k] with places and values of the k
+// largest elements of x. top_k_add adds the elements of a message to y.
 void top_k_write(Tensor message, Tensor x, size_t k);
 void top_k_add(Tensor y, Tensor message, size_t k);
-// ONE_BIT. one_bit_write: packed <- the signs of x (padding bits are zero), scale [1] <- its scale;
-// returns scale * sign. one_bit_add: sum += scale * sign. one_bit_read: x <- scale * sign, from
-// sign `first` on.
+// ONE_BIT. one_bit_write packs the signs of x (padding bits are zero), sets scale [1] to the scale
+// of x, and returns scale * sign. one_bit_add adds scale * sign to sum. one_bit_read sets x to
+// scale * sign, from sign `first` on.
 Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x);
 void one_bit_add(Tensor sum, Tensor packed, Tensor scale);
 void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale);

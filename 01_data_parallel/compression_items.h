@@ -1,8 +1,9 @@
-// compression_items.h: functions that compress one element, or 32 packed elements. They are written
-// in the common subset of C and C++, because they run on the device, where the tensors are.
+// compression_items.h: functions that compress one element, or 32 packed elements. The functions
+// are written in the common subset of C and C++, because they run on the device, where the tensors
+// are.
 //
-// A buffer of a compressed gradient is a tensor of reals. Smaller values are packed: the bytes of a
-// buffer of reals hold them, and are only copied until the receiver unpacks them.
+// A buffer of a compressed gradient is a tensor of reals. Smaller values are packed into the bytes
+// of a buffer of reals. These bytes are only copied until the receiver unpacks the values.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>
@@ -20,9 +21,9 @@ ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-// Rounds to the nearest, ties to even. Numbers near x are multiples of 2^s. The 15 bits are the
-// exponent s and the count of these multiples. A count that is rounded up to the next power of two
-// carries into the exponent, which is right.
+// Returns the bits of x in fp16, rounded to the nearest, ties to even. Numbers near x are multiples
+// of 2^s. The 15 bits are the exponent s and the count of these multiples. A count that is rounded
+// up to the next power of two carries into the exponent, which is right.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -1,6 +1,6 @@
-// coordinator.c: the parts of a coordinator that 09_coordinator.c does not teach: its memory, lists
-// of numbers as messages, the fields of a question, copies to and from the buffer of a fused
-// all-reduce, which take time on the simulated clock.
+// coordinator.c: the memory of a coordinator, lists of numbers as messages, the fields of a
+// question, and copies to and from the buffer of a fused all-reduce. The copies take time on the
+// simulated clock.
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 

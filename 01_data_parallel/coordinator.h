@@ -32,28 +32,29 @@ typedef struct {
 Coordinator coordinator_new(Comm *control, Comm *data, Tensor g, const Range *part, size_t n,
                             size_t threshold);
 void coordinator_free(Coordinator *c);
-// The gradient of this tensor is final on this rank.
+// Records that the gradient of this tensor is final on this rank.
 void coordinator_ready(Coordinator *c, size_t tensor);
-// A cycle. All ranks call it equally often. Starts the all-reduces on which the ranks agree.
-// Returns true if all tensors have been started in this step.
+// Runs a cycle, which starts the all-reduces on which the ranks agree. All ranks must call this
+// function equally often. Returns true if all tensors have been started in this step.
 bool coordinator_cycle(Coordinator *c);
-// Ends a step: g <- the sum over ranks. The next step uses the cache.
+// Ends a step, after which g is the sum over ranks. The next step uses the cache.
 void coordinator_wait(Coordinator *c);
 
-// ---- coordinator.c: what 09_coordinator.c calls ----
-// Numbers of the control plane travel as a tensor [1, n]. An empty list is no message. peer: the
-// other rank, or the root of a broadcast.
+// ---- coordinator.c: functions that 09_coordinator.c calls ----
+// Sends, receives or broadcasts n numbers of the control plane, as a tensor [1, n]. For n = 0 no
+// message is sent. peer: the other rank, or the root of a broadcast.
 typedef enum { TO, FROM, BROADCAST } ControlWay;
 void coordinator_pass(Comm *control, real *number, size_t n, ControlWay way, size_t peer);
-// With the cache so many tensors share an element of the question. Each has `bits` bits, enough to
-// count all ranks. A sum of such elements is exact, because a float holds 24 bits.
+// With the cache, per_element tensors share an element of the question. Each tensor has `bits`
+// bits, enough to count all ranks. A sum of such elements is exact, because a float holds 24 bits.
 typedef struct {
     size_t bits, per_element;
 } CountFields;
 CountFields coordinator_fields(const Comm *c);
-// f->buffer [1, elements]: several tensors are copied from g into new memory. One tensor is not
-// copied, because it can be reduced where it is. coordinator_empty copies the sums back to g. A
-// copy takes the time of its bytes in the device's memory, and the rank computes nothing meanwhile.
+// coordinator_fill sets f->buffer [1, elements]. Several tensors are copied from g into new memory.
+// A single tensor stays in g, because an all-reduce can run there. coordinator_empty copies the
+// sums back to g. A copy takes the time of its bytes in the device's memory, and the rank computes
+// nothing meanwhile.
 void coordinator_fill(Coordinator *c, Fused *f, size_t elements);
 void coordinator_empty(const Coordinator *c, const Fused *f);
 #endif

@@ -7,26 +7,27 @@
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 
-// 02_all_reduce.c. Once, before the first step: every rank gets rank 0's weights. Rank 0 sends
-// Psi e bytes.
+// 02_all_reduce.c. Gives every rank the weights of rank 0, which sends Psi e bytes. Call this
+// function once, before the first step.
 void data_parallel_broadcast(Comm *dp, Model *m);
-// 02_all_reduce.c. Once per step, after the last backward: g <- the sum over replicas of g. Each
-// rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided, because each replica's gradient
-// already carries 1 / (counted tokens of the whole batch).
+// 02_all_reduce.c. Replaces g by the sum of the replicas' g. Call this function once per step,
+// after the last backward. Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided,
+// because each replica's gradient already carries 1 / (counted tokens of the whole batch).
 void data_parallel_all_reduce(Comm *dp, Model *m);
-// m->g <- the gradient of the whole batch of `sequences` sequences, on every rank. Returns the part
-// of the mean loss that comes from this rank's shard.
+// Leaves the gradient of the whole batch of `sequences` sequences in m->g, on every rank. Returns
+// the part of the mean loss that comes from this rank's shard.
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences);
-// The whole step. The result's loss is the part of this rank's shard.
+// Makes the whole step. The result's loss is the part of this rank's shard.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences);
 
-// ---- 03_ring.c: t <- the sum over the ranks of c, the same bits on each rank ----
+// ---- 03_ring.c: each function replaces t by its sum over the ranks, in the same bits on each ----
 void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
 void halving_doubling_all_reduce(Comm *c, Tensor t);
-// inside: the ranks of this rank's node; between: the ranks with the same place in every node.
+// Sums t in nodes and between nodes. inside: the ranks of this rank's node; between: the ranks with
+// the same place in every node.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 
 // ---- 04_overlap.c: gradients are reduced in buckets while backward still runs ----
@@ -63,19 +64,20 @@ typedef struct {
     Request *tied_request;
 } Buckets;
 
-// Cuts the gradient in buckets and wraps every layer. Call it after model_allocate(). A bucket is
-// closed when it has reached `capacity` bytes: 1 gives a bucket per tensor, SIZE_MAX one in all.
+// Cuts the gradient in buckets and wraps every layer. Call this function after model_allocate(). A
+// bucket is closed when its size has reached `capacity` bytes. 1 gives a bucket per tensor,
+// SIZE_MAX one bucket in all.
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
-// m->g <- the gradient of the whole batch, the same on every rank. Returns the part of the mean
-// loss that comes from this rank's sequences.
+// Leaves the gradient of the whole batch in m->g, the same on every rank. Returns the part of the
+// mean loss that comes from this rank's sequences.
 double buckets_gradients(Buckets *b, const Batch *batch);
-// Takes the place of forward and backward on a rank without sequences: the gradient is zero, and
+// Takes the place of forward and backward on a rank without sequences. The gradient is zero, and
 // final at once.
 void buckets_no_work(Buckets *b);
-// Waits until every started bucket is reduced. Call it after the last backward.
+// Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
-// buckets_cut: cuts, and wraps no layer. buckets_arm: a forward begins, so no tensor is ready.
-// buckets_layer_ready: the backward of l is done.
+// buckets_cut cuts the gradient, but wraps no layer. buckets_arm is called when a forward begins,
+// and buckets_layer_ready when the backward of l is done.
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
@@ -87,17 +89,20 @@ BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
-// buckets.c, for pipelines (08): several micro-batches are in flight, and only the last one
-// reduces. micro_batches: their number per step.
+// buckets.c. Cuts and wraps like buckets_new(), for pipelines (08). In a pipeline several
+// micro-batches are in flight, and only the last one reduces. micro_batches: micro-batches per
+// step.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
-// stage. Call it when m->g has the sum of both stages' gradients. Does nothing on other stages.
+// stage. Call this function when m->g has the sum of both stages' gradients. Does nothing on other
+// stages.
 void buckets_start_tied(Buckets *b);
 void buckets_wait_tied(Buckets *b);
 
 // ---- 07_balance.c: whole sequences for devices of unequal speed ----
-// share[n] <- `total` sequences in rank order, in proportion to rate[n] (any unit), as whole
-// sequences. A share may be empty. The shares are equal if all rates are 0, which means unknown.
+// Cuts `total` sequences into share[n] in rank order, in proportion to rate[n] (any unit). A share
+// has whole sequences and may be empty. The shares are equal if all rates are 0, which means
+// unknown.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 // The speeds of the devices. rate[n]: sequences per picosecond of each device, 0 if unknown. The
 // rates are the same on every rank, so that all ranks cut the next batch in the same places. took:
@@ -106,7 +111,7 @@ typedef struct {
     double *rate, took;
     bool measured;
 } Speeds;
-// Makes a step up to its gradient: cuts shares in proportion to the rates, computes the gradient of
+// Makes a step up to the gradient. Cuts shares in proportion to the rates, computes the gradient of
 // this rank's share, and runs the all-reduce. If known->measured, updates the rates with the times
 // of this step. Returns this rank's part of the loss.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,

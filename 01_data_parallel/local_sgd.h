@@ -21,18 +21,19 @@ typedef struct {
     Arena state;
 } LocalSgd;
 
-// After model_allocate(). The weights of m must be the same on all ranks (data_parallel_broadcast).
-// If m stores them in 16 bits, its gradients must be reals, and o must have masters.
+// Makes the state of rounds for m, which must be allocated. The weights of m must be the same on
+// all ranks (data_parallel_broadcast). If m stores weights in 16 bits, its gradients must be reals,
+// and o must have masters.
 LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
 void local_sgd_free(LocalSgd *l);
-// Does a round end with this step? In the first `exact` steps: no.
+// Does a round end with this step? No round ends in the first `exact` steps.
 bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
-// One step of this rank, and the end of the round if one ends. Returns the part of the batch's mean
-// loss that comes from this rank's shard.
+// Makes one step of this rank, and ends the round if this step is the last of a round. Returns the
+// part of the batch's mean loss that comes from this rank's shard.
 double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64_t step,
                       size_t sequences);
-// The end of a round: a plain average or an outer step. Afterwards the weights and masters of m are
-// the same on all ranks. A program also calls it before it reads the weights in the middle of a
-// round.
+// Ends a round with a plain average or an outer step. Afterwards the weights and masters of m are
+// the same on all ranks. A program also calls this function before reading the weights in the
+// middle of a round.
 void local_sgd_end_round(LocalSgd *l, Model *m);
 #endif

@@ -4,7 +4,7 @@
 // Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
 // elements, S bytes: every parameter, the tied table once. Server s has the elements
 // shard_range(Psi, servers, s), the same piece of the gradient, and the only optimizer state for
-// them. A worker has all weights, all gradients, and no optimizer state.
+// these elements. A worker has all weights, all gradients, and no optimizer state.
 #ifndef PARAMETER_SERVER_H
 #define PARAMETER_SERVER_H
 #include "common/comm/clock.h"
@@ -17,20 +17,20 @@ typedef struct {
     Comm *world;
     size_t servers, workers, steps;
 } Cluster; // steps of each worker
-// usage_error() if no rank is left to be a worker.
+// Makes the first `servers` ranks servers. Calls usage_error() if no rank is left to be a worker.
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
-// The number of this worker, from 0.
+// Returns the number of this worker, from 0.
 static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }
 
-// A server's m->w and m->g are its piece. Each unit owns the part of itself that lies in the piece,
-// so optimizer_step updates the piece only. A worker's model is whole. Its weights are random until
-// the first pull.
+// Makes the model of this rank. A server's m->w and m->g are its piece. Each unit owns the part of
+// itself that lies in the piece, so optimizer_step updates the piece only. A worker's model is
+// whole. The weights of a worker are random until the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
-// A server's buffers: from each worker a piece of a gradient [Psi/k], and the receive in flight.
+// A server's buffers: for each worker a piece of a gradient [Psi/k], and the receive in flight.
 typedef struct {
     Arena buffers;
     Tensor *piece;
@@ -40,27 +40,28 @@ Inbox inbox_new(const Cluster *c, const Model *m);
 void inbox_free(Inbox *in);
 
 // ---- 05_parameter_server.c ----
-// m->g <- the part of the gradient that comes from worker w's shard of `sequences` sequences.
-// Returns the shard's part of the loss.
+// Leaves in m->g the part of the gradient that comes from worker w's shard of `sequences`
+// sequences. Returns the shard's part of the loss.
 double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w,
                        size_t step);
-void worker_pull(const Cluster *c, Model *m); // before the first step: version 0
-// Gradient, push and pull. Returns the part of the loss that comes from this worker's sequences.
+void worker_pull(const Cluster *c, Model *m); // before the first step: receives version 0
+// Computes this worker's gradient, pushes, and pulls. Returns the part of the loss that comes from
+// this worker's sequences.
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step);
 
-// Sends version 0 to every worker. Call it before the first step.
+// Sends version 0 to every worker. Call this function before the first step.
 void server_begin(const Cluster *c, const Model *m);
-// Runs one synchronous step: receives the gradients of all workers, updates once, answers all.
+// Runs one synchronous step. Receives the gradients of all workers, updates once, and answers all.
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 
-// Asynchronous. A push: its worker, the version of the weights at which its gradient was taken, and
-// the time of its arrival.
+// A push to an asynchronous server: the worker, the version of the weights at which the gradient
+// was taken, and the time of arrival.
 typedef struct {
     size_t worker, taken;
     Picoseconds arrival;
 } Served;
-// The state of every worker: the number of its pushes in the weights, the version that it received
-// last, and whether it waits for an answer.
+// The state of every worker: the number of its pushes in the weights, the version that the worker
+// received last, and whether the worker waits for an answer.
 typedef struct {
     size_t version, *done, *taken;
     bool *waits;
@@ -68,7 +69,7 @@ typedef struct {
 Progress progress_new(const Cluster *c, Inbox *in); // starts a receive from every worker
 void progress_free(Progress *p);                    // in parameter_server.c
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness);
-// Serves one push.
+// Serves the push that arrives next: updates once, and answers every worker that may go on.
 Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress *p,
                    size_t staleness);
 #endif

@@ -7,7 +7,7 @@
 //         `room` samples at a time.
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
-// Costs:  one addition of the gradient per piece. There is ONE step for the whole batch.
+// Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
 // The layer is the linear layer of chapter 01, y = xW + b. Every sample's error is divided by the
 // size of the whole batch, never by the size of its piece, because the last piece may be smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
@@ -20,9 +20,9 @@ Range pieces_range(size_t samples, size_t room, size_t k) {
 
 // ---------------------------------------------------------------- one micro-batch
 
-// g <- the gradient of the loss. The loss is the sum of the squared errors of `samples`, divided by
-// `elements`. Returns the loss. The caller chooses `elements`: the number of elements in the whole
-// batch, or in this micro-batch. The chapter's question is which of the two is right.
+// Sets g to the gradient of the loss, and returns the loss. The loss is the sum of the squared
+// errors of `samples`, divided by `elements`. The caller chooses `elements`: the number of elements
+// in the whole batch, or in this micro-batch. The chapter's question is which of the two is right.
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -52,8 +52,8 @@ double pieces_at_once(Linear *sum, const Linear *l, Samples all, size_t room) {
     return pieces_gradient(sum, l, all, (Range){ 0, all.n }, all.n * l->out);
 }
 
-// The technique: one buffer is zeroed once per step. Every micro-batch adds its gradient to this
-// buffer, and the step uses the buffer once.
+// Accumulates gradients, which is the technique. One buffer is zeroed once per step. Every
+// micro-batch adds its gradient to this buffer, and the step uses the buffer once.
 double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room) {
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };
@@ -72,8 +72,8 @@ double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room
     return loss;
 }
 
-// The trap: each micro-batch takes the mean over its own samples, and the means are averaged. The
-// result is right only where all micro-batches are equally large.
+// Averages the means of the micro-batches, which is the trap. Each micro-batch takes the mean over
+// its own samples. The result is right only where all micro-batches are equally large.
 double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t room) {
     size_t m = ceil_div(all.n, room);
     double loss = 0;
@@ -87,9 +87,9 @@ double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t ro
     return loss;
 }
 
-// Data parallelism (chapter 01) with the same pieces. All devices work at the same time, each with
-// one piece and its own gradient. Then the gradients are added in the order of the devices: the
-// same sum, over devices instead of over time.
+// Plays data parallelism (chapter 01) with the same pieces. All devices work at the same time, each
+// with one piece and its own gradient. Then the gradients are added in the order of the devices.
+// The sum is the same, over devices instead of over time.
 double pieces_on_devices(Linear *sum, const Linear *l, Samples all, size_t room) {
     Linear g[MOST_PIECES];
     double loss = 0;

@@ -6,7 +6,7 @@
 // Holds:  one device has the weights, one gradient buffer, and the activations of one micro-batch
 //         at a time.
 // Sends:  nothing.
-// Saves:  memory for activations: ceil(B / m) sequences have activations at a time, not B.
+// Saves:  memory for activations, because ceil(B / m) sequences have activations at a time, not B.
 // Costs:  no memory, because all micro-batches add to one gradient buffer. The matrix products have
 //         the same rows, in m smaller pieces.
 // Huang et al. 2018 (GPipe), section 2.2; PyTorch users call it gradient accumulation. Left out:
@@ -21,11 +21,11 @@ double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in
     // the model's gradients, and that loss in `loss`. The batch comes in micro-batches batch[0] to
-    // batch[m - 1]. model_forward_backward() runs one micro-batch forward and backward. It ADDS to
-    // the gradients, in which a token weighs batch[k].token_weight. It returns the sum of the
-    // tokens' losses without that weight. The gradients may hold any values when you begin. The
-    // table wte is used twice and has two gradients; model_fold_tied() adds one to the other, after
-    // the last micro-batch.
+    // batch[m - 1]. model_forward_backward() runs one micro-batch forward and backward. This
+    // function ADDS to the gradients, in which a token weighs batch[k].token_weight, and returns
+    // the sum of the tokens' losses without that weight. The gradients may hold any values when you
+    // begin. The table wte is used twice and has two gradients; model_fold_tied() adds one to the
+    // other, after the last micro-batch.
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++) // allocates and frees activations
         loss += model_forward_backward(model, &batch[k]) * batch[k].token_weight;
@@ -34,7 +34,7 @@ double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     return loss;
 }
 
-// One step: m micro-batches, then one norm and one update.
+// Makes one step: m micro-batches, then one norm and one update.
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = accumulate_gradients(model, batch, m);
     double norm = model_grad_norm(model, NULL);

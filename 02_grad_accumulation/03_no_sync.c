@@ -5,8 +5,9 @@
 //
 // Holds:  every rank has all weights, one gradient buffer g [Psi], and its share of the sequences
 //         in m micro-batches.
-// Sends:  one all-reduce of g per step, after the last micro-batch: 2(N-1)/N Psi e bytes per rank.
-//         overlapped_step sends the same bytes in buckets during the last micro-batch's backward.
+// Sends:  one all-reduce of g per step, after the last micro-batch. Each rank sends 2(N-1)/N Psi e
+//         bytes. overlapped_step sends the same bytes in buckets during the last micro-batch's
+//         backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
 // Costs:  2(N-1)/N Psi e bytes per rank and step and one gradient buffer, for any m (N ranks, e
@@ -15,16 +16,17 @@
 // different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"
 
-// After the reduction every rank has the same bits of the whole batch's gradient, so all ranks make
-// the same update. `loss` is the sum over this rank's tokens. A token weighs 1 / (counted tokens of
-// all ranks), in the loss and in the gradient.
+// Computes the norm and updates the weights, after the reduction. Every rank has the same bits of
+// the whole batch's gradient, so all ranks make the same update. `loss` is the sum over this rank's
+// tokens. A token weighs 1 / (counted tokens of all ranks), in the loss and in the gradient.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight) {
     double norm = model_grad_norm(model, NULL);
     optimizer_step(o, model, 1);
     return (StepResult){ loss * token_weight, norm };
 }
 
-// One step: m backwards add to the local gradient without communication, then one all-reduce runs.
+// Makes one step. m backwards add to the local gradient without communication, then one all-reduce
+// runs.
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = 0;
     model_zero_gradients(model);
@@ -40,10 +42,10 @@ StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *bat
     return replica_update(model, o, loss, batch->token_weight);
 }
 
-// Sends the bytes of no_sync_step earlier. r->buckets->sync is set before a forward begins, because
-// the forward decides whether its backward will reduce. The last backward completes g layer by
-// layer. This backward starts an all-reduce for a bucket of g as soon as the bucket is complete.
-// Before the bucket of wte, the buckets' hook calls model_fold_tied() (01.04).
+// Makes one step, and sends the bytes of no_sync_step earlier. r->buckets->sync is set before a
+// forward begins, because the forward decides whether its backward will reduce. The last backward
+// completes g layer by layer. This backward starts an all-reduce for a bucket of g as soon as the
+// bucket is complete. Before the bucket of wte, the buckets' hook calls model_fold_tied() (01.04).
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = 0;
     model_zero_gradients(model);

@@ -6,7 +6,7 @@
 #include "common/model/optimizer.h"
 
 // ---- 02_accumulate.c ----
-// Leaves the gradient of the whole batch's mean loss in model->g; returns that loss.
+// Leaves the gradient of the whole batch's mean loss in model->g, and returns that loss.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m);
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m);
 
@@ -18,7 +18,7 @@ typedef struct {
 } Replica;
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
-// The end of a step, after the reduction: the norm and the update. loss: the sum over this rank's
+// Computes the norm and updates the weights, after the reduction. loss: the sum over this rank's
 // tokens, without their weight.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight);
 #endif

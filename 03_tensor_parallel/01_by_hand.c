@@ -2,22 +2,24 @@
 // level: core
 // question: If a weight matrix is cut, which results lie side by side, and which must be added?
 //
-// Holds:  shard i of t. Columns: its N/t columns of W, all of X. Rows: its K/t rows of W, and the
-//         columns of X that these multiply.
-// Sends:  columns: t partial sums of dX [M, K] are added. Rows: t partial sums of Y [M, N].
+// Holds:  if W is cut by columns, a shard has N/t columns of W and all of X. If W is cut by rows, a
+//         shard has K/t rows of W, and the columns of X that these rows multiply.
+// Sends:  by columns, t partial sums of dX [M, K] are added. By rows, t partial sums of Y [M, N]
+//         are added.
 // Saves:  each shard multiplies by, and updates, 1/t of W.
 // Costs:  one sum over the shards per step: backward (columns) or forward (rows).
 // Shoeybi et al. 2019, section 3. Left out: the bias, and real ranks. A loop over i plays all
 // shards.
 #include "03_tensor_parallel/by_hand.h"
 
-// The loss is half the squared distance of Y from the target, so dY is Y - target.
+// Sets dY to Y - target, because the loss is half the squared distance of Y from the target.
 static void gradient_of_y(HandLayer *l) {
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) l->dy[m][n] = l->y[m][n] - l->target[m][n];
 }
 
-// W is cut by columns. Every shard reads all of X and finishes its own columns of Y.
+// Makes one step with W cut by columns. Every shard reads all of X and finishes its own columns of
+// Y.
 void by_hand_columns(HandLayer *l, size_t shards, double rate) {
     // Forward: Y_i = X W_i. The columns of all shards side by side are Y, so nothing is added.
     for (size_t i = 0; i < shards; i++) {
@@ -60,7 +62,7 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
     }
 }
 
-// W is cut by rows. Shard i reads the columns of X that its rows of W multiply.
+// Makes one step with W cut by rows. Shard i reads the columns of X that its rows of W multiply.
 void by_hand_rows(HandLayer *l, size_t shards, double rate) {
     // Forward: Y = X W sums over the rows of W. Shard i holds only some of these rows, so X_i W_i
     // is a partial sum of all of Y.

@@ -3,11 +3,12 @@
 // question: How do ranks share one linear layer, and must they communicate in forward or in backward?
 // vary: M 4..9, K 8..14, N 8..13
 //
-// Holds:  columns: W [K, N/t], b [N/t], all of X [M, K]. Rows: W [K/t, N], all of b, X [M, K/t].
-// Sends:  columns: backward, an all-reduce of dX; each rank sends 2 (t-1) ceil(M K/t) elements.
-//         Rows: forward, an all-reduce of Y; each rank sends 2 (t-1) ceil(M N/t) elements.
+// Holds:  by columns, a rank has W [K, N/t], b [N/t], and all of X [M, K]. By rows, a rank has
+//         W [K/t, N], all of b, and X [M, K/t].
+// Sends:  by columns, backward all-reduces dX. Each rank then sends 2 (t-1) ceil(M K/t) elements.
+//         By rows, forward all-reduces Y. Each rank then sends 2 (t-1) ceil(M N/t) elements.
 // Saves:  each rank has 1/t of W, of its gradient and of the products; by rows also 1/t of X.
-// Costs:  one all-reduce per step, exposed: nothing is computed meanwhile.
+// Costs:  one all-reduce per step, exposed, because nothing is computed meanwhile.
 // Shoeybi et al. 2019, section 3. Megatron-LM calls the two places f (input of a column-parallel
 // layer) and g (output of a row-parallel one). Left out: a second layer (03_mlp.c).
 // Outputs and gradients equal the unsplit layer's within rounding, not in every bit. A cut sum is
@@ -21,7 +22,7 @@
 
 void column_parallel_cut(Param *p, Range columns) { p->my_cols = columns; }
 
-// Sends nothing.
+// Sets y to this rank's columns of Y. Sends nothing.
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b) {
     linear(y, x, w);         // [M, N/t] = [M, K] x [K, N/t]: finished columns of Y
     op_add_bias(y, y, b->w); // [N/t]: b is cut as the columns are
@@ -81,8 +82,9 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
     // END
 }
 
-// Sends nothing: every rank has all of dy, so its columns of dX and its rows of dW are finished.
-// The bias's gradient is the same on every rank, so it is not summed.
+// Sets dx, and adds the gradients of w and b. Sends nothing, because every rank has all of dy. So
+// the rank's columns of dX and rows of dW are finished. The bias's gradient is the same on every
+// rank, so no sum is needed.
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
     op_matmul_nt(dx, dy, w->w);    // [M, K/t] = [M, N] x [K/t, N]^T
     linear_gradients(w, b, x, dy); // [K/t, N] = [M, K/t]^T x [M, N]

@@ -2,18 +2,19 @@
 // level: core
 // question: How can two products, one after the other, be split with one communication in forward, one in backward?
 //
-// Holds:  A [C, F/t] and a [F/t], B [F/t, C], all of b [C]; whole X, Y, dX and dY [M, C].
-// Sends:  forward an all-reduce of Y, backward one of dX; each rank sends 2 (t-1) ceil(M C/t)
-//         elements for each of the two.
+// Holds:  each rank has A [C, F/t], a [F/t], B [F/t, C], and all of b [C]. X, Y, dX and dY [M, C]
+//         are whole.
+// Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
+//         2 (t-1) ceil(M C/t) elements.
 // Saves:  each rank has 1/t of 2 C F + F parameters, 2 M F kept elements, 12 M C F FLOPs per step.
-// Costs:  these two all-reduces per step, exposed. Each rank keeps all of b and X.
+// Costs:  two all-reduces per step, exposed. Each rank keeps all of b and X.
 // Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// The MLP of a Transformer is Y = GELU(X A + a) B + b. A is cut by columns and B by rows, by the
-// same range: a rank's rows of B multiply exactly the hidden columns that this rank computes. So
-// nothing is sent between the two products. With SwiGLU (Shazeer 2020) A is gate | up, two blocks
-// [C, F]. The range cuts each block, because hidden column i is silu(gate i) times up i.
+// Cuts the MLP of a Transformer, Y = GELU(X A + a) B + b. A is cut by columns and B by rows, by the
+// same range. So a rank's rows of B multiply exactly the hidden columns that this rank computes,
+// and nothing is sent between the two products. With SwiGLU (Shazeer 2020) A is gate | up, two
+// blocks [C, F]. The range cuts each block, because hidden column i is silu(gate i) times up i.
 void tensor_parallel_mlp_cut(Param *p, Range hidden) {
     column_parallel_cut(&p[MLP_A], hidden);      // [C, F/t]
     column_parallel_cut(&p[MLP_A_BIAS], hidden); // [F/t]

@@ -2,22 +2,22 @@
 // level: core
 // question: Why is attention split by whole heads?
 //
-// Holds:  H/t heads: W_qkv [C, 3C/t], b_qkv [3C/t], W_O [C/t, C], all of b_O; whole X, Y, dX and
-//         dY [M, C]. M = B T tokens.
-// Sends:  forward an all-reduce of Y, backward one of dX; each rank sends 2 (t-1) ceil(M C/t)
-//         elements for each of the two.
+// Holds:  each rank has H/t heads: W_qkv [C, 3C/t], b_qkv [3C/t], W_O [C/t, C], and all of b_O. X,
+//         Y, dX and dY [M, C] are whole. M = B T tokens.
+// Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
+//         2 (t-1) ceil(M C/t) elements.
 // Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, and
 //         the products.
-// Costs:  these two all-reduces per step, exposed. Each rank keeps all of b_O and X.
+// Costs:  two all-reduces per step, exposed. Each rank keeps all of b_O and X.
 // Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c), and a
 // cut inside of the heads. Such a cut would have to add the scores q k^T, B H T T elements, over
 // the ranks.
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// Y = attention(X W_qkv + b_qkv) W_O + b_O. W_qkv [C, 3C] is W_Q | W_K | W_V, and each head owns D
-// columns of each of the three. So a rank's columns are three pieces, the q, the k and the v of its
-// heads. The model describes W_qkv and b_qkv with p->blocks = 3, and a cut by columns holds within
-// each block. With 9 heads and 4 ranks:
+// Cuts Y = attention(X W_qkv + b_qkv) W_O + b_O by heads. W_qkv [C, 3C] is W_Q | W_K | W_V, and
+// each head owns D columns of each of the three. So a rank's columns are three pieces: q, k and v
+// of the rank's heads. The model describes W_qkv and b_qkv with p->blocks = 3, and a cut by columns
+// holds within each block. With 9 heads and 4 ranks:
 //
 //      q: head 0 .. 8          k: head 0 .. 8          v: head 0 .. 8
 //     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     the rank of each head
@@ -41,8 +41,8 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);   // [M, C/t]: output of own heads
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);
     // Scores, softmax and mix of one head read no other head. So common/model's attention runs on
-    // this rank's heads alone, and sends nothing. Its dropout masks are keyed by a head's number in
-    // the whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
+    // this rank's heads alone, and sends nothing. Dropout masks are keyed by a head's number in the
+    // whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
     attention_forward(h, s);
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
     // Y = O W_O sums over all C rows of W_O. Each rank has the partial sum over its heads' rows.

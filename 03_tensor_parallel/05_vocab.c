@@ -2,20 +2,20 @@
 // level: core
 // question: How do the ranks compute the loss when none of them has all logits of a token?
 //
-// Holds:  E [V/t, C], a rank's vocabulary entries, for embedding and head; logits [M, V/t];
-//         X and dX [M, C] whole on every rank.
-// Sends:  all-reduces: forward one of X (M C elements) and three in the loss (M elements each);
-//         backward one of dX (M C elements). Of n elements each rank sends 2 (t-1) ceil(n/t).
+// Holds:  a rank has the rows E [V/t, C] of its vocabulary entries, for embedding and head, and
+//         their logits [M, V/t]. X and dX [M, C] are whole on every rank.
+// Sends:  forward all-reduces X (M C elements), and makes three all-reduces in the loss (M elements
+//         each). Backward all-reduces dX (M C elements). Of n elements each rank sends
+//         2 (t-1) ceil(n/t).
 // Saves:  each rank has 1/t of E, of its gradient, and of the logits M V, which backward reads.
 // Costs:  five all-reduces per step, exposed. The loss exchanges 3 M elements; logits would be M V.
 // Shoeybi et al. 2019, section 3. Left out: positions, norms, and GPT's layers (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// Row i of y [M, C] becomes row tokens[i] of the whole table, of which this rank holds the rows
-// from `first` on. The backward of this lookup is embedding_gradients() of common/model/layer.c. It
-// sends nothing, because dy is whole on every rank: each rank adds the rows of its own entries.
-// model_fold_tied() then adds the two gradients of the rank's entries, that of the lookup and that
-// of the head.
+// Sets row i of y [M, C] to row tokens[i] of the whole table. This rank holds the table's rows from
+// `first` on. The backward of this lookup is embedding_gradients() of common/model/layer.c. That
+// backward sends nothing, because dy is whole on every rank, and each rank adds the rows of its own
+// entries. model_fold_tied() then adds the gradients of the lookup and of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first); // zeros for the tokens of other ranks
     // For each token one rank has put the row, and the other ranks have put zeros. Adding zeros
@@ -23,10 +23,10 @@ void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, 
     comm_all_reduce(tp, y); // M C elements
 }
 
-// loss [M, 1], the same on every rank, is log(sum over all V of exp(logit)) - logit of the target.
-// No rank ever has all logits of a token: each rank puts one element per token into each of three
-// all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] becomes their sum. Backward
-// reads the exponentials and the sum.
+// Sets loss [M, 1], the same on every rank, to log(sum over all V of exp(logit)) - logit of the
+// target. No rank ever has all logits of a token. Each rank puts one element per token into each of
+// three all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] becomes their sum.
+// Backward reads the exponentials and the sum.
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,
                          size_t first) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -46,8 +46,8 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     arena_free(&scratch);
 }
 
-// Back through logits = x E^T, a column-parallel product, because the columns of E^T are cut. A
-// rank computes its dlogits [M, V/t] = (exponential / sum - onehot) dloss without a message.
+// Goes back through logits = x E^T, a column-parallel product, because the columns of E^T are cut.
+// A rank computes its dlogits [M, V/t] = (exponential / sum - onehot) dloss without a message.
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {
     op_matmul(dx, dlogits, table->w);          // [M, C] = [M, V/t] x [V/t, C]
     linear_gradients(table, NULL, dlogits, x); // [V/t, C] = [M, V/t]^T x [M, C]: finished

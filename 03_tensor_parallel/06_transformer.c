@@ -2,12 +2,14 @@
 // level: core
 // question: All matrices of a GPT are cut. Does it train like the whole GPT, and what does its communication cost?
 //
-// Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries.
-//         Norms, row-cut biases, wpe and activations between layers, [M, C], are whole. M = B T.
-// Sends:  all-reduces. Per micro-batch: in each block four of M C elements (two forward, two
-//         backward), in the model's ends two of M C, three of M. Per step: 12 L + 4 for the norm.
+// Holds:  each rank has 1/t of every matrix: attention by heads, the MLP by hidden columns, wte by
+//         entries. Norms, row-cut biases, wpe and activations between layers, [M, C], are whole.
+//         M = B T.
+// Sends:  all-reduces. A micro-batch has four of M C elements per block (two forward, two
+//         backward), and at the model's ends two of M C and three of M. A step has one of 12 L + 4
+//         for the norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
-// Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. It keeps
+// Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
 // Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -91,7 +93,7 @@ static void cut_block(Layer *l, Comm *tp) {
     tensor_parallel_mlp_cut(&p[FC_W], shard_range(block_hidden(c), tp->size, tp->rank));
     l->kind = &tensor_parallel_block;
 }
-// table: wte, or an untied head's own table
+// Cuts `table`, which is wte or an untied head's own table, by rows, and replaces the layer's kind.
 static void cut_vocabulary(Layer *l, Param *table, Comm *tp, const LayerKind *kind) {
     l->vocab = shard_range(l->config->vocab, tp->size, tp->rank);
     if (table) row_parallel_cut(table, l->vocab); // the loss has no parameters

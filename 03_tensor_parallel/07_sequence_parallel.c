@@ -3,18 +3,18 @@
 // question: Can norms and residual paths be cut too, without sending more?
 // vary: SEQUENCES 3..5, MICRO_BATCHES 2..3, vocab 50..70
 //
-// Holds: 1/t of every matrix, as in 06_transformer.c. Rank i of t has shard_range(M, t, i) of the
-//     M = B T rows for the operations that work row by row: norms, dropout, residual paths. Matrix
-//     products read all M rows.
-// Sends: per block 2 all-gathers and 2 reduce-scatters of M C elements forward, and the same
-//     backward. KEEP_SHARD: 2 more all-gathers backward. In each of them a rank sends (t-1)/t of
-//     the elements. Per step an all-reduce of 6 C elements per block and of 2 C for the last norm,
+// Holds: each rank has 1/t of every matrix, as in 06_transformer.c. Rank i of t has
+//     shard_range(M, t, i) of the M = B T rows for the operations that work row by row: norms,
+//     dropout, residual paths. Matrix products read all M rows.
+// Sends: a block makes 2 all-gathers and 2 reduce-scatters of M C elements forward, and as many
+//     backward. With KEEP_SHARD backward makes 2 more all-gathers. In each collective a rank sends
+//     (t-1)/t of the elements. A step all-reduces 6 C elements per block and 2 C for the last norm,
 //     because the gradients of these vectors are partial sums over a rank's rows.
-// Saves: kept activations. In a block these are inputs and outputs of both norms, M C each, and 2
-//     statistics per row and norm. Together M C (4 + 4/C) elements become M C (4 + 4/C)/t.
-//     KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
-// Costs: 8 M C (t-1)/t elements sent per block and micro-batch, as many as under tensor
-//     parallelism, or with KEEP_SHARD 10 M C (t-1)/t.
+// Saves: kept activations. In a block the saved tensors are inputs and outputs of both norms, M C
+//     each, and 2 statistics per row and norm. Together M C (4 + 4/C) elements become
+//     M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
+// Costs: a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as under tensor
+//     parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Korthikanti et al. 2022, section 4.2.2. Left out: hiding the second all-gather of backward behind
 // the product for dX.
 //
@@ -27,32 +27,33 @@
 #include "03_tensor_parallel/sequence_layers.h"
 
 // ---------------------------------------------------------------- the two ends of a region
-// Forward, before A (the paper's g). A rank multiplies all rows by its columns of A, but has only
-// its own rows. So it gathers the other rows.
+// Gathers all rows, in forward before A (the paper's g). A rank multiplies all rows by its columns
+// of A, but has only its own rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
-// Backward, after dh_i A_i^T, which is a partial sum of all rows of dX, over the rank's columns of
-// A. The norm's backward needs the finished sum, but only of the rank's own rows.
+// Adds the ranks' dh_i A_i^T, in backward after A. Each product is a partial sum of all rows of dX,
+// over the rank's columns of A. The norm's backward needs the finished sum, but only of the rank's
+// own rows.
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
     comm_reduce_scatter_rows(tp, d_own, dpartial);
 }
-// Forward, after B (the paper's g with a bar). h_i B_i is a partial sum of all rows of Y. Bias,
-// dropout and the residual path need the finished sum, but only of the rank's own rows.
+// Adds the ranks' h_i B_i, in forward after B (the paper's g with a bar). Each product is a partial
+// sum of all rows of Y. Bias, dropout and the residual path need the finished sum, but only of the
+// rank's own rows.
 void sequence_leave(Comm *tp, Tensor own, Tensor partial) {
     comm_reduce_scatter_rows(tp, own, partial);
 }
-// Backward, before B. dB_i = h_i^T dY and dh_i = dY B_i^T read all rows of dY, because each rank
-// has added to every row of Y. But a rank has only its own rows of dY, so it gathers the other
-// rows.
+// Gathers all rows of dY, in backward before B. dB_i = h_i^T dY and dh_i = dY B_i^T read all rows
+// of dY, because each rank has added to every row of Y. But a rank has only its own rows of dY.
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
     comm_all_gather_rows(tp, dwhole, d_own);
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of 03_mlp.c and
-// 04_attention.c, which end in an all-reduce. Here the products run between enter and leave.
-// sequence_input() gives the two tensors of a norm's output: own [M/tp, C], which the norm writes,
-// and whole [M, C], which the all-gather fills. KEEP_WHOLE keeps whole for backward. KEEP_SHARD
-// keeps own, and sequence_input_again() gathers whole a second time in backward.
+// Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
+// 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between enter and
+// leave. sequence_input() gives the two tensors of a norm's output: own [M/tp, C], which the norm
+// writes, and whole [M, C], which the all-gather fills. KEEP_WHOLE keeps whole for backward.
+// KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in backward.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

@@ -3,14 +3,16 @@
 // question: How can ranks share a sequence that is too long for one rank?
 // vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70
 //
-// Holds: all parameters; T/N of the T positions of each of B sequences: one contiguous chunk, or
-//     (zigzag) chunk i of 2N from the front and chunk i from the back.
-// Sends: per layer round the ring: forward k, v, N-1 hops of 2 B T C/N elements; backward k, v
-//     again, N-1 hops, and dk, dv, N hops. Per step the caller all-reduces all gradients.
-// Saves: a rank has 1/N of the activations. Of the scores it keeps one element per query and head.
-// Costs: (6N-4) B T C/N elements sent per layer, and scores are computed twice. The scores of one
-//     rank's queries with one rank's keys are a square. Contiguous and causal: the first rank
-//     computes 1/2 square, the last N - 1/2. Zigzag: every rank N/2.
+// Holds: each rank has all parameters, and T/N of the T positions of each of B sequences.
+//     Contiguous: one chunk. Zigzag: chunk i of 2N from the front and chunk i from the back.
+// Sends: per layer, round the ring. Forward: k and v make N-1 hops. Backward: k and v make N-1
+//     hops, dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller all-reduces
+//     all gradients.
+// Saves: a rank has 1/N of the activations. A rank keeps one element per query and head of the
+//     scores.
+// Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
+//     of one rank's queries with one rank's keys are a square. Contiguous and causal: the first
+//     rank computes 1/2 square, the last N - 1/2. Zigzag: every rank N/2.
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
 // zhuzilin/ring-flash-attention (zigzag). Left out: several documents in one sequence.
 //
@@ -20,7 +22,8 @@
 
 // ---------------------------------------------------------------- the positions of each rank
 
-// The rank of each chunk, for 4 ranks:  contiguous  0 1 2 3      zigzag  0 1 2 3 3 2 1 0
+// Returns rank i's chunks. With 4 ranks, the ranks of the chunks are contiguous 0 1 2 3, or zigzag
+// 0 1 2 3 3 2 1 0.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind) {
     if (kind != &ring_attention_zigzag) return (Positions){ 1, { shard_range(T, n, i) } };
     return (Positions){ 2, { shard_range(T, 2 * n, i), shard_range(T, 2 * n, 2 * n - 1 - i) } };
@@ -50,7 +53,7 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 // room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is the
 // number of columns of this rank's heads: C, or C/tp where heads are cut, too.
 
-// A rank sends the present block of k | v to the next rank while its own queries attend to the
+// Sends the present block of k | v to the next rank while this rank's own queries attend to the
 // block. Every block visits every rank, because all later queries attend to its keys. Pairs in
 // which the key comes after the query are not computed.
 static void ring_forward(const AttentionHeads *h, Saved *s) {
@@ -78,7 +81,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     arena_free(&scratch);
 }
 
-// k and v go round again, because a rank has not kept the blocks of other ranks. dk and dv of a
+// Sends k and v round again, because a rank has not kept the blocks of other ranks. dk and dv of a
 // block are sums over the queries of all ranks. So dk and dv follow their block one step later:
 // each rank adds the part of its own queries and sends the sum on. dq needs no message, because
 // every block comes to the rank of the query.

@@ -7,13 +7,14 @@
 //     block (i, j) of every matrix: weights, activations, gradients. Vectors are cut by columns and
 //     held by row 0 only.
 // Sends: each product takes q turns. A turn broadcasts or reduces one block of X along the rank's
-//     row and one block of W along its column. A Transformer block has 4 linear layers. Each has
-//     one product forward and two backward.
+//     row and one block of W along its column. A Transformer block has 4 linear layers. A linear
+//     layer has one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
-// Costs: received elements, because a broadcast's sent bytes are booked at its root alone:
-//     (q-1)/q^2 (|X| + |W|) per product. The 4 linear layers of a block have |X| = 7 BTC and
-//     |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D: 8 BTC (t-1)/t.
-//     2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1): from BT = 36 C/(8q-13) tokens on.
+// Costs: counted in received elements, because a broadcast's sent bytes are booked at its root
+//     alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
+//     |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D
+//     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1), from
+//     BT = 36 C/(8q-13) tokens on.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //
@@ -30,13 +31,13 @@
 //     dX = dY W^T    dX(i,l) = dY(i,0) W(l,0)^T + dY(i,1) W(l,1)^T   summed over the ranks of row i
 //     dW = X^T dY    dW(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   summed over column j
 //
-// Each product takes q turns. A turn broadcasts the blocks that it reads and multiplies them. The
-// result is added locally or reduced to its owner. In q turns a rank receives q-1 blocks along its
-// row and q-1 along its column.
+// Each product takes q turns. A turn broadcasts the blocks that the turn reads and multiplies these
+// blocks. The result is added locally or reduced to its owner. In q turns a rank receives q-1
+// blocks along its row and q-1 along its column.
 //
 // Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
 // out n groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns
-// whole. For q = 2 it cuts the 20 columns into 12 and 8.
+// whole. For q = 2 this cuts the 20 columns into 12 and 8.
 
 // Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
@@ -44,13 +45,14 @@ Range summa_range(SummaCut cut, size_t q, size_t l) {
     return (Range){ r.lo * cut.each, r.hi * cut.each };
 }
 
-// The block of one turn: the rank's own block without a copy, or room for another rank's block.
+// Returns the block of one turn: the rank's own block without a copy, or room for another rank's
+// block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols) {
     return is_own ? block : tensor_shaped(a, tensor_shape(rows, cols, block.element));
 }
 
-// y [M/q, N/q] = x [M/q, K/q] w [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
-// their column. g->in_col has the ranks of this rank's column, numbered by their row.
+// Computes y [M/q, N/q] = x [M/q, K/q] w [K/q, N/q]. g->in_row has the ranks of this rank's row,
+// numbered by their column. g->in_col has the ranks of this rank's column, numbered by their row.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols), sum = y;
@@ -70,7 +72,7 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) 
     arena_free(&scratch);
 }
 
-// x [M/q, K/q] = y [M/q, N/q] w [K/q, N/q]^T.
+// Computes x [M/q, K/q] = y [M/q, N/q] w [K/q, N/q]^T.
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
@@ -90,7 +92,7 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut 
     }
 }
 
-// w [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
+// Computes w [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
@@ -105,8 +107,8 @@ void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut 
 }
 
 // ------------------------------------------------- a linear layer: p[0] its weights, p[1] its bias
-// The bias [N] is cut by columns. Row 0 holds it and sends it down the columns. Backward sums its
-// gradient up the columns, back to row 0.
+// The bias [N] is cut by columns. Row 0 holds the bias and sends the bias down the columns.
+// Backward sums the bias's gradient up the columns, back to row 0.
 
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p) {
     summa_product(g, y, x, p[0].w, k);
@@ -132,7 +134,7 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// The same steps as in the unsplit block of common/model/layer.c. Only linear layers and norms
+// Runs the steps of the unsplit block of common/model/layer.c. Only linear layers and norms
 // communicate. x, y and the saved tensors are blocks [M/q, C/q]: B/q sequences, C/q features. A
 // norm adds two sums per token over the grid's row and gets its vectors from row 0 (grid_layers.c).
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -198,7 +200,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Selective recomputation calls this function to compute attention again.
+// Computes attention again, for selective recomputation.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
     AttentionHeads heads = layer_heads(l, &own);

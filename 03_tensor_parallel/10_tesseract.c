@@ -4,11 +4,11 @@
 // vary: ranks 4|18, BATCH 3..6
 //
 // Holds: t = q x q x d ranks form d grids of q x q. Every grid holds all weights in q x q blocks,
-//     as in SUMMA, and 1/d of the sequences: row i of grid k has part i + q k of q d.
-// Sends: SUMMA's messages inside each grid. Per step the grids add their gradients (all-reduces
-//     over depth).
+//     as in SUMMA, and 1/d of the sequences. Row i of grid k has part i + q k of q d.
+// Sends: each grid sends SUMMA's messages inside the grid. Per step the grids add their gradients
+//     (all-reduces over depth).
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
-// Costs: received elements: (q-1)/q^2 (|X|/d + |W|) per product, and per step 2(d-1)/d of a rank's
+// Costs: a rank receives (q-1)/q^2 (|X|/d + |W|) elements per product, and per step 2(d-1)/d of its
 //     gradients. Weights, gradients and optimizer state take as much memory as on q^2 ranks.
 // Tesseract: Wang et al. 2021 (arXiv 2105.14500), section 3, with d <= q. d = 1 is SUMMA. No
 // message crosses the grids before the gradients, so depth is data parallelism over the grids.
@@ -21,7 +21,8 @@
 //                                    SUMMA's reduce, along a column of grid k
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// depth 0: the smallest depth with which the ranks form a grid.
+// Returns q and d of the grid. For depth 0, d is the smallest depth with which the ranks form a
+// grid.
 TesseractSides tesseract_sides(size_t ranks, size_t depth) {
     size_t q = 0, d = depth ? depth : 1;
     for (; d <= (depth ? depth : ranks); d++) {

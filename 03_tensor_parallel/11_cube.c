@@ -3,19 +3,20 @@
 // question: If each of q x q x q ranks holds its own part of X, W and Y, what must it send for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
-// Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, its gradient and its optimizer
-//     state, and of the activations. Biases and gains: N/q elements, the same on the q^2 ranks of
-//     a plane.
-// Sends: per linear layer forward, all-gathers of X along the column and of W along the depth, then
-//     a reduce-scatter of Y along the row. Backward has the reverse of each. Per step, all-reduces
-//     of the gradients of vectors over a plane.
+// Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, of the gradients and optimizer
+//     state, and of the activations. A rank holds N/q elements of a bias or gain, the same on the
+//     q^2 ranks of a plane.
+// Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
+//     reduce-scatters Y along the row. Backward does the reverse of each. A step all-reduces the
+//     gradients of vectors over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
-// Costs: elements sent: 2(q-1)/q^3 (|X| + |W| + |Y|) per linear layer, and (q-1)/q^3 (32 BTC +
-//     24 C^2) per block. Gathered again: the factor of X and W is 3, a block has 39 BTC + 36 C^2.
+// Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
+//     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
+//     block has 39 BTC + 36 C^2.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
-// broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make
-// a GPT of such linear layers.
+// broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make a GPT of such linear
+// layers.
 //
 // The products of Y = X W form a cube: X[m,k] W[k,n] is the point (m, k, n). The cube is cut in q x
 // q x q smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums
@@ -25,8 +26,8 @@
 //     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
 //     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
 //
-// The rows of x are cut over layer, then row; its columns over col. The rows of y are cut over
-// layer, then col; its columns over row. So row and col swap with each linear layer. After two
+// The rows of x are cut over layer, then row; the columns of x over col. The rows of y are cut over
+// layer, then col; the columns of y over row. So row and col swap with each linear layer. After two
 // linear layers y has the layout of x again, and the residual path can add x and y.
 #include "03_tensor_parallel/cube_layers.h"
 
@@ -68,8 +69,9 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 
 // ---------------------------------------------------------------- y = x w
 
-// A rank multiplies its K/q columns of all rows of its layer with K/q rows of W. It holds 1/q of
-// both factors and receives the rest: (q-1)/q of [M/q, K/q] and of [K/q, N/q].
+// Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer with
+// K/q rows of W. A rank holds 1/q of both factors and receives the rest, (q-1)/q of [M/q, K/q] and
+// of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };
@@ -83,8 +85,9 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
     arena_free(&scratch);
 }
 
-// dX = dY W^T is a sum over the columns of Y, which are cut over at.rows. dW = X^T dY is a sum over
-// all rows, which are cut over the layers. Both products read the gathered dY [M/q, N/q].
+// Sets dx, and adds to the gradient of w. dX = dY W^T is a sum over the columns of Y, which are cut
+// over at.rows. dW = X^T dY is a sum over all rows, which are cut over the layers. Both products
+// read the gathered dY [M/q, N/q].
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dX = tensor_like(&scratch, o.x);

@@ -2,9 +2,11 @@
 // level: extra
 // question: Which way of cutting a layer over the same ranks keeps least, receives least and is fastest?
 //
-// Holds: of a block's 12 C^2 weights: 1/t in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, all on the ring.
-// Sends: 1D and SP: activations. 2D and 3D: activations and weights. 2.5D: also gradients over its
-//     depth. Ring: keys, values and their gradients, and the gradients of all weights.
+// Holds: a rank holds 1/t of a block's 12 C^2 weights in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, and all
+//     weights on the ring.
+// Sends: 1D and SP send activations. 2D and 3D send activations and weights. 2.5D also sends
+//     gradients over the depth. The ring sends keys, values and their gradients, and the gradients
+//     of all weights.
 // Saves: activations are divided by t, but 1D keeps 4 BTC of each block whole.
 // Costs: tensor_way_received() has the elements that a rank receives per block: t ranks, BT tokens,
 //     width C.
@@ -19,17 +21,17 @@
 //     ring      context_parallel     08       positions, zigzag; no parameter
 //
 // 1D and SP send activations only, so their bytes are proportional to the tokens. The other ways
-// also send weights or their gradients: this part of their bytes does not depend on the tokens, and
-// the rest grows more slowly. So the other ways receive less when a step has many tokens.
+// also send weights or gradients of weights. This part of the bytes does not depend on the tokens,
+// and the rest grows more slowly. So the other ways receive less when a step has many tokens.
 #include "03_tensor_parallel/compare.h"
 
-static size_t root_of(size_t n, size_t power) { // q with q^power = n, or 0
+static size_t root_of(size_t n, size_t power) { // returns q with q^power = n, or 0
     for (size_t q = 1; q <= n; q++)
         if ((power == 2 ? q * q : q * q * q) == n) return q;
     return 0;
 }
 
-// 2.5D takes the smallest d from 2 on. d <= q, so d^3 <= ranks.
+// Returns the sides of a way's grid. 2.5D takes the smallest d from 2 on. d <= q, so d^3 <= ranks.
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     if (way == WAY_2D) return (TensorWayShape){ root_of(ranks, 2), 1 };
     if (way == WAY_3D) return (TensorWayShape){ root_of(ranks, 3), root_of(ranks, 3) };
@@ -40,8 +42,9 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     return (TensorWayShape){ 0, 0 };
 }
 
+// all_reduce(n) returns the share of a tensor that a rank receives in an all-reduce over n ranks.
 // X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). W: the elements of these matrices,
-// 12 C^2. all_reduce(n): the share of a tensor that a rank receives in an all-reduce over n ranks.
+// 12 C^2.
 static double all_reduce(double n) { return 2 * (n - 1) / n; }
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width) {
     const TensorWayShape s = tensor_way_shape(way, ranks);
@@ -60,7 +63,8 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     return 0;
 }
 
-// Both volumes are straight lines over the tokens: a constant and a slope, here for width 1.
+// Returns the number of tokens at which both ways receive the same volume. A volume is a straight
+// line over the tokens, with a constant and a slope, here for width 1.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks) {
     const double constant = tensor_way_received(way, ranks, 0, 1);
     const double other_constant = tensor_way_received(other, ranks, 0, 1);

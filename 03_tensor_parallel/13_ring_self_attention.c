@@ -3,16 +3,17 @@
 // question: Softmax needs whole rows of scores. Can a rank have them, if the keys are spread over all ranks?
 // vary: CHUNK 64|80|96, HEADS 6|8|10, D 4|6
 //
-// Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of this rank's
-//     queries, [B H T/N, T].
-// Sends: per layer, N-1 hops of B T C/N elements each. Forward: k, then v. Backward: v again for
-//     dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
+// Holds: each rank has all parameters, T/N contiguous positions of each of B sequences, and all
+//     scores of its queries, [B H T/N, T].
+// Sends: per layer, a tensor makes N-1 hops of B T C/N elements each. Forward sends k, then v.
+//     Backward sends v again for dP and k again for dQ, and makes two all-reduces of B T C elements
+//     for dK and dV.
 // Saves: a rank keeps 1/N of the activations, but its scores grow with T^2/N.
-// Costs: 8(N-1) B T C/N elements sent per layer. Every score is computed, even those that the
-//     causal mask hides.
+// Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even those
+//     that the causal mask hides.
 // Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3: Ring Self-Attention. The
-// paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so it
-// keeps no scores.
+// paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so ring
+// attention keeps no scores.
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
@@ -25,7 +26,7 @@ static void drop(const AttentionHeads *h, Tensor y, Tensor x) {
 }
 
 // Sends x [B*T/N, A] round the ring, because every query needs the rows of every rank. visit() gets
-// each rank's rows, and the columns of the scores that belong to them.
+// each rank's rows, and the columns of the scores that belong to these rows.
 typedef void Visit(const AttentionHeads *h, Tensor scores, Tensor other, Tensor t);
 static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Tensor other,
                            Visit *visit) {
@@ -50,14 +51,14 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
         here = coming;
     }
 }
-// scores = q k^T
+// Computes scores = q k^T.
 static void score(const AttentionHeads *h, Tensor scores, Tensor queries, Tensor keys) {
     Arena scratch = arena(MEM_WORKSPACE);
     op_heads_scores(scores, queries, attention_repeat(h, keys, &scratch), h->B,
                     range_size(h->heads));
     arena_free(&scratch);
 }
-// out += p v
+// Adds p v to out.
 static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor values) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor more = tensor_new(&scratch, out.rows, out.cols);
@@ -88,7 +89,7 @@ static void forward(const AttentionHeads *h, Saved *s) {
     arena_free(&scratch);
 }
 
-// `to` [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T times `with`. Each rank's
+// Sets `to` [B*T/N, A] to this rank's rows of the sum over ranks of p^T times `with`. Each rank's
 // product is a partial sum over its own queries, for the keys of all positions.
 static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);

@@ -3,27 +3,27 @@
 // question: Can ranks exchange positions for heads, so that each rank computes its heads as one device does?
 // vary: CHUNK 64|80|96, D 4|6, ranks 2|3|4|5|6
 //
-// Holds: all parameters; outside attention T/N contiguous positions of each of B sequences; inside
-//     attention all positions of H/N of the H heads.
-// Sends: per layer forward an all-to-all of q, k, v, from [T/N positions, all heads] to [all
-//     positions, H/N heads], and one of the output back. Backward sends the same two in reverse.
-//     Of each of these eight tensors of B T C/N elements, a rank sends (N-1)/N.
+// Holds: each rank has all parameters. Outside attention a rank has T/N contiguous positions of
+//     each of B sequences, inside attention all positions of H/N of the H heads.
+// Sends: forward of a layer sends q, k and v in an all-to-all from [T/N positions, all heads] to
+//     [all positions, H/N heads], and the output in one back. Backward makes both in reverse. A
+//     rank sends (N-1)/N of each of these eight tensors of B T C/N elements.
 // Saves: a rank keeps 1/N of the activations. Attention runs as on one device, with fewer heads.
-// Costs: 8(N-1)/N B T C/N elements sent per layer, N times less than tensor parallelism. N is at
-//     most H; with grouped heads, at most the number of heads of k and v. The parts of an
+// Costs: each rank sends 8(N-1)/N B T C/N elements per layer, N times less than tensor parallelism.
+//     N is at most H, or with grouped heads at most the number of heads of k and v. The parts of an
 //     all-to-all have equal size, so each part has room for the longest chunk and the most heads.
 // Jacobs et al. 2023 (arXiv 2309.14509), section 3: DeepSpeed-Ulysses. Left out: heads of k and v
 // that are copied so that N may be larger; Ulysses inside a ring.
 #include "03_tensor_parallel/context_parallel.h"
 
-// Heads of k and of v on this rank. Where they are fewer than heads of q (grouped heads), q is
-// `ratio` blocks as wide as k, not one.
+// Returns the number of heads of k and of v on this rank. With grouped heads k has fewer heads than
+// q, and q is `ratio` blocks as wide as k.
 static size_t key_heads(const AttentionHeads *h) {
     return range_size(h->heads) / attention_ratio(h);
 }
 
-// This rank and rank j exchange B * blocks pieces: q, k and v of each sequence, or one tensor of
-// each. Piece i in rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads.
+// Returns piece i in rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads. This
+// rank and rank j exchange B * blocks pieces: q, k and v of each sequence, or one tensor of each.
 static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, size_t j,
                            size_t i) {
     size_t all = key_heads(h), sequence = i / blocks, block = i % blocks;
@@ -34,7 +34,7 @@ static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, 
         first = attention_ratio(h) * heads.lo + block * range_size(heads);
     return tensor_col_range(positions, first * h->D, (first + range_size(heads)) * h->D);
 }
-// Piece i in heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
+// Returns piece i in heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
 static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks, size_t j,
                             size_t i) {
     size_t sequence = i / blocks, block = i % blocks;
@@ -46,8 +46,8 @@ static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks
     return tensor_col_range(positions, block * width, (block + 1) * width);
 }
 
-// One exchange. to_heads: sends rows and receives heads; else sends heads and receives rows.
-// Attention of one head needs all positions; the rest of a block needs all heads.
+// Runs one exchange. If to_heads, sends rows and receives heads, else sends heads and receives
+// rows. Attention of one head needs all positions; the rest of a block needs all heads.
 static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t blocks,
                      bool to_heads) {
     Comm *cp = h->cp;
@@ -84,7 +84,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     arena_free(&room);
 }
 
-// This rank's heads with all positions: attention as on one device.
+// Returns this rank's heads with all positions, for attention as on one device.
 static AttentionHeads my_heads(const AttentionHeads *h) {
     AttentionHeads local = *h;
     Range r = shard_range(key_heads(h), h->cp->size, h->cp->rank);
@@ -96,7 +96,7 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     local.kind = &attention_blockwise;
     return local;
 }
-// Returns the Saved that attention_forward() reads and writes: its S_QKV and S_MIX have all
+// Returns the Saved that attention_forward() reads and writes. In it S_QKV and S_MIX have all
 // positions of this rank's heads.
 static Saved inside(const Saved *s) {
     Saved inner = *s;

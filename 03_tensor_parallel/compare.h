@@ -9,8 +9,9 @@ typedef struct {
     size_t q, depth;
 } TensorWayShape; // q x q x depth ranks; q 0: impossible
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
-// Elements that one rank receives for one block, forward and backward; 0 where q is 0.
+// Returns the elements that one rank receives for one block, forward and backward; 0 where q is 0.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);
-// `way` receives less than `other` from this number of tokens on, in units of the width; 0: never.
+// Returns the number of tokens, in units of the width, from which `way` receives less than `other`;
+// 0 if there is no such number.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks);
 #endif

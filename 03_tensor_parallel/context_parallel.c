@@ -6,7 +6,7 @@ Positions context_positions_of(const AttentionHeads *h, size_t rank) {
     return context_positions(h->length, h->cp->size, rank, h->kind);
 }
 
-// A block has the columns of k. If heads are grouped, these are fewer than the columns of q.
+// Returns room with the columns of k. If heads are grouped, k has fewer columns than q.
 Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room) {
     Positions p = context_positions_of(h, owner);
     size_t rows = h->B * positions_count(&p);

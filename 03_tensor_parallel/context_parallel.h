@@ -15,19 +15,20 @@
 
 // ---- 08_ring_attention.c ----
 extern const AttentionKind ring_attention, ring_attention_zigzag;
-// Returns the positions of rank i of n in a sequence of T positions: the i-th of n chunks; zigzag:
-// chunk i of 2n from the front and chunk i from the back. shard_range makes the chunks, so n need
-// not divide T.
+// Returns the positions of rank i of n in a sequence of T positions. Contiguous: the i-th of n
+// chunks. Zigzag: chunk i of 2n from the front and chunk i from the back. shard_range makes the
+// chunks, so n need not divide T.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
 
 // ---- context_parallel.c ----
 // Gives the blocks of a described model attention of this kind over cp. Call it before recompute().
-// Returns this rank's positions, for Data.positions. usage_error() if there are fewer positions
-// than ranks, or, for Ulysses, fewer heads.
+// Returns this rank's positions, for Data.positions. Calls usage_error() if there are fewer
+// positions than ranks, or, for Ulysses, fewer heads.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 // Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A].
 Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room);
-// Returns room for dk | dv of a block, which are sums over all ranks: reals in any storage.
+// Returns room for dk | dv of a block. These are sums over all ranks, so they are reals in any
+// storage.
 Tensor ring_sums(const AttentionHeads *h, size_t owner, Arena *room);
 // Returns a copy of this rank's k | v in one contiguous tensor, which can be sent.
 Tensor ring_own_block(const AttentionHeads *h, Tensor qkv, Arena *room);
@@ -39,7 +40,8 @@ extern const AttentionKind ring_self_attention, ulysses_attention;
 Positions context_positions_of(const AttentionHeads *h, size_t rank); // rank: a number in h->cp
 static inline size_t ring_next(const Comm *c) { return (c->rank + 1) % c->size; }
 static inline size_t ring_previous(const Comm *c) { return (c->rank + c->size - 1) % c->size; }
-// The rank whose block this rank has after `step` hops. A hop takes a block to the next rank.
+// Returns the rank whose block this rank has after `step` hops. A hop takes a block to the next
+// rank.
 static inline size_t ring_owner(const Comm *c, size_t step) {
     return (c->rank + 2 * c->size - step) % c->size;
 }

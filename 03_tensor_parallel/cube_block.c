@@ -1,11 +1,12 @@
-// cube_block.c: the block of a GPT on a cube. Its steps are those of the unsplit block in
+// cube_block.c: the block of a GPT on a cube. The block's steps are those of the unsplit block in
 // common/model/layer.c. A linear layer calls the products of 11_cube.c and saves their operands. A
 // norm adds two sums per row over ranks (cube_layers.c). All other steps send nothing.
 #include "03_tensor_parallel/cube_layers.h"
 
 // ---------------------------------------------------------- a linear layer that saves its operands
-// Saves x as item `name`: backward may gather X from x again, and attention's backward reads its
-// own output, S_MIX. Also saves the gathered X and W, unless backward gathers them again.
+// Computes y = x w, and saves x as item `name`. Backward may gather X from x again, and attention's
+// backward reads its own output, S_MIX. Also saves the gathered X and W, unless backward gathers
+// them again.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
                            Saved *s, int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -29,8 +30,9 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// The residual stream has the layout `at`. Between the two linear layers of attention, and of the
-// MLP, activations have the layout `sw`. Norms add two sums per row over at.cols (cube_layers.c).
+// Runs a block. The residual stream has the layout `at`. Between the two linear layers of
+// attention, and of the MLP, activations have the layout `sw`. Norms add two sums per row over
+// at.cols (cube_layers.c).
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
     CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);
@@ -103,7 +105,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Selective recomputation calls this function to compute attention again.
+// Computes attention again, for selective recomputation.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
     AttentionHeads heads = layer_heads(l, &own);

@@ -1,7 +1,8 @@
-// cube_layers.c: GPT on a cube, without the block (cube_block.c): the cube of ranks, how parameters
-// are cut, norms, embedding, head and loss. common/model/layer.c has the same layers unsplit. The
-// residual stream has the layout of cube_layout(): its rows are cut over layer, then row; its
-// columns over col. The logits have the swapped layout.
+// cube_layers.c: the cube of ranks, and GPT's layers on a cube. The file has the cut of the
+// parameters, the norms, the embedding, the head and the loss. The transformer block is in
+// cube_block.c. common/model/layer.c has the same layers unsplit. The residual stream has the
+// layout of cube_layout(): rows are cut over layer, then row, and columns over col. The logits have
+// the swapped layout.
 #include "03_tensor_parallel/cube_layers.h"
 #include "common/model/block.h"
 
@@ -33,7 +34,7 @@ static Range own_columns(CubeLayout at, size_t n) {
     return shard_range(n, at.cols->size, at.cols->rank);
 }
 
-// The batch with only the sequences that this rank has in a layout.
+// Returns the batch with only the sequences that this rank has in a layout.
 Batch cube_rows(const Batch *b, CubeLayout at) {
     Range own = cube_sequences(at, b->B);
     Batch r = *b;
@@ -72,8 +73,8 @@ void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor sta
 
 // ---------------------------------------------------------------- items that a linear layer saves
 
-// Room for x [M/q^2, K/q] of a linear layer. If the gathered X is saved, x is scratch, because X
-// contains its rows.
+// Returns room for x [M/q^2, K/q] of a linear layer. If the gathered X is saved, x is scratch,
+// because X contains its rows.
 Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
     return tensor_shaped(cube_of(l)->gather_again ? &s->arena : scratch,
                          stored_shape(l, rows, cols));
@@ -90,9 +91,9 @@ Shape cube_stream_shape(const Layer *l, const Batch *b) { // [M/q^2, C/q]
 
 // ------------------------------------------------ embedding: y = onehot(tokens) wte is linear, too
 
-// X = onehot(tokens) has the swapped layout: its columns are vocabulary entries, cut over row.
-// Every rank has all tokens, so X need not be gathered. wte is cut like the head's W^T: [V/q^2,
-// C/q], its rows over row, then layer.
+// Gathers wte over the layers. X = onehot(tokens) has the swapped layout, with vocabulary entries
+// as columns, cut over row. Every rank has all tokens, so X need not be gathered. wte is cut like
+// the head's W^T, [V/q^2, C/q], rows over row, then layer.
 static Tensor table_of(const Layer *l, CubeLayout at, Arena *a, const Unit *wte) {
     return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w); // [V/q, C/q]
 }
@@ -225,14 +226,15 @@ static const LayerKind cube_loss = { .name = "3D loss",
 
 // ------------------------------------------------ the parts of each rank
 
-// rows and cols belong to the gathered weights. This rank holds one part of these rows, the part of
-// its layer.
+// Cuts a matrix. rows and cols belong to the gathered weights. This rank holds one part of these
+// rows, the part of its layer.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
     p->my_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->my_cols = cols;
 }
-// The ranks of a plane hold the same columns. Each has the gradient of its own rows only.
+// Cuts a vector. The ranks of a plane hold the same columns. Each rank has the gradient of its own
+// rows only.
 static void cut_vector(Comm *same, Param *p, Range cols) {
     p->my_cols = cols;
     p->partial = same;

@@ -1,5 +1,6 @@
-// grid_layers.c: grids of ranks, and GPT in q x q blocks, without the block (09_summa.c): how
-// parameters are cut, norms, embedding, head and loss.
+// grid_layers.c: grids of ranks, and GPT's layers on a grid. The file has the cut of the
+// parameters, the norms, the embedding, the head and the loss. The transformer block is in
+// 09_summa.c.
 //
 // Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of
 // column j. So a rank has whole heads of whole sequences. A token's features are spread over a row
@@ -46,7 +47,8 @@ size_t summa_side(size_t ranks) {
     return q;
 }
 
-// cols cuts each of the p->blocks blocks of columns: 3 for the weights of q | k | v, else 1.
+// Cuts a matrix. cols cuts each of the p->blocks blocks of columns, 3 for the weights of q | k | v,
+// else 1.
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {
     p->my_rows = summa_range(rows, g->rows, g->row);
     p->my_cols = summa_range(cols, g->cols, g->col);
@@ -138,7 +140,7 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
 
 // ----------------------------------------------- embedding: a product of one-hot rows with a table
 
-// y [M/q, C/q] gets row ids[i] of the whole table for each token i. `table` is this rank's block
+// Sets row i of y [M/q, C/q] to row ids[i] of the whole table. `table` is this rank's block
 // [V/q, C/q]. The one-hot X need not be sent, because every rank of a row has the same tokens.
 static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, SummaCut rows) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -231,7 +233,8 @@ const LayerKind summa_head = { .name = "SUMMA head",
                                .forward = head_forward,
                                .backward = head_backward };
 
-// The q ranks of a row have all logits of its tokens, so lesson 05's loss runs over these ranks.
+// Runs lesson 05's loss over the q ranks of a row, because these ranks have all logits of the row's
+// tokens.
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(summa_grid(l)->in_row, y, s->t[S_SUM], x,

@@ -1,22 +1,23 @@
-// grid_layers.h: functions of grid_layers.c that the block of 09_summa.c calls: how a model is
-// cut into q x q blocks, and norms whose features are spread over a row of the grid.
+// grid_layers.h: functions of grid_layers.c that the block of 09_summa.c calls. These functions cut
+// a model into q x q blocks, and compute norms whose features are spread over a row of the grid.
 #ifndef GRID_LAYERS_H
 #define GRID_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 
 const CommGrid *summa_grid(const Layer *l);
-// The cut of one side of a block's matrices: between features, heads, or hidden columns of the MLP.
+// Return the cut of one side of a block's matrices, between features, heads, or hidden columns of
+// the MLP.
 SummaCut summa_by_feature(const ModelConfig *c);
 SummaCut summa_by_head(const ModelConfig *c);
 SummaCut summa_by_hidden(const ModelConfig *c);
 Shape summa_features(const Layer *l, const Batch *b); // [M/q, C/q]
-// The masks of this rank's sequences (own: summa_batch) and features. They depend on global
-// coordinates, so all ways of cutting a model drop the same elements.
+// Returns the dropout masks of this rank's sequences (own: summa_batch) and features. Masks depend
+// on global coordinates, so all ways of cutting a model drop the same elements.
 Dropout summa_dropout(const Layer *l, const Batch *own, int site);
 
-// p[0] is the gain and p[1] the bias, both on row 0. Forward broadcasts 2C/q elements down the
-// column and all-reduces 2M/q along the row. Backward broadcasts C/q, reduces 2C/q up the column
-// and all-reduces 2M/q.
+// These functions compute norms, with the gain p[0] and the bias p[1] on row 0. Forward broadcasts
+// 2C/q elements down the column and all-reduces 2M/q along the row. Backward broadcasts C/q,
+// reduces 2C/q up the column and all-reduces 2M/q.
 void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const Param *p);
 void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tensor dy, Param *p);
 #endif

@@ -1,8 +1,8 @@
 // sequence_layers.c: the embedding and the head of a sequence-parallel model, a rank's rows, and
 // how a model gets these layers. 07_sequence_parallel.c has the block and the four functions that
-// communicate. M*C elements in each message: the embedding sends a reduce-scatter forward and an
-// all-gather of dy backward. The head sends an all-gather forward and a reduce-scatter backward;
-// KEEP_SHARD sends one more all-gather backward.
+// communicate. Each collective has M*C elements. The embedding makes a reduce-scatter forward and
+// an all-gather of dy backward. The head makes an all-gather forward and a reduce-scatter backward.
+// With KEEP_SHARD the head makes one more all-gather backward.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {
@@ -37,10 +37,10 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
 }
 
 // ---------------------------------------------------------------- embedding
-// A rank looks up its vocabulary entries for all rows and puts zeros for entries of other ranks.
+// Looks up this rank's vocabulary entries for all rows and puts zeros for entries of other ranks.
 // The result is a partial sum of all rows. Each rank adds positions to its own rows after the sum,
-// so that they count once. Backward gathers all rows of dy for the rank's entries. So the gradient
-// of wpe is whole, and equal on all ranks.
+// so that positions count once. Backward gathers all rows of dy for the rank's entries. So the
+// gradient of wpe is whole, and equal on all ranks.
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
     (void)s;
@@ -52,7 +52,8 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     op_dropout(y, y, sequence_dropout(l, b, SITE_EMBEDDING));
     arena_free(&scratch);
 }
-// A pipeline may run the two halves of a backward apart, with backward_inputs and backward_weights.
+// Adds the gradients of the tables. A pipeline may run the two halves of a backward apart, with
+// backward_inputs and backward_weights.
 static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)x;
     Arena scratch = arena(MEM_WORKSPACE);
@@ -76,8 +77,8 @@ const LayerKind sequence_parallel_embedding = {
 };
 
 // ---------------------------------------------------------------- head
-// A column-parallel product makes the logits of all rows for this rank's vocabulary entries. The
-// loss is tensor_parallel_loss (vocab_layers.c): three all-reduces of M elements.
+// Computes the logits of all rows for this rank's vocabulary entries, by a column-parallel product.
+// The loss is tensor_parallel_loss (vocab_layers.c): three all-reduces of M elements.
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
@@ -110,9 +111,9 @@ const LayerKind sequence_parallel_head_whole =
     HEAD("sequence-parallel head that keeps its gathered input");
 
 // ---------------------------------------------------------------- the model
-// tensor_parallel() cuts the parameters. Norms, and biases that are added after a sum, have seen
-// only this rank's rows, so their gradients are partial. model_partial_sums() adds them over tp
-// once per step.
+// Cuts the parameters with tensor_parallel(), and replaces the layers. Norms, and biases that are
+// added after a sum, have seen only this rank's rows, so their gradients are partial.
+// model_partial_sums() adds these gradients over tp once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
     static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
     bool whole = keep == KEEP_WHOLE;

@@ -5,10 +5,11 @@
 #define SEQUENCE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// This rank's rows, of the M = B*T rows of a micro-batch, and the shape [M/tp, C] of an activation.
+// sequence_rows returns this rank's rows, of the M = B*T rows of a micro-batch. sequence_shape
+// returns the shape [M/tp, C] of an activation.
 Range sequence_rows(const Layer *l, const Batch *b);
 Shape sequence_shape(const Layer *l, const Batch *b);
-// The dropout of this rank's rows. An element's mask depends on its row among all M rows.
+// Returns the dropout of this rank's rows. An element's mask depends on its row among all M rows.
 Dropout sequence_dropout(const Layer *l, const Batch *b, int site);
 
 // The input of a column-parallel product. own [M/tp, C]: this rank's rows, which the norm writes.
@@ -18,8 +19,8 @@ typedef struct {
     Tensor own, whole;
 } SequenceInput;
 SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch);
-// Returns all rows for backward: kept by forward, or gathered again (an all-gather of M*C
-// elements).
+// Returns all rows for backward. Forward has kept these rows, or an all-gather of M*C elements
+// collects them again.
 Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int name,
                             Arena *scratch);
 #endif

@@ -11,8 +11,8 @@
 //     norms, row-cut biases, wpe  not cut           the whole tensor, and its whole gradient
 //                                                   (a partial sum in 07_sequence_parallel.c)
 //
-// t need not divide heads, hidden columns or vocabulary entries: shard_range gives one more to the
-// first ranks.
+// t need not divide heads, hidden columns or vocabulary entries, because shard_range gives one more
+// to the first ranks.
 #ifndef TENSOR_PARALLEL_H
 #define TENSOR_PARALLEL_H
 #include "common/model/model.h"
@@ -52,22 +52,24 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table);
 
 // ---- 06_transformer.c; embedding, head and loss as layers in vocab_layers.c ----
-// Cuts the parameters of a described model over tp and replaces its layers. usage_error() if a rank
-// would have no head or no vocabulary entry.
+// Cuts the parameters of a described model over tp and replaces the model's layers. Calls
+// usage_error() if a rank would have no head or no vocabulary entry.
 void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_parallel_head;
 extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
-// whole [M, C]: all rows. own [M/tp, C]: the rows of this rank, which may be none.
+// These functions go from own rows to all rows and back. whole [M, C]: all rows. own [M/tp, C]: the
+// rows of this rank, which may be none.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
-// The input that a column-parallel layer keeps: own rows, gathered again in backward, or all rows.
+// The input that a column-parallel layer keeps: this rank's rows, which backward gathers again, or
+// all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
-// Like tensor_parallel(), but x and y of the layers are [M/tp, C]. Gradients of norms, and of
-// biases that are added after a sum, are partial: call model_partial_sums() once per step.
+// Does what tensor_parallel() does, but x and y of the layers are [M/tp, C]. Gradients of norms,
+// and of biases that are added after a sum, are partial: call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
 extern const LayerKind sequence_parallel_embedding;
 extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
@@ -82,51 +84,53 @@ typedef struct {
     Comm *in_col;                              // [rows] ranks of its column and layer, by row
     Comm *in_depth;                            // [depth] ranks of its row and column, by layer
 } CommGrid;
-// Collective over c. usage_error() if rows * cols * depth is not c's size.
+// Makes a grid of c's ranks, with this rank's communicators. All ranks of c must call this
+// function. Calls usage_error() if rows * cols * depth is not c's size.
 CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
 void comm_grid_free(CommGrid *g);
 
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
 // Block (i, j) is on the rank of row i and column j.
-// How one side of a matrix is cut in q pieces: shard_range deals out n groups of `each` elements.
+// The cut of one side of a matrix in q pieces. shard_range deals out n groups of `each` elements.
 typedef struct {
     size_t n, each;
 } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
-// Returns q for q x q ranks. usage_error() if the number of ranks is not a square.
+// Returns q for q x q ranks. Calls usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
-// Collective over the grid. k: how K is cut, on both factors. Outputs are overwritten.
+// All ranks of the grid must call these functions. k: the cut of K, on both factors. A product
+// overwrites its output.
 // y [M, N] = x [M, K] w [K, N]; x [M, K] = y [M, N] w [K, N]^T; w [K, N] = x [M, K]^T y [M, N].
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k);
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k);
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
 // Returns the rank's own block, or room in a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
-// p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only. Backward adds to their gradients
-// and overwrites dx.
+// These functions run a linear layer. p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only.
+// Backward adds to the gradients of both and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
 void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 
 // ---- grid_layers.c: GPT's layers in q x q blocks. ----
-// Cuts the parameters of a described model over g and replaces its layers. g must live as long
-// as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
-// row. usage_error() if a column has no head.
+// Cuts the parameters of a described model over g and replaces the model's layers. g must live as
+// long as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
+// row. Calls usage_error() if a column has no head.
 void summa(Model *m, const CommGrid *g);
 // Returns the batch with this row's sequences only. A row may have no sequence.
 Batch summa_batch(const CommGrid *g, const Batch *b);
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
-// ---- 10_tesseract.c: d layers of such a grid hold the same weights and cut the tokens. ----
-// q x q x depth ranks with depth <= q. depth 0: the smallest depth that fits. usage_error() if
-// none fits.
+// ---- 10_tesseract.c: d grids of q x q ranks hold the same weights and cut the tokens. ----
+// tesseract_sides() returns the sides of a grid of q x q x depth ranks with depth <= q. For depth 0
+// the function takes the smallest depth that fits. Calls usage_error() if no depth fits.
 typedef struct {
     size_t q, depth;
 } TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
 CommGrid tesseract_grid(Comm *ranks, size_t depth); // collective
-// Calls summa() in every layer. Gradients are partial sums over depth until model_partial_sums().
+// Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums().
 void tesseract(Model *m, const CommGrid *g);
 
 // ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of
@@ -148,12 +152,12 @@ typedef struct {
     // backward gathers x and w again; else gathered x and w are saved
     bool gather_again;
 } Cube;
-// Returns q for q x q x q ranks. usage_error() if the number of ranks is not a cube.
+// Returns q for q x q x q ranks. Calls usage_error() if the number of ranks is not a cube.
 size_t cube_side(size_t ranks);
-// collective; usage_error() like cube_side()
+// Makes a cube of `ranks`. All of these ranks must call this function. Calls cube_side().
 Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
-// The layout of an activation. Its rows are whole sequences.
+// The layout of an activation. The rows are whole sequences.
 typedef struct {
     // its rows are cut over these ranks first
     Comm *layers;
@@ -165,8 +169,8 @@ typedef struct {
 CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
 CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l
 Range cube_sequences(CubeLayout l, size_t B);          // this rank's sequences, of B
-// Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. cube_scatter
-// goes back: part <- this rank's part of the sum over axis.
+// cube_gather returns the whole [n, N] of n rows or n sequences, from the parts that shard_range
+// makes. cube_scatter sets part to this rank's part of the sum over axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);
 void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum);
 typedef struct {
@@ -174,14 +178,14 @@ typedef struct {
 } CubeOperands; // gathered: [B*T, K/q], [K/q, N/q]
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
-// adds to w->g
+// Sets dx, and adds the gradient of w to w->g.
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o);
 
 // ---- cube_layers.c ----
-// Cuts the parameters of a described model over the cube and replaces its layers. c must live as
-// long as m. usage_error() if a rank has no head or vocabulary entry. Every rank gets the tokens
-// of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts, so the
-// sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
+// Cuts the parameters of a described model over the cube and replaces the model's layers. c must
+// live as long as m. Calls usage_error() if a rank has no head or vocabulary entry. Every rank gets
+// the tokens of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts,
+// so the sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
 // model_partial_sums().
 void cube_parallel(Model *m, const Cube *c);
 #endif

@@ -1,5 +1,5 @@
 // vocab_layers.c: the embedding, the head and the loss of a GPT as layers, which 06_transformer.c
-// puts into a model. The layers call the functions of 05_vocab.c. M = B T tokens; each rank has V/t
+// puts into a model. The layers call the functions of 05_vocab.c. M = B T tokens. Each rank has V/t
 // vocabulary entries, l->vocab.
 #include "03_tensor_parallel/tensor_parallel.h"
 
@@ -58,8 +58,8 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo); // 3 all-reduces of M
 }
-// The backward is that of the unsplit layer. It turns the exponentials in x into the gradient of
-// the logits, and sends nothing.
+// The backward is that of the unsplit layer. This backward turns the exponentials in x into the
+// gradient of the logits, and sends nothing.
 const LayerKind tensor_parallel_loss = {
     .name = "tensor-parallel loss",
     .output = token_shape,

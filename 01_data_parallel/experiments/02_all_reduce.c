@@ -40,7 +40,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
 
 // ---------------------------------------------------------------- the predictions
 
-// The time of forward and backward of rank r's sequences, in ps.
+// Returns the time of forward and backward of rank r's sequences, in ps.
 static double computing(size_t N, size_t r) {
     return work_model(&tiny, part_size(SEQUENCES, N, r)).time;
 }

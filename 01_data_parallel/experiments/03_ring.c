@@ -1,5 +1,5 @@
-// 03_ring.c: four ways of an all-reduce against the library's. The numbers have exact sums, so
-// every bit must agree. Compares messages, bytes, scratch memory and time with formulas
+// 03_ring.c: compares four ways of an all-reduce with the library's. The numbers have exact sums,
+// so every bit must agree. Compares messages, bytes, scratch memory and time with formulas
 // (ring_costs.c). Finds the size from which the ring is no slower than the tree. ring_page.c has
 // the picture and the first table, ring_nodes.c the hierarchical way over nodes. tests/test_ring.c
 // has more sizes and real numbers.
@@ -12,7 +12,7 @@
 enum { UNEVEN = 10007 };              // elements; few numbers of ranks divide it
 enum { SMALLEST = 256, POINTS = 13 }; // elements: 1 kB to 4 MB in fp32, doubling
 
-typedef void AllReduce(Comm *c, Tensor t); // t <- the sum over the ranks of c
+typedef void AllReduce(Comm *c, Tensor t); // replaces t by its sum over c's ranks
 static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
                                              [GATHER] = gather_broadcast_all_reduce,
                                              [TREE] = tree_all_reduce,
@@ -59,7 +59,7 @@ static void sums(Run *run, Way way) {
 
 // ---------------------------------------------------------------- time
 
-// Picoseconds from a common start until the last rank is done.
+// Returns the picoseconds from a common start until the last rank is done.
 static double time_of(Run *run, Way way, size_t count) {
     Comm *c = run->world;
     Arena memory = arena(MEM_GRADIENTS);

@@ -1,7 +1,7 @@
-// 04_overlap.c: the same training with one all-reduce at the end, and in buckets. Both must give
-// the same bits. Compares bytes and calls with formulas, and times with a recurrence over the
-// buckets (bucket_costs.c). --picture sweep draws the step for many sizes of buckets.
-// tests/buckets.t has other sizes, from a bucket per tensor to one bucket of all.
+// 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. Both
+// trainings must give the same bits. Compares bytes and calls with formulas, and times with a
+// recurrence over the buckets (bucket_costs.c). --picture sweep draws the step for many sizes of
+// buckets. tests/buckets.t has other sizes, from a bucket per tensor to one bucket of all.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <string.h>
@@ -15,7 +15,8 @@ static const ModelConfig tiny = {
 
 // ---------------------------------------------------------------- training
 
-// Norm and update, with the whole batch's gradient. loss: the part of this rank's tokens.
+// Computes the norm and updates the weights, with the whole batch's gradient. loss: the part of
+// this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, 1);
@@ -29,7 +30,7 @@ static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss);
 }
 
-// As in 01.02: all ranks compute, then all communicate.
+// Makes a step as in 01.02, in which all ranks compute and then communicate.
 static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t,
                              const Batch *batch) {
     (void)t;
@@ -42,7 +43,7 @@ static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss * batch->token_weight);
 }
 
-// For the picture: a step with one all-reduce at the end, then the same step in buckets.
+// Makes a step with one all-reduce at the end, then the same step in buckets, for the picture.
 static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     at_the_end(replica, m, o, t, batch);

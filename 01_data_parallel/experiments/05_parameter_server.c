@@ -1,9 +1,9 @@
-// 05_parameter_server.c: trainings with servers. The synchronous one must have the bits of an
-// all-reduce. An asynchronous one must equal, in every bit, one device that replays the server's
-// log (server_log.c). The log must be the one that follows from sizes and speeds. The simulated
-// clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
-// times as long as the other workers. A training on text shows what staleness does to the loss.
-// tests/test_server.c compares more forms.
+// 05_parameter_server.c: trainings with servers. The synchronous training must have the bits of an
+// all-reduce. An asynchronous training must equal, in every bit, one device that replays the
+// server's log (server_log.c). The log must be the one that follows from sizes and speeds. The
+// simulated clock orders the pushes, so the order is the same on every machine. The first worker
+// takes --slow times as long as the other workers. A training on text shows what staleness does to
+// the loss. tests/test_server.c compares more forms.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void check_bound(Run *run, const Cluster *c) {
     check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
 }
 
-// Gradients, weights and losses must be equal in every bit.
+// Compares gradients, weights and losses, which must be equal in every bit.
 static void compare(Run *run, const char *what, Trajectory *got, Trajectory *want) {
     training_compare_tensors(run, what, got, want, 0);
     check_numbers(run, what, "loss", got->loss, want->loss, got->steps, 0);
@@ -49,7 +49,8 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 
 // ---------------------------------------------------------------- the page
 
-// log: the logs with and without a bound on staleness. took: the time of the synchronous training.
+// Prints the page's table. log: the logs with and without a bound on staleness. took: the time of
+// the synchronous training.
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,
                   const ServerLosses *loss) {
     const char *pushes[SERVER_RULES], *behind[SERVER_RULES], *half[SERVER_RULES];

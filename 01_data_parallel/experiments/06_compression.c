@@ -28,9 +28,10 @@ typedef enum {
     CURVES
 } Course;
 
-// Losses in nats per byte. The exact training's loss falls by 2.5, and the other trainings must end
-// within a tenth of this number. Trainings without error feedback ended at least 0.08 higher in
-// every run that was measured, with 2 to 8 ranks. With one rank the difference is smaller.
+// Checks the losses, in nats per byte. The exact training's loss falls by 2.5, and the other
+// trainings must end within a tenth of this number. Trainings without error feedback ended at least
+// 0.08 higher in every run that was measured, with 2 to 8 ranks. With one rank the difference is
+// smaller.
 static void check_learning(Run *run, double last[CURVES]) {
     const double near = 0.25, behind = run->world->size > 1 ? 0.02 : -0.02;
     const Curve curve[CURVES] = {

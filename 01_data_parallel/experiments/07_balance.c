@@ -1,6 +1,6 @@
-// 07_balance.c: trainings with equal, static and dynamic shares. Each is compared with one device
-// that takes the whole batch, and with one that takes the same shares in rank order. The times of
-// all steps are compared with a forecast.
+// 07_balance.c: trainings with equal, static and dynamic shares. Each training is compared with one
+// device that takes the whole batch, and with one device that takes the same shares in rank order.
+// The times of all steps are compared with a forecast.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -102,9 +102,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the checks of the times
 
-// The ideal must be the time of the batch at the summed speed of all devices. The speeds are those
-// measured with equal shares in the same step. The limit is one hundredth, because products of fast
-// devices take whole picoseconds.
+// Checks the ideal, which must be the time of the batch at the summed speed of all devices. The
+// speeds are those measured with equal shares in the same step. The limit is one hundredth, because
+// products of fast devices take whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const BalanceRecord *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -154,12 +154,13 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
 
 // ---------------------------------------------------------------- what to see
 
-// The largest value over ranks of a cost in bytes, as the page prints it.
+// Returns the largest value over ranks of a cost in bytes, as the page prints this value.
 static const char *largest(Run *run, const char *id) {
     return value_text(run, cost_value(run, id), "bytes");
 }
 
-// The answer is no if measured shares save at least a hundredth of the time of equal shares.
+// Prints the answer, which is no if measured shares save at least a hundredth of the time of equal
+// shares.
 static void answer(Run *run, const Devices *d) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
     const double speeds = (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS;
@@ -186,7 +187,7 @@ static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }
 
-// A step with equal shares, and then one with shares in proportion to the speeds.
+// Shows a step with equal shares, and then a step with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
     Model *m = whole_model(&t->model);
     Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate) };

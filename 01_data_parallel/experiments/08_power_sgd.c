@@ -12,8 +12,8 @@ static const CompressionPlan rank_2 = { .method = POWER_SGD, .rank = RANK, .min_
 
 typedef enum { EXACT, RANK_2, FORGETS, CURVES } Course;
 
-// Losses in nats per byte. The exact training's loss falls by 2.5, and PowerSGD must end within a
-// tenth of this number.
+// Checks the losses, in nats per byte. The exact training's loss falls by 2.5, and PowerSGD must
+// end within a tenth of this number.
 static void check_learning(Run *run, double last[CURVES]) {
     const Curve curve[CURVES] = {
         { "exact", .exact = true },

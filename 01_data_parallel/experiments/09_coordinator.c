@@ -1,7 +1,7 @@
 // 09_coordinator.c: gradients of a model with branches, which every rank computes in an order of
-// its own. The player shows the deadlock without a coordinator. With one, the sums must have the
-// bits of one device. Calls, bytes and times are compared with formulas. tests/coordinator.t varies
-// --cycle and --fused.
+// its own. The player shows the deadlock without a coordinator. With a coordinator, the sums must
+// have the bits of one device. Calls, bytes and times are compared with formulas.
+// tests/coordinator.t varies --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"
@@ -15,12 +15,13 @@
 enum { LAYERS = 8, BRANCHES = 3, BATCH = 8, ROWS = 4, WIDTH = 3, ELEMENTS = ROWS * WIDTH };
 enum { TENSORS = LAYERS * BRANCHES, STEPS = 2 };
 
-// The tensors have the order of backward. In each layer rank r begins with branch r.
+// Returns the tensor that a rank finishes as its k-th. Layers have the order of backward. In each
+// layer rank r begins with branch r.
 static size_t tensor_at(size_t rank, size_t k) {
     return k / BRANCHES * BRANCHES + (k + rank) % BRANCHES;
 }
 
-// A rank's part of a gradient: t [ROWS, WIDTH] <- x^T dy, from BATCH rows of its own.
+// Sets t [ROWS, WIDTH] to x^T dy, this rank's part of a gradient, from BATCH rows of its own.
 static void gradient(const Run *run, Tensor t, size_t rank, size_t step, size_t tensor) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, BATCH, ROWS), dy = tensor_new(&a, BATCH, WIDTH);
@@ -36,8 +37,9 @@ typedef struct {
     double calls, bytes, sums, time;
 } StepCost;
 
-// The first step sends names, the second one uses the cache. cycle 0: no coordinator; every rank
-// starts the layers' all-reduces in the order of the layers. Compares the sums with `want`.
+// Makes two steps and compares the sums with `want`. The first step sends names, the second step
+// uses the cache. cycle 0: no coordinator, so every rank starts the layers' all-reduces in the
+// order of the layers.
 static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost seen[STEPS]) {
     Snapshot *got = snapshot_new(run);
     Comm *data = run->world, *control = comm_split(data, 0, data->rank, "control");
@@ -81,7 +83,7 @@ static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost
     comm_free(control);
 }
 
-// One device computes the gradients of all ranks and adds them in rank order.
+// Computes the gradients of all ranks on one device, and adds these gradients in rank order.
 static Snapshot *one_device(Run *run) {
     Snapshot *want = snapshot_new(run);
     ledger_pause();
@@ -105,7 +107,8 @@ static Snapshot *one_device(Run *run) {
     return want;
 }
 
-// Every rank calls the all-reduces of the first layer in its own order, each on a group of its own.
+// Plays a deadlock. Every rank calls the all-reduces of the first layer in its own order, and each
+// all-reduce has a group of its own.
 static void deadlock(Run *run) {
     static const char *const name[BRANCHES] = { "tensor A", "tensor B", "tensor C" };
     const size_t N = run->world->size;
@@ -125,7 +128,8 @@ static void deadlock(Run *run) {
 
 // ---------------------------------------------------------------- the predictions
 
-// The cycle at whose end the last rank has tensor i, and the number of such tensors of cycle j.
+// agreed_cycle() returns the cycle at whose end the last rank has tensor i. agreed_in() returns the
+// number of such tensors of cycle j.
 static size_t agreed_cycle(size_t i, size_t N, size_t cycle) {
     size_t last = 0;
     for (size_t rank = 0; rank < N; rank++)
@@ -149,8 +153,8 @@ typedef struct {
 static double copies(const Sums *s, size_t tensors) { // one tensor stays where it is
     return tensors > 1 ? (double)tensors * copy_time(ELEMENTS * s->e) : 0;
 }
-// Up to `fused` of these tensors are copied side by side and leave together, when the all-reduce
-// before them has ended.
+// Starts the all-reduces of `tensors` tensors. Each all-reduce takes up to `fused` tensors, which
+// are first copied side by side. An all-reduce starts when the all-reduce before has ended.
 static void start_sums(Sums *s, size_t N, size_t tensors, size_t fused, size_t elements) {
     for (; tensors > 0; s->n++) {
         const size_t size = tensors < fused ? tensors : fused;
@@ -220,8 +224,8 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 
 // ---------------------------------------------------------------- the page
 
-// The first cycles. A line per order of gradients, with those that a rank finishes in each cycle;
-// then those that all ranks have at the end of a cycle, and not before.
+// Prints the first cycles. A line shows the gradients that a rank finishes in each cycle. The last
+// line shows the gradients that all ranks have at the end of a cycle, and not before.
 static void picture(Run *run, size_t cycle) {
     const size_t N = run->world->size, cycles = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
     for (size_t row = 0; row <= BRANCHES; row++) {

@@ -1,6 +1,6 @@
-// 10_local_sgd.c: N ranks must get the bits of the same rule on one device: plain averages and
-// DiLoCo's outer step, after exact first steps. k = 1 must be the unsplit training. Bytes, memory
-// and time are compared with formulas. The loss is measured on a text.
+// 10_local_sgd.c: compares N ranks with the same rule on one device, in every bit. The rules are
+// plain averages and DiLoCo's outer step, after exact first steps. k = 1 must be the unsplit
+// training. Bytes, memory and time are compared with formulas. The loss is measured on a text.
 #include "01_data_parallel/local_sgd.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -64,7 +64,7 @@ static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course 
     model_free(m);
 }
 
-// mean [n] <- the mean of N rows, added in rank order.
+// Sets mean [n] to the mean of N rows, added in rank order.
 static void mean_of(real *mean, const real *row, size_t N, size_t n) {
     for (size_t i = 0; i < n; i++) {
         mean[i] = row[i];
@@ -73,9 +73,10 @@ static void mean_of(real *mean, const real *row, size_t N, size_t n) {
     }
 }
 
-// The rule on one device, with SGD. One model computes the gradients of N replicas, one after the
-// other. Their weights w [N, n] and gradients g [N, n] are host memory. With 16-bit storage w are
-// the masters, which are rounded where the model takes them. N = 1 is the unsplit training.
+// Trains by the rule on one device, with SGD. One model computes the gradients of N replicas, one
+// after the other. The weights w [N, n] and gradients g [N, n] of the replicas are host memory.
+// With 16-bit storage w are the masters, which are rounded where the model takes them. N = 1 is the
+// unsplit training.
 static void train_one_device(Run *run, const Training *t, const LocalPlan *p, size_t N, Course *c) {
     c->weights = snapshot_new(run);
     if (run->world->rank > 0) return;
@@ -135,7 +136,7 @@ static void check_rule(Run *run, const char *what, const Training *t, const Loca
     snapshot_free(want.weights);
 }
 
-// The costs of a training on text with plan p.
+// Checks that a training on text with plan p learns, and checks its costs.
 static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
     const size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&reader);
     const double rounds = (double)LONG / (double)plan[p].every;
@@ -157,7 +158,7 @@ static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
                     { 0 } });
 }
 
-// last[p] <- the loss of plan p after LONG steps on a text, the mean over SEEDS seeds.
+// Sets last[p] to the loss of plan p after LONG steps on a text, the mean over SEEDS seeds.
 static void learn(Run *run, double last[PLANS]) {
     Training t = {
         .model = reader, .steps = LONG, .sequences = 8, .optimizer = sgd(option_real(run, "lr"))

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// The time of a step's all-reduces: of the gradient, and with DYNAMIC also of the n measured times.
+// Returns the time of a step's all-reduces, of the gradient, and with DYNAMIC also of the n
+// measured times.
 double balance_rings(Policy p, const Devices *d) {
     double gradient =
         ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(d->model), gradient_bytes(d->model));
@@ -12,8 +13,9 @@ double balance_rings(Policy p, const Devices *d) {
 }
 
 // Hands out the batch sequence by sequence. Each sequence goes to the device that would finish it
-// first. balance_shares() must give the same shares in a shorter way. It may begin with the whole
-// parts of the exact shares, because no device gets less (the lower quota of D'Hondt's method).
+// first. balance_shares() must give the same shares in a shorter way. balance_shares() may begin
+// with the whole parts of the exact shares, because no device gets less (the lower quota of
+// D'Hondt's method).
 static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     size_t *has = host_alloc(n * sizeof *has), lo = 0;
     for (size_t given = 0; given < total; given++) {
@@ -56,7 +58,8 @@ void balance_forecast(Policy p, const Devices *d, Range *share, double *time) {
     free(slow);
 }
 
-// The speed of all devices together. After the change device 0 has 1 / changed of its old speed.
+// Returns the speed of all devices together. After the change device 0 has 1 / changed of its old
+// speed.
 static double summed_speed(const Devices *d, size_t step) {
     double sum = 0;
     for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];

@@ -3,7 +3,7 @@
 #include "judge/draw/plot.h"
 #include <stdlib.h>
 
-// All shares, such as "=8 8 8 2".
+// Returns a cell with all shares, such as "=8 8 8 2".
 static const char *shares_cell(Run *run, const Range *share, size_t n) {
     const char *text = page_text(run, "=%zu", range_size(share[0]));
     for (size_t r = 1; r < n; r++) text = page_text(run, "%s %zu", text, range_size(share[r]));

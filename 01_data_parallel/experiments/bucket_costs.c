@@ -1,5 +1,5 @@
-// bucket_costs.c: predicts the costs of reducing in buckets from the sizes alone. It never reads a
-// model or its buckets.
+// bucket_costs.c: predicts the costs of reducing in buckets from the sizes alone, without a model
+// or its buckets.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -52,8 +52,8 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// The time at which the backward of `layer` is done on a rank. The embedding's backward takes no
-// time, because it has no product of matrices.
+// Returns the time at which the backward of `layer` is done on a rank. The embedding's backward
+// takes no time, because it has no product of matrices.
 static double done(const ModelConfig *c, LastBatch b, size_t layer) {
     CutSizes z = cut_sizes(c, 1, 0);
     double block = work_block(&z, b.sequences).time, head = work_head(&z, b.sequences).time;
@@ -68,7 +68,8 @@ static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatc
     return last;
 }
 
-// Bucket k begins when it is complete on the last rank and bucket k - 1 has ended.
+// Plays the buckets one after another. Bucket k begins when this bucket is complete on the last
+// rank and bucket k - 1 has ended.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
                          const LastBatch *batch) {
     BucketPiece *piece;

@@ -1,5 +1,5 @@
-// compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
-// compressed sum, their costs, and the losses on text.
+// compression_checks.c: the checks of 06_compression and 08_power_sgd. The checks cover trainings
+// with a compressed sum, the costs of these trainings, and the losses on text.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -14,7 +14,7 @@ typedef struct {
     Compression *c; // NULL: the exact sum
 } Replica;
 
-// Leaves the sum over ranks in m->g. Returns my shard's part of the loss.
+// Leaves the sum over ranks in m->g. Returns this rank's part of the loss.
 static double replica_gradients(Replica *r, Model *m, const Batch *b) {
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;

@@ -8,8 +8,8 @@ static size_t bucket_count(const CutSizes *z) { return stage_tables(z) + cut_lay
 static size_t bucket_size(const CutSizes *z, size_t i) {
     return i < stage_tables(z) ? elements_wte(z) : elements_unit(z, i - stage_tables(z));
 }
-// list <- the matrices of bucket i. Returns the number of matrices. All other tensors of the bucket
-// are vectors.
+// Lists the matrices of bucket i in list, and returns the number of matrices. All other tensors of
+// the bucket are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
     const size_t block = stage_tables(z) + z->first;
@@ -24,15 +24,16 @@ static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     return i < block + z->blocks ? 4 : 0;
 }
 
-// The number of values in part r if n values of `bits` bits are cut between reals in N parts.
+// Returns the number of values in part r if n values of `bits` bits are cut between reals in N
+// parts.
 static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, size_t r) {
     size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
     for (size_t k = 0; k < r; k++) lo += part_size(packed, N, k) * per;
     hi = lo + part_size(packed, N, r) * per;
     return (hi < n ? hi : n) - (lo < n ? lo : n);
 }
-// Bytes sent per rank in the two halves of an all-reduce of packed elements: first the other
-// ranks' parts, then an all-gather.
+// Returns the bytes sent per rank in the two halves of an all-reduce of packed elements. First the
+// rank sends the other ranks' parts, then the rank takes part in an all-gather.
 static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) +
            ring_bytes(ONE_PASS, N, packed, sizeof(real));
@@ -58,7 +59,8 @@ static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) 
     }
     return all;
 }
-// Three all-reduces: of the uncompressed tensors, of all P's, of all Q's.
+// Returns the costs of a bucket: three all-reduces, of the uncompressed tensors, of all P's, of all
+// Q's.
 static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i,
                                   size_t N) {
     const Power l = power_of(z, plan, i);

@@ -1,6 +1,6 @@
 // compression_reference.c: the rules of compression.h on ONE device that has the gradients of all N
-// shards, without messages and packed bits. It rounds, drops or projects the numbers in place and
-// adds in shard order. N ranks must get the same bits.
+// shards, without messages and packed bits. The device rounds, drops or projects the numbers in
+// place and adds in shard order. N ranks must get the same bits.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void half(const Shards *s) {
     }
 }
 
-static int larger_first(const void *a, const void *b) { // of equal elements the left one first
+static int larger_first(const void *a, const void *b) { // of equal elements, the left one first
     const real *const x = *(real *const *)a, *const y = *(real *const *)b;
     const double difference = fabs((double)*y) - fabs((double)*x);
     return difference > 0 ? 1 : difference < 0 ? -1 : (x > y) - (x < y);
@@ -47,7 +47,7 @@ static void top_k(const Shards *s, size_t k) {
     free(order);
 }
 
-// Replaces v by scale times its signs. The residual goes to `error`, which may be v's own place.
+// Replaces v by scale times its signs. The residual goes to `error`, which may be v.
 static void to_signs(real *v, real *error, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 1, n);
@@ -61,7 +61,8 @@ static void to_signs(real *v, real *error, size_t n) {
     arena_free(&a);
 }
 
-// Afterwards x holds the workers' residuals, and `server` holds the servers' residuals.
+// Adds the shards' signs. Afterwards x holds the workers' residuals, and `server` holds the
+// servers' residuals.
 static void one_bit(const Shards *s, real *server) {
     real *said = host_alloc(s->n * sizeof *said);
     for (size_t i = 0; i < s->n; i++) s->sum[i] = server[i];
@@ -86,7 +87,8 @@ static Tensor of_shard(Tensor all, size_t shard, const Matrix *m) {
                           m->cols);
 }
 
-// x: gradients plus residuals of the bucket, [N, n]; sum [1, n].
+// Runs a round of PowerSGD for one matrix. x: gradients plus residuals of the bucket, [N, n]; sum
+// [1, n].
 static void low_rank(Matrix *m, Tensor sum, Tensor x) {
     Arena a = arena(MEM_WORKSPACE);
     const size_t N = x.rows, r = m->rank;
@@ -179,8 +181,8 @@ void one_device_free(OneDevice *o) {
 
 // ---- a training ----
 
-// One device computes the gradients of the N shards one after the other and applies the rule to
-// them.
+// Computes the gradients of the N shards one after the other, and applies the rule to these
+// gradients.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t N) {
     Trajectory course = trajectory_new(run, t);
     if (run->world->rank > 0) return course;

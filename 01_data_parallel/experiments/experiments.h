@@ -14,11 +14,13 @@
 
 // ------------------------------------------------ measured.c: trainings, and their costs on a rank
 
-// A training with SGD on random sequences, one micro-batch per shard, stored as --storage asks.
+// Returns a training with SGD on random sequences, one micro-batch per shard, stored as --storage
+// asks.
 Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences);
-// The model with all its layers, allocated. Equal seeds give equal weights on all ranks.
+// Returns the model with all layers, allocated. Equal seeds give equal weights on all ranks.
 Model *whole_model(const ModelConfig *model);
-// The training of a small model on the text --data, with SGD. Random sequences cannot be learnt.
+// Returns a training of a small model on the text --data, with SGD. Random sequences cannot be
+// learnt.
 enum { TEXT_SEQUENCES = 16 };
 Training text_training(Run *run, size_t steps, double rate);
 
@@ -41,7 +43,7 @@ typedef struct {
     Buckets *buckets;
     Tensor sum;
 } BucketReplica;
-// A training on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part.
+// Trains on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part.
 // capacity: bytes at which a bucket is closed. The last step of t must be recorded.
 Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
 
@@ -51,17 +53,17 @@ typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];
 size_t way_height(size_t N); // log2 N, rounded up
 
-// Costs of rank r of N for `count` elements of e bytes: messages and bytes sent, scratch memory in
-// bytes.
+// The costs of rank r of N for `count` elements of e bytes: messages and bytes sent, scratch memory
+// in bytes.
 typedef struct {
     size_t messages, bytes, scratch;
 } WayCosts;
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
-// Picoseconds over link l until the last rank is done, with one port per rank.
+// Returns the picoseconds over link l until the last rank is done, with one port per rank.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
-// The smallest multiple of N elements for which the ring is no slower than the tree, over this
-// run's link between nodes.
+// Returns the smallest multiple of N elements for which the ring is no slower than the tree, over
+// this run's link between nodes.
 size_t way_ring_overtakes(size_t N, size_t e);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
@@ -71,12 +73,12 @@ void ring_fastest(Run *run); // the table of the faster of ring and tree, by siz
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
-// A rank's tensor of small whole numbers. Their sums over ranks are exact.
+// Returns this rank's tensor of small whole numbers. Sums of such tensors over ranks are exact.
 Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the hierarchical way's sum with the library's, and its costs and those of the library's
 // flat ring with formulas. The costs are the bytes that a rank sends, and the time from a common
-// start until this rank is done. Prints the table of them. Returns whether there is more than one
-// node.
+// start until this rank is done. Prints the table of the costs. Returns whether there is more than
+// one node.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -86,10 +88,10 @@ bool ring_nodes(Run *run);
 typedef struct {
     size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias;
 } TensorElements;
-// The buckets that the rule of 04_overlap.c makes of a stage's tensors, in the order of their
-// starts. A bucket is complete after the backward of `layer`, the layer of its first tensor; 0 is
-// the stage's first layer. If a stage shares wte with another stage, its last bucket is wte alone.
-// The caller frees *piece. z: the layers of the stage.
+// Predicts the buckets that the rule of 04_overlap.c makes of a stage's tensors, in the order of
+// their starts, and returns their number. A bucket is complete after the backward of `layer`, the
+// layer of the bucket's first tensor; 0 is the stage's first layer. If a stage shares wte with
+// another stage, the last bucket is wte alone. The caller frees *piece. z: the layers of the stage.
 typedef struct {
     size_t elements, layer;
 } BucketPiece;
@@ -110,10 +112,10 @@ typedef struct {
     double exposed, hidden; // added over ranks
     double step;            // until backward and the last bucket have ended
 } BucketCosts;
-// The times follow from a recurrence over the buckets.
+// Predicts the costs of a step. The times follow from a recurrence over the buckets.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
                          const LastBatch *batch);
-// bucket_costs() of a step with one micro-batch, whose `sequences` are cut over the ranks.
+// Returns bucket_costs() of a step with one micro-batch, whose `sequences` are cut over the ranks.
 BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
 
 // ----------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
@@ -124,22 +126,22 @@ typedef struct {
     size_t errors, factors; // elements kept: residuals; the matrices q
     size_t buffers;         // elements at the peak, with the factors
 } CompressionCosts;
-// The costs of one of N replicas. z: the part of the model that a replica's rank has (all of it, or
-// a stage and a slice).
+// Predicts the costs of one of N replicas. z: the part of the model that a replica's rank has (all
+// of it, or a stage and a slice).
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
-// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the last replica.
-// cards: of the N ranks between nodes (clock.h). Choosing the largest elements and Gram and Schmidt
-// take no time, because the clock counts products only.
+// Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the
+// last replica. cards: the network cards of the N ranks between nodes (clock.h). Choosing the
+// largest elements and Gram and Schmidt take no time, because the clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
-// ------------------------------------------------- page_texts.c: what several pages say
+// ------------------------------------------------- page_texts.c: texts of several pages
 
 typedef struct {
     char text[96];
 } PageText;
-// Says why the last rank waits in the picture: it has fewer sequences. before: a space or a newline
-// before the sentence. Returns nothing if all shares are equal.
+// Says that ranks with fewer sequences wait in the picture. before: a space or a newline before the
+// sentence. Returns an empty text if all shares are equal.
 PageText uneven_shares(const char *before, size_t sequences, size_t ranks);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
@@ -154,9 +156,9 @@ typedef struct {
 } OneDevice;
 OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed);
 void one_device_free(OneDevice *o);
-// sum [1, size] <- the sum that N ranks with the rows of g [N, size] would reconstruct.
+// Sets sum [1, size] to the sum that N ranks with the rows of g [N, size] would reconstruct.
 void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
-// A training on rank 0, which no ledger counts. The other ranks get an empty course.
+// Trains on rank 0, which no ledger counts. The other ranks get an empty course.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan,
                              size_t shards);
 
@@ -166,10 +168,11 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 typedef struct {
     double sent, calls, step;
 } CompressionSeen;
-// plan NULL: the exact sum. If seen is given, the function fills it in and checks the costs.
+// Trains on all ranks with a compressed sum, or for plan NULL with the exact sum. If seen is given,
+// the function fills *seen in and checks the costs.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen);
-// A training against the rule on one device, and its costs.
+// Compares a training with the rule on one device, and checks the training's costs.
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
                             CompressionSeen *seen);
 
@@ -184,13 +187,14 @@ typedef struct {
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of both experiments: --data and --lr of the curves, --link.
 extern const Option compression_options[];
-// One picture of two steps: with the exact all-reduce, then with a compressed one.
+// Shows one picture of two steps, with the exact all-reduce, then with a compressed one.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title);
 
 // ------------------------------------------------- page_texts.c: 06_compression, 08_power_sgd
 
-// The bytes sent, in percent of the exact sum's. 0 where one rank sends nothing.
+// Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 where one rank sends
+// nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
 // One training's cells in the page's table.
 typedef struct {
@@ -211,12 +215,12 @@ typedef struct {
     size_t n, *slow;
 } Devices;
 
-// All times are in picoseconds.
+// These functions predict times, in picoseconds.
 double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
 // Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// balance_ideal: the time of a step's computation if sequences could be cut, without the
-// all-reduces. balance_ideal_steps: the time of all such steps, with the all-reduces.
+// balance_ideal returns the time of a step's computation if sequences could be cut, without the
+// all-reduces. balance_ideal_steps returns the time of all such steps, with the all-reduces.
 double balance_ideal(const Devices *d, size_t step);
 double balance_ideal_steps(const Devices *d);
 
@@ -232,14 +236,14 @@ typedef struct {
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
 
-// ---- server_costs.c: from sizes and speeds alone ----
+// ---- server_costs.c: predictions from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the other workers. steps: of each worker.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, steps, servers, workers, slow;
 } ServerSizes;
-// Picoseconds of a forward and backward of worker w's sequences, of a push to server 0, which has
-// the largest piece, and of its answer.
+// Predict the picoseconds of a forward and backward of worker w's sequences, of a push to server 0,
+// which has the largest piece, and of the server's answer.
 double server_computing(const ServerSizes *z, size_t w);
 double server_push(const ServerSizes *z);
 double server_answer(const ServerSizes *z);
@@ -249,7 +253,8 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
 
 // ---- server_log.c ----
 // The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes. It is predicted from sizes and speeds, and replayed on one device.
+// the pushes. One function predicts the log from sizes and speeds, another one replays the log on
+// one device.
 
 // Line v is the push that made version v + 1 of the weights from version v.
 typedef struct {
@@ -273,8 +278,9 @@ ServerLogSeen server_log_look(const ServerLog *log);
 // Checks that the log is the one that follows from the times of a worker's step and of a message.
 // Also checks the bounds on staleness and age.
 void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
-// The reference: one device (rank 0, uncounted) takes each push's gradient at the version that its
-// worker had, and applies it to the newest weights. A step of the result is a line of the log.
+// Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
+// the version that the worker had, and applies this gradient to the newest weights. A step of the
+// result is a line of the log.
 Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
 
 // ---- server_training.c: trainings with a parameter server ----

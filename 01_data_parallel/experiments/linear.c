@@ -9,7 +9,7 @@ void linear_say_gradient(Run *run, const char *what, const Linear *g, const char
         (double)w[3], remark);
 }
 
-// Inputs, targets, weights and biases have separate lists of keys.
+// Returns key i of a list. Inputs, targets, weights and biases have separate lists of keys.
 static uint64_t key(const Run *run, uint64_t list, size_t i) {
     return random_key(random_key(run->seed, list), i);
 }

@@ -10,17 +10,17 @@ size_t way_height(size_t N) {
     while (((size_t)1 << h) < N) h++;
     return h;
 }
-// The largest power of two that is at most N.
+// Returns the largest power of two that is at most N.
 static size_t power_below(size_t N) { return (size_t)1 << (way_height(N + 1) - 1); }
 
-// Number of elements of chunks [lo, hi) when `count` elements are cut in n chunks.
+// Returns the number of elements of chunks [lo, hi) when `count` elements are cut in n chunks.
 static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
     size_t sum = 0;
     for (size_t i = lo; i < hi; i++) sum += part_size(count, n, i);
     return sum;
 }
 
-// way_costs() in elements instead of bytes.
+// Returns way_costs() in elements instead of bytes.
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     size_t n = power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
@@ -51,7 +51,8 @@ static double message(const ClockLink *l, size_t bytes) {
     return l->beta == 0 ? 0 : round(l->alpha * 1e12 + (double)bytes * 1e12 / l->beta);
 }
 
-// In the ring and in halving the first chunks are the largest, so they decide the time.
+// Adds the times of the messages that follow one another. In the ring and in halving the first
+// chunks are the largest, so these chunks decide the time.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e) {
     size_t n = power_below(N);
     double time = n < N ? 2 * message(l, count * e) : 0; // to a rank below n, and back

@@ -1,4 +1,4 @@
-// ring_nodes.c: the hierarchical all-reduce of 03_ring over nodes: its sum, bytes and time, beside
+// ring_nodes.c: sum, bytes and time of the hierarchical all-reduce of 03_ring over nodes, beside
 // those of the flat ring.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -17,7 +17,8 @@ Tensor ring_tensor(Run *run, Arena *memory, size_t count) {
     return t;
 }
 
-// Picoseconds of the all-reduces between nodes. Each of them has a network card of its own.
+// Returns the picoseconds of the all-reduces between nodes. Each all-reduce has a network card of
+// its own.
 static double between_nodes(size_t M, size_t part, size_t e) {
     const ClockLink l = clock_link(CLOCK_ONE_CARD);
     const double bytes = ring_bytes(ALL_REDUCE_PASSES, M, part, e);

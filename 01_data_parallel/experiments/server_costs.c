@@ -12,15 +12,15 @@ static double message(const ServerSizes *z, size_t e) {
 }
 double server_push(const ServerSizes *z) { return message(z, gradient_bytes(z->model)); }
 double server_answer(const ServerSizes *z) { return message(z, weight_bytes(z->model)); }
-// The time of all steps of the synchronous training if each worker has its own link. A step has two
-// messages, and between them the computation of the slowest worker.
+// Returns the time of all steps of the synchronous training if each worker has its own link. A step
+// has two messages, and between them the computation of the slowest worker.
 static double all_steps(const ServerSizes *z) {
     double slowest = 0;
     for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, server_computing(z, w));
     return (double)z->steps * (server_answer(z) + slowest + server_push(z));
 }
-// The time of all steps with one port per server. Then the server's answers leave one after the
-// other, and the pushes arrive one after the other, in the workers' order.
+// Returns the time of all steps with one port per server. Then the server's answers leave one after
+// the other, and the pushes arrive one after the other, in the workers' order.
 static double all_steps_one_port(const ServerSizes *z) {
     // a message keeps the port busy
     double answered = 0, push = server_push(z), answer = server_answer(z);

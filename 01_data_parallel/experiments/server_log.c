@@ -25,9 +25,8 @@ static int by_arrival(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// A push of step j is answered when two conditions hold: the weights contain this push, and they
-// contain every worker's push of step j - s. Returns the largest of value[push] among all these
-// pushes.
+// Returns the largest of value[push] among the pushes for which the answer to a push of step j
+// waits. The weights must contain this push, and every worker's push of step j - s.
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];
@@ -36,8 +35,8 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
     return last;
 }
 
-// The log that follows from the times alone. A push arrives at the time of the answer, plus the
-// worker's computation, plus the push's message.
+// Returns the lines of the log that follow from the times alone. A push arrives at the time of the
+// answer, plus the worker's computation, plus the push's message.
 static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     const double weights = server_answer(z), push_time = server_push(z);
     size_t n = log->workers, lines = n * log->steps;
@@ -85,9 +84,9 @@ ServerLogSeen server_log_look(const ServerLog *log) {
     return seen;
 }
 
-// A worker begins step j when every worker has done at least j - s steps. Before this worker
-// pushes, no worker has done more than j + s + 1 steps. So each of the n - 1 other workers pushes
-// at most 2 s + 1 times between this worker's pull and its push.
+// Checks the lines, then two bounds. A worker begins step j when every worker has done at least j -
+// s steps. Before this worker pushes, no worker has done more than j + s + 1 steps. So each of the
+// n - 1 other workers pushes at most 2 s + 1 times between this worker's pull and its push.
 void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at",
                                         "log: when it arrived" };

@@ -1,12 +1,13 @@
-// server_losses.c: what staleness does to the loss of a training on text (experiments.h).
+// server_losses.c: measures the effect of staleness on the loss of a training on text
+// (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 
 enum { LAST = 10 }; // number of last pushes that are averaged
 
-// The mean loss of each worker's last LAST pushes that had arrived at a given time. A push has its
-// shard's part of the batch's loss, so the workers' means are added.
+// Returns the mean loss of each worker's last LAST pushes that had arrived at a given time. A push
+// has its shard's part of the batch's loss, so the workers' means are added.
 static double loss_at(const Trajectory *got, const Cluster *c, const ServerRecord *r, double time) {
     size_t *pushes = host_alloc(c->workers * sizeof *pushes);
     double loss = 0;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 // Gives every rank server 0's log and the loss of each update, which its workers know. Only the
-// comparison needs them.
+// comparison needs both.
 static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double *loss) {
     size_t seen = 0;
     if (log->line) side_broadcast(log->line, got->steps * sizeof *log->line);
@@ -15,7 +15,7 @@ static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double
     ledger_resume();
 }
 
-// Records every version of the server's piece, and the gradient that made it.
+// Runs a server, and records every version of its piece, and the gradient that made this version.
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
                   Trajectory *got) {
     server_begin(c, m);
@@ -29,8 +29,8 @@ static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog
     if (log->line) progress_free(&p);
 }
 
-// If got is given, it records the weights after every step. The check then sees whether all workers
-// have the server's bits.
+// Runs a worker. If got is given, got records the weights after every step. The check then sees
+// whether all workers have the server's bits.
 static void work(const Cluster *c, const Training *t, Model *m, double *loss, Trajectory *got) {
     worker_pull(c, m);
     for (size_t step = 0; step < c->steps; step++) {

@@ -1,6 +1,6 @@
-// 01_by_hand.c (experiment): three samples on paper, then four trainings on 100 samples. Their
-// gradients come from all samples at once, from pieces, from the trap (the mean of means), and from
-// several devices.
+// 01_by_hand.c (experiment): three samples on paper, then four trainings on 100 samples. The
+// trainings' gradients come from all samples at once, from pieces, from the trap (the mean of
+// means), and from several devices.
 #include "01_data_parallel/experiments/linear.h"
 #include "02_grad_accumulation/by_hand.h"
 #include <math.h>
@@ -66,7 +66,7 @@ static Snapshot *snapshot_of(Run *run, const Trained *t) {
     return s;
 }
 
-// The largest error of the first dW, relative to the largest element of the batch's dW.
+// Returns the largest error of the first dW, relative to the largest element of the batch's dW.
 static double gradient_error(const Trained *t, const Trained *whole) {
     double largest = 0, error = 0;
     for (size_t i = 0; i < IN * OUT; i++) {
@@ -77,7 +77,7 @@ static double gradient_error(const Trained *t, const Trained *whole) {
     return error / largest;
 }
 
-// The page's table and its answer.
+// Prints the page's table and answer.
 static void show_training(Run *run, const Trained *whole, const Trained *accumulated,
                           const Trained *means) {
     static const char *const columns[] = { "at once", "accumulated", "trap: mean of means", NULL };

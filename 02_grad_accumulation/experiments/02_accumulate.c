@@ -1,5 +1,5 @@
-// 02_accumulate.c (experiment): a batch in micro-batches beside the same batch in one piece.
-// Compares the gradients, measures the memory, and shows the trap, the mean of means.
+// 02_accumulate.c (experiment): trains with a batch in micro-batches, and with the same batch in
+// one piece. Compares the gradients, measures the memory, and shows the trap, the mean of means.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 #include <math.h>
@@ -27,9 +27,9 @@ static Trajectory train(Run *run, const Training *t, Measured *seen) {
 
 // ---------------------------------------------------------------- the trap
 
-// The trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. The
-// result is wrong only where micro-batches have different numbers of counted tokens. So this
-// function looks for the first step in which they differ.
+// Shows the trap. Every micro-batch takes the mean over its own tokens, and the m means are
+// averaged. The result is wrong only where micro-batches have different numbers of counted tokens.
+// So this function looks for the first step in which these numbers differ.
 static void show_trap(Run *run, const Training *t) {
     size_t m = t->micro_batches, count[SEQUENCES];
     uint64_t step = 0;
@@ -63,7 +63,7 @@ static void show_trap(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- the picture
 
-// Draws the same batch twice, one after the other: in one piece, and in m micro-batches.
+// Draws the same batch twice, first in one piece, then in m micro-batches.
 static Timing draw(Run *run, const Training *t, const Training *whole) {
     Model *model = whole_model(&t->model);
     Arena tokens = arena(MEM_WORKSPACE);
@@ -85,7 +85,7 @@ static Timing draw(Run *run, const Training *t, const Training *whole) {
 
 // ---------------------------------------------------------------- costs
 
-// The page's table and its answer.
+// Prints the page's table and answer.
 static void show(Run *run, const Training *t, double whole_time, double pieces_time) {
     const size_t m = t->micro_batches;
     const char *kept = page_text(run, "sequences x %zu tokens x %zu elements x %zu B",
@@ -123,8 +123,9 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
                       "the largest micro-batch that fits, because small ones use a GPU poorly.");
 }
 
-// got: the training in micro-batches. whole: the training with the undivided batch. both: the time
-// of forward and backward, for the undivided batch and then for its micro-batches.
+// Checks the costs. got: the training in micro-batches. whole: the training with the undivided
+// batch. both: the time of forward and backward, for the undivided batch and then for its
+// micro-batches.
 static void costs(Run *run, const Training *t, const Measured *got, const Measured *whole,
                   const Timing *both) {
     const ModelConfig *c = &t->model;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
-// have 6 each, in micro-batches of 2.
+// have 6 sequences each, in micro-batches of 2.
 enum { SEQUENCES = 26, STEPS = 3 };
 enum { BUCKET = 1 << 13 }; // bytes at which a bucket is closed
 static const ModelConfig tiny = {
@@ -31,7 +31,7 @@ static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Tr
 }
 // Reduces the gradient of every micro-batch, as a program does that forgets no_sync. A second
 // buffer adds the reduced gradients. Reducing the running sum instead would add the earlier
-// micro-batches N times, because they are summed over the ranks already.
+// micro-batches N times, because the sum has been reduced over the ranks already.
 static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
     BucketReplica *r = replica;
@@ -48,7 +48,7 @@ static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Tra
     tensor_copy(model->g, r->sum);
     return replica_update(model, o, loss, batch->token_weight);
 }
-// One step of each kind, for the picture.
+// Makes one step of each kind, for the picture.
 static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     no_sync(replica, model, o, t, batch);
@@ -58,7 +58,8 @@ static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o,
 
 // ---------------------------------------------------------------- costs
 
-// Sequences in micro-batch k of rank r: the batch is cut in N shards, and each shard in m pieces.
+// Returns the number of sequences in micro-batch k of rank r. The batch is cut in N shards, and
+// each shard in m pieces.
 static size_t micro_batch_size(const Training *t, size_t N, size_t r, size_t k) {
     return part_size(part_size(t->sequences, N, r), t->micro_batches, k);
 }
@@ -66,7 +67,8 @@ static double compute_time(const Training *t, size_t N, size_t r, size_t k) {
     return work_model(&t->model, micro_batch_size(t, N, r, k)).time;
 }
 
-// The costs of overlapped_step. A rank computes all micro-batches but the last without waiting.
+// Predicts the costs of overlapped_step. A rank computes all micro-batches but the last without
+// waiting.
 static BucketCosts overlapped_forecast(const Training *t, size_t bucket, size_t N) {
     size_t m = t->micro_batches;
     LastBatch *batch = host_alloc(N * sizeof *batch);
@@ -118,7 +120,7 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
 
 // ---------------------------------------------------------------- the page
 
-// Communication times are the mean of the ranks.
+// Prints the page's table. Communication times are the mean of the ranks.
 static void show(Run *run, size_t steps, const Measured way[KINDS]) {
     const char *exposed[KINDS], *hidden[KINDS];
     const double N = (double)run->world->size;

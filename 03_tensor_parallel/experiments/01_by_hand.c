@@ -41,7 +41,7 @@ typedef struct {
     size_t rows, cols, ld;
 } Matrix;
 
-// Prints matrices side by side: a line of names, then in each line a row of every matrix.
+// Prints matrices side by side, first a line of names, then in each line a row of every matrix.
 static void show(Run *run, const Matrix *m, size_t n) {
     size_t rows = 0;
     for (size_t i = 0; i < n; i++) rows = m[i].rows > rows ? m[i].rows : rows;
@@ -72,7 +72,7 @@ static void show_unsplit(Run *run, const HandLayer *l) {
                          { "", "dX = dY W^T", &l->dx[0][0], M, K, K } };
     show(run, m, sizeof m / sizeof *m);
 }
-// Shards that have finished columns of `whole` [M, cols].
+// Prints the shards' finished columns of `whole` [M, cols].
 static void show_side_by_side(Run *run, const char *const *names, size_t shards, const char *name,
                               const double *whole, size_t cols) {
     Matrix m[K + 1];
@@ -83,7 +83,8 @@ static void show_side_by_side(Run *run, const char *const *names, size_t shards,
     m[shards] = (Matrix){ "=", name, whole, M, cols, cols };
     show(run, m, shards + 1);
 }
-// Shards that have partial sums of all of `sum` [M, cols], one after another in `parts`.
+// Prints the shards' partial sums of all of `sum` [M, cols], which lie one after another in
+// `parts`.
 static void show_added(Run *run, const char *const *names, size_t shards, const char *name,
                        const double *parts, const double *sum, size_t cols) {
     Matrix m[K + 1];

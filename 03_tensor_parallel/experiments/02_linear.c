@@ -74,9 +74,9 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Columns: W and b are cut, K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in
-// backward. Rows: W is cut and b is whole, K N/t + N elements. X is cut. The all-reduce adds Y [M,
-// N] in forward.
+// Checks the costs of a cut. Columns: W and b are cut, K N/t + N/t elements. X is whole. The
+// all-reduce adds dX [M, K] in backward. Rows: W is cut and b is whole, K N/t + N elements. X is
+// cut. The all-reduce adds Y [M, N] in forward.
 static void costs(Run *run, bool rows, const TrialResult *r) {
     const size_t n = run->world->size, e = element_size(option_storage(run));
     const size_t own = range_size(shard_range(rows ? K : N, n, run->world->rank));
@@ -91,7 +91,8 @@ static void costs(Run *run, bool rows, const TrialResult *r) {
     else picture_show(run, "W by columns, one step", PICTURE_CHART);
 }
 
-// Each rank draws the same Y, and gathers it from the columns of all ranks.
+// Checks column_parallel_gather(). Each rank draws the same Y, and gathers Y from the columns of
+// all ranks.
 static void gathered(Run *run) {
     Comm *tp = run->world;
     const Element e = option_storage(run);

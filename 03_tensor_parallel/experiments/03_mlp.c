@@ -64,9 +64,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// All parameters but b are cut. A rank keeps X, and the input and output of GELU of its hidden
-// columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden columns, so
-// the other ranks wait for it.
+// Checks the costs. All parameters but b are cut. A rank keeps X, and the input and output of GELU
+// of its hidden columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden
+// columns, so the other ranks wait for it.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
@@ -98,8 +98,9 @@ static double gelu_of(double u) {
     return value;
 }
 
-// With A cut by rows, each rank's X A is a partial sum. GELU(u + v) is not GELU(u) + GELU(v), so
-// the ranks would have to add before GELU: [M, F], four times as much as [M, C] if F = 4 C.
+// Prints the table, with a column for A cut by rows. Then each rank's X A is a partial sum.
+// GELU(u + v) is not GELU(u) + GELU(v), so the ranks would have to add [M, F] before GELU, four
+// times as much as [M, C] if F = 4 C.
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "columns first", "rows first", NULL };
     const size_t n = run->world->size, e = element_size(option_storage(run));

@@ -6,8 +6,8 @@
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_PROBABILITIES = 104 };
-// Heads of key and value. With grouped heads there are fewer of these, and RATIO heads of the query
-// share each of them. QKV: columns of q | k | v.
+// Heads of key and value. With grouped heads KEY_HEADS is less than H, and RATIO heads of the query
+// share one head of key and value. QKV: columns of q | k | v.
 enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
 static const double theta = 0; // the base of rotary positions; 0: none
 static uint64_t key(uint64_t seed, TrialData what, size_t i) {
@@ -18,7 +18,7 @@ static const double dropout = 0.1; // dropout of the probabilities and of Y
 
 // ---------------------------------------------------------------- split and unsplit
 
-// Whole heads of key and value, and the heads of the query that share them.
+// Returns this rank's heads of the query, which share whole heads of key and value.
 static Range own_heads(const Comm *tp) {
     if (!tp) return (Range){ 0, H };
     const Range keys = shard_range(KEY_HEADS, tp->size, tp->rank);
@@ -44,7 +44,7 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, &t->saved);
 }
 
-// common/model's attention over all heads, between whole matrices.
+// Runs common/model's attention over all heads, between whole matrices.
 static void unsplit_forward(Trial *t, Tensor y, Tensor x) {
     Saved *s = &t->saved;
     const Param *p = t->params;
@@ -91,8 +91,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// All parameters but b_O are cut. A rank keeps all of X and, of its own heads, q | k | v, the
-// probabilities before and after dropout, and the output. The two all-reduces add Y and dX.
+// Checks the costs. All parameters but b_O are cut. A rank keeps all of X and, of its own heads,
+// q | k | v, the probabilities before and after dropout, and the output. The two all-reduces add Y
+// and dX.
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
     const size_t heads = range_size(own_heads(tp));
@@ -126,9 +127,9 @@ static void ending(Run *run, const char *added) {
                       "heads.");
 }
 
-// The other cut gives each rank D/t columns of every head. The scores q k^T and, in backward, dO
-// v^T are then partial sums over D. The ranks would have to add both products, [B*H*T, T] elements
-// each.
+// Prints the table, with a column for the other cut, which gives each rank D/t columns of every
+// head. The scores q k^T and, in backward, dO v^T are then partial sums over D. The ranks would
+// have to add both products, [B*H*T, T] elements each.
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "whole heads", "heads cut, predicted", NULL };
     const size_t n = run->world->size;

@@ -1,7 +1,7 @@
 // 05_vocab.c: trains the smallest language model (bigram.c) with its table E cut by vocabulary
 // entries, and unsplit. The two trainings must agree, the lookup in every bit. Then every rank
-// passes all logits as if they were its part: the loss is too high by log t. The number of entries,
-// 61, is prime, and the sequences have unequal numbers of counted targets.
+// passes all logits as if these were the rank's part, and the loss is too high by log t. The number
+// of entries, 61, is prime, and the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- the lookup, the trap, a loss
 
-// The sum over ranks of one row and zeros rounds nothing: the lookup is equal in every bit.
+// Compares the lookup in every bit, because the sum over ranks of one row and zeros rounds nothing.
 static void lookup(Run *run, Bigram *part, Bigram *whole, const Batch *b) {
     Snapshot *got = snapshot_new(run);
     Snapshot *want = snapshot_new(run);
@@ -47,8 +47,8 @@ static void lookup(Run *run, Bigram *part, Bigram *whole, const Batch *b) {
     snapshot_free(want);
 }
 
-// The trap: every rank passes all V logits to vocab_parallel_loss as if they were its own part.
-// Rank 0 still finds the target, but every exponential is counted t times, so the loss is
+// Shows the trap. Every rank passes all V logits to vocab_parallel_loss as if these were the rank's
+// part. Rank 0 still finds the target, but every exponential is counted t times, so the loss is
 // log(t sum) = log(sum) + log t.
 static void gathered_logits(Run *run, Bigram *whole, const Batch *b) {
     Comm *tp = run->world;
@@ -107,7 +107,8 @@ static void one_token(Run *run, Bigram *m, const Batch *b) {
 
 // ---------------------------------------------------------------- costs, and the table
 
-// Two all-reduces of [M, C] (x in forward, dx in backward), and three of [M, 1] for the loss.
+// Checks the costs: two all-reduces of [M, C] (x in forward, dx in backward), and three of [M, 1]
+// for the loss.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size, e = element_size(option_storage(run));
     const size_t entries = range_size(shard_range(V, n, run->world->rank));

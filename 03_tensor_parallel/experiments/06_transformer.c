@@ -1,6 +1,6 @@
-// 06_transformer.c: trains a GPT with all matrices cut, and compares it with the unsplit GPT:
-// three steps of SGD and three of AdamW, with dropout, unequal token counts and clipping. Formulas
-// predict calls, bytes, memory and the time of a step. The default parts on 4 ranks:
+// 06_transformer.c: trains a GPT with all matrices cut, and compares this GPT with the unsplit GPT.
+// A training has three steps of SGD or of AdamW, with dropout, unequal token counts and clipping.
+// Formulas predict calls, bytes, memory and the time of a step. The default parts on 4 ranks:
 //     9 heads                   3   2   2   2
 //     61 vocabulary entries    16  15  15  15
 #include <string.h>
@@ -11,8 +11,8 @@ enum { BATCH = 3 }; // sequences
 
 // ---------------------------------------------------------------- costs
 
-// All-reduces of [M, C]: four per block, one in the embedding, one of the head's dx. Of [M, 1]:
-// three in the loss. costs.h has the elements that each layer holds and keeps.
+// Checks the costs. All-reduces of [M, C]: four per block, one in the embedding, one of the head's
+// dx. Of [M, 1]: three in the loss. costs.h has the elements that each layer holds and keeps.
 static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
     const GptElements elements = gpt_elements(&z, BATCH);
@@ -25,8 +25,8 @@ static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
                NOT_PREDICTED, tp->sent);
 }
 
-// Rank 0 holds the largest part of everything, so it is always the slowest. Backward has two
-// products for each of forward.
+// Checks the times. Rank 0 holds the largest part of everything, so rank 0 is always the slowest.
+// Backward has two products for each product of forward.
 static void times(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size;
     const CutSizes first = cut_sizes(c, n, 0);
@@ -43,7 +43,8 @@ static const ClockLink *link_named(const char *name) {
     while (l->name && strcmp(l->name, name)) l++;
     return l;
 }
-// A block's forward: the time of its two all-reduces on this link, relative to its products.
+// Returns the time of the two all-reduces of a block's forward on this link, relative to the
+// block's products.
 static const char *sending(Run *run, const char *link, const CutSizes *z, size_t e) {
     clock_set_link(link_named(link));
     const double sum = ring_time(ALL_REDUCE_PASSES, z->t, BATCH * z->T * z->C, e);

@@ -16,7 +16,7 @@ enum { LOSS_SUMS = 3 };                    // all-reduces in the loss of a micro
 
 // ---------------------------------------------------------------- costs
 
-// The sequences of micro-batch k.
+// Returns the number of sequences in micro-batch k.
 static size_t sequences_of(const Training *t, size_t k) {
     return range_size(training_micro_batch(t, 1, 0, k));
 }
@@ -25,8 +25,8 @@ static CutSizes sizes(const Training *t, Way way, size_t n, size_t rank) {
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
 
-// Adds up all micro-batches: the messages in the layers, and the time of these messages and of the
-// products.
+// Adds up, over all micro-batches, the messages in the layers, and the time of these messages and
+// of the products.
 static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
     SequenceTraffic all = { 0 };
     for (size_t k = 0; k < t->micro_batches; k++) {
@@ -126,7 +126,8 @@ static void ending(Run *run) {
 
 // ---------------------------------------------------------------- three trainings, and the run
 
-// With one optimizer. Each way's costs are those of AdamW's last step, which is recorded.
+// Trains in every way with one optimizer. Each way's costs are those of AdamW's last step, which is
+// recorded.
 static void trainings(Run *run, Training *t, bool adam) {
     t->optimizer = adam ? adamw(0.01) : sgd(0.5);
     t->recorded = adam;

@@ -1,5 +1,5 @@
 // 08_ring_attention.c: the experiment of the ring, also with the attention of 03.13 and 03.14.
-// Trains a GPT with its sequences cut over all ranks in four ways, and compares with the unsplit
+// Trains a GPT in four ways, with the sequences cut over all ranks, and compares with the unsplit
 // training. Then runs attention alone on longer sequences (attend.c). context_costs.c predicts
 // bytes, memory and times.
 #include <string.h>
@@ -26,7 +26,8 @@ static void trainings(Run *run) {
     data_free(&t.data);
 }
 
-// Shows the forward of the two cuts of the ring, and of one of them writes the files.
+// Runs attention alone in all kinds, and checks the costs. Shows the forward of both cuts of the
+// ring, and writes the files of one cut.
 static void attention_alone(Run *run) {
     static const char *const title[CONTEXT_KINDS] = { "Contiguous chunks, forward",
                                                       "Zigzag chunks, forward" };

@@ -47,7 +47,7 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         sequences * c->context);
 }
 
-// Compares the slowest or fullest rank with 1D.
+// Prints the answer, which compares the slowest or fullest rank with 1D.
 static void ending(Run *run, const GridPlace *at, size_t sequences, double took) {
     const size_t n = run->world->size, q = at->q;
     const char *times = "", *compared = "", *from = "";

@@ -5,8 +5,8 @@
 
 enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
 
-// Costs of rank 0 if the first of the d grids trained the same batch alone, as in lesson 09.
-// Computed from sizes alone.
+// The costs of rank 0, from sizes alone, if the first of the d grids trained the same batch alone,
+// as in lesson 09.
 typedef struct {
     double parameters, kept, row, column, time;
 } Alone;

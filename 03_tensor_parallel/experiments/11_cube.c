@@ -96,7 +96,7 @@ static void ending(Run *run) {
                  tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }
 
-// Prints the ranks of a line of the cube through rank 0: multiples of `stride`.
+// Prints the ranks of a line of the cube through rank 0, which are multiples of `stride`.
 static void say_line(Run *run, const char *axis, size_t stride, size_t q, const char *does) {
     const char *ranks = "";
     for (size_t i = 0; i < q; i++) ranks = page_text(run, "%s %zu", ranks, i * stride);

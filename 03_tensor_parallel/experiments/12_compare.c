@@ -1,7 +1,7 @@
-// 12_compare.c (experiment): one model is trained in six ways on the same ranks and compared with
-// the unsplit one: one step over each of the two links of --link. A way that the number of ranks
-// does not allow is left out: 64 ranks allow all six. Two more tables follow from sizes alone
-// (way_tables.c).
+// 12_compare.c (experiment): trains one model in six ways on the same ranks, and compares with the
+// unsplit model. A training has one step over each of the two links of --link. A way that the
+// number of ranks does not allow is left out; 64 ranks allow all six ways. Two more tables follow
+// from sizes alone (way_tables.c).
 #include "03_tensor_parallel/experiments/experiments.h"
 
 static const ClockLink *link_of(int i) {
@@ -39,8 +39,8 @@ static double received(const GptMeasured *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Unequal blocks of a grid, and unequal chunks of a ring, make ranks wait, so the time is not
-// predicted.
+// Returns whether the time is predicted. Unequal blocks of a grid, and unequal chunks of a ring,
+// make ranks wait, and then the time is not predicted.
 static bool time_predicted(TensorWay way, const Training *t, size_t n) {
     const TensorWayShape s = tensor_way_shape(way, n);
     const GridPlace at = grid_place_of(&t->model, s.q, s.depth, 0);
@@ -118,7 +118,7 @@ static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR
 
 // ---------------------------------------------------------------- the answer
 
-// The way with the smallest value among those that n ranks allow.
+// Returns the way with the smallest value among the ways that n ranks allow.
 static TensorWay least(const double value[TENSOR_WAYS], size_t n) {
     TensorWay best = WAY_1D;
     for (TensorWay way = WAY_SP; way < TENSOR_WAYS; way++)

@@ -1,6 +1,6 @@
-// 13_ring_self_attention.c: attention alone, on ranks with Ring Self-Attention and on one device.
-// Bytes, calls, memory, FLOPs and times are compared with formulas, and with those of ring
-// attention. 08_ring_attention.c trains a GPT with it.
+// 13_ring_self_attention.c: runs attention alone, on ranks with Ring Self-Attention and on one
+// device. Compares bytes, calls, memory, FLOPs and times with formulas and with ring attention.
+// 08_ring_attention.c trains a GPT with Ring Self-Attention.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { CHUNK = 96, HEADS = 8, D = 4 };

@@ -1,12 +1,12 @@
-// 14_ulysses.c: attention alone, in four ways of context parallelism and on one device. Ulysses
-// also with grouped heads. Bytes, calls, memory, FLOPs and times are compared with predictions.
-// 08_ring_attention.c trains a GPT with it.
+// 14_ulysses.c: runs attention alone, in four ways of context parallelism and on one device,
+// Ulysses also with grouped heads. Compares bytes, calls, memory, FLOPs and times with predictions.
+// 08_ring_attention.c trains a GPT with Ulysses.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { CHUNK = 96, HEADS = 16, GROUPS = 8, D = 4, COLUMNS = CONTEXT_KINDS + 1 };
 
-// The largest value of all ranks, because ring attention and uneven heads give the ranks unequal
-// parts.
+// Fills a row of cells with the largest values of all ranks, because ring attention and uneven
+// heads give the ranks unequal parts.
 static void largest(Run *run, const char *cell[COLUMNS], const char *what, const char *unit) {
     for (int k = 0; k < COLUMNS; k++) {
         const char *way = k < CONTEXT_KINDS ? context_id[k] : "grouped";

@@ -1,5 +1,5 @@
-// attend.c: attention alone, without the rest of a model, in any kind of context parallelism,
-// and its comparison with one device. context_costs.c checks its costs.
+// attend.c: runs attention alone, without the rest of a model, in any kind of context parallelism,
+// and compares the results with one device. context_costs.c checks the costs.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include "common/comm/record.h"
@@ -11,8 +11,8 @@ const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &rin
 
 // ---------------------------------------------------------------- forward and backward
 
-// part <- the positions `own` of each sequence of `whole`. With a snapshot: puts part into it as
-// these positions.
+// Copies the positions `own` of each sequence of `whole` to part. If s is given, also puts part
+// into this snapshot as these positions.
 static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, const char *name) {
     const size_t B = part.rows / positions_count(&own), T = whole.rows / B;
     for (size_t i = 0, row = 0; i < B * own.n; i++) {
@@ -24,7 +24,7 @@ static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, 
         row += range_size(chunk);
     }
 }
-// The numbers of these positions, for each of B sequences.
+// Returns the numbers of these positions, for each of B sequences.
 static int *numbers_of(Arena *a, Positions own, size_t B) {
     const size_t rows = B * positions_count(&own);
     int *position = ints_new(a, rows), *host = host_alloc(rows * sizeof *host);
@@ -36,7 +36,8 @@ static int *numbers_of(Arena *a, Positions own, size_t B) {
     return position;
 }
 
-// A recording of one pass, whose messages are added to r. alone: on one device, not recorded.
+// pass_begins() starts to record one pass. pass_ends() adds the pass's messages to r and returns
+// the times. alone: on one device, not recorded.
 static void pass_begins(Run *run, bool alone, EventKind pass) {
     if (!alone) {
         ranks_together(run->world);
@@ -54,7 +55,8 @@ static Timing pass_ends(Run *run, bool alone, Attended *r) {
     return picture_timing(run);
 }
 
-// kind NULL: all positions on this rank. Puts the output and the gradients of q, k, v into s.
+// Runs forward and backward of attention. kind NULL: all positions on this rank. Puts the output
+// and the gradients of q, k, v into s.
 static Attended run_attention(Run *run, const AttentionKind *kind, ContextSizes z, Snapshot *s,
                               const char *title, int picture) {
     Comm *cp = run->world;

@@ -37,7 +37,7 @@ void bigram_free(Bigram *m) {
     arena_free(&m->output);
 }
 
-// x is whole on every rank, so every rank applies the same mask.
+// Drops elements of x. x is whole on every rank, so every rank applies the same mask.
 static void drop(Run *run, Tensor x, const Batch *b) {
     uint64_t mask = random_key(random_key(run->seed, KEY_MASK), b->step);
     op_dropout(x, x, (Dropout){ .key = mask, .p = 0.1 });

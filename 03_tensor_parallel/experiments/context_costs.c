@@ -1,5 +1,6 @@
-// context_costs.c: bytes, calls, FLOPs and times of the four kinds of context parallelism, from
-// sizes alone, for attention of one sequence whose positions n divides; and their check.
+// context_costs.c: predicts bytes, calls, FLOPs and times of the four kinds of context parallelism,
+// from sizes alone, and checks the measurements. The predictions are for attention of one sequence
+// whose positions n divides.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -7,7 +8,8 @@ const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysse
 
 // ---------------------------------------------------------------- messages, memory, work
 
-// Of a rank, forward and backward. c: positions of a chunk; A: columns of the keys.
+// Returns the bytes of a rank, forward and backward. c: positions of a chunk; A: columns of the
+// keys.
 double context_bytes_sent(int kind, ContextSizes z, size_t n) {
     const size_t c = z.T / n, A = z.key_heads * z.D, e = element_size(z.storage);
     const size_t r = sizeof(real), ratio = z.heads / z.key_heads;
@@ -56,9 +58,9 @@ static double flops(int kind, ContextSizes z, size_t n, size_t rank) {
 
 // ---------------------------------------------------------------- time of attention alone
 
-// Time of one product of attention for one head: n queries with n keys, or the triangle of the
-// causal mask. The sum runs over tiles, and over rows on the diagonal, because the clock rounds
-// each of them to a picosecond.
+// Returns the time of one product of attention for one head, of n queries with n keys, or of the
+// triangle of the causal mask. The sum runs over tiles, and over rows on the diagonal, because the
+// clock rounds each tile or row to a picosecond.
 static double pairs_time(size_t n, size_t D, bool triangle) {
     double time = 0;
     for (size_t i = 0; i < n; i += ATTENTION_TILE)
@@ -71,8 +73,8 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
         }
     return time;
 }
-// Time of such a product in step k, with the keys of the rank k places before. Zigzag: two
-// triangles and a square in step 0, then always two of the four squares.
+// Returns the time of such a product in step k, with the keys of the rank k places before. Zigzag
+// has two triangles and a square in step 0, then always two of the four squares.
 static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t k) {
     const size_t half = chunk / 2;
     if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(chunk, D, k == 0);
@@ -80,8 +82,9 @@ static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t
     return k == 0 ? 2 * pairs_time(half, D, true) + square : 2 * square;
 }
 
-// Forward has two products, backward five. Rank r sends on one lane to the next rank;
-// a message starts when the lane is free. In backward the gradient follows its block a step behind.
+// Plays the steps of all ranks. Forward has two products, backward five. Rank r sends on one lane
+// to the next rank. A message starts when the lane is free. In backward the gradient follows its
+// block a step behind.
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     enum { MOST = 256 };
     const size_t elements = z.T / n * 2 * z.heads * z.D;
@@ -116,10 +119,11 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     return t;
 }
 
-// Forward sends nothing in the last step:
+// Returns the time of attention beyond the products. Forward, which sends nothing in the last step,
+// takes
 //     max(own, hop) + (n-2) max(other, hop) + other
 // Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
-// is never hidden:
+// is never hidden, so backward takes
 //     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
 double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop) {
     if (n == 1) return 0;
@@ -127,8 +131,9 @@ double context_ring_waits(size_t n, double own, double other, double hop, double
     return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
 }
 
-// RSA: every rank does the same. A pass of k or v hides its messages behind products; the products
-// for dK and dV need no pass. Ulysses: rank 0 has the most heads.
+// Returns the time of a forward or backward. RSA: every rank does the same. A pass of k or v hides
+// its messages behind products. The products for dK and dV need no pass. Ulysses: rank 0 has the
+// most heads.
 static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const size_t c = z.T / n, A = z.heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage);

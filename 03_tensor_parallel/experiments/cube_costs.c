@@ -1,5 +1,5 @@
-// cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. It counts
-// the calls of 11_cube.c and cube_layers.c and executes none.
+// cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. The
+// predictions count the calls of 11_cube.c and cube_layers.c and execute none.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/kept.h"
 #include "common/model/block.h"
@@ -36,8 +36,8 @@ static Sizes sizes(const CubePlace *at, size_t sequences) {
 
 // ---------------------------------------------------------------- traffic
 
-// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each,
-// each of `size` bytes.
+// Counts one all-gather or reduce-scatter over q ranks, of n rows (or sequences) of `row` elements
+// of `size` bytes.
 static void pass(CubeTraffic *s, const CubePlace *at, size_t axis, size_t n, size_t row,
                  size_t size) {
     const size_t padded = ceil_div(n, at->q) * at->q * row;
@@ -50,13 +50,13 @@ static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count, 
     s->bytes[axis] += ring_bytes(ALL_REDUCE_PASSES, ranks, count, size);
     s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, size);
 }
-// Bytes of an element of weights and activations, and of gradients of weights. Statistics, logits
-// and the loss are reals in any storage.
+// Return the bytes of an element, of weights and activations, and of gradients of weights.
+// Statistics, logits and the loss are reals in any storage.
 static size_t stored(const CubePlace *at) { return weight_bytes(at->c); }
 static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
-// y = x w: x and w are gathered, y is scattered. The rows of x are cut over row; swapped: over col.
-// w: bytes of an element of w, or of its gradient.
+// Count the calls of y = x w: operands() gathers x and w, sums() scatters y. The rows of x are cut
+// over row; swapped: over col. w: bytes of an element of w, or of its gradient.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t K,
                      size_t N, size_t w) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, at->c->context * K, stored(at));
@@ -65,7 +65,8 @@ static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped
 static void sums(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t N, size_t y) {
     pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, at->c->context * N, y);
 }
-// Backward gathers dY and scatters dX and dW: as many elements as y, x and w in forward.
+// Counts the calls of a linear layer. Backward gathers dY and scatters dX and dW, as many elements
+// as y, x and w in forward.
 static void linear_layer(CubeTraffic *s, const CubePlace *at, bool backward, size_t B, bool swapped,
                          size_t K, size_t N) {
     if (backward) operands(s, at, B, swapped, K, N, gradient(at));
@@ -107,7 +108,8 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     return s;
 }
 
-// Neighbouring vectors share one all-reduce: norm; q|k|v; projection and norm; fc; out.
+// Counts five all-reduces per block, because neighbouring vectors share one: norm; q|k|v;
+// projection and norm; fc; out.
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     const Sizes z = sizes(at, 0);
     const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };
@@ -168,8 +170,8 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- kept activations
 
-// kept.c counts the elements for backward that gathers X and W again. Otherwise the gathered X and
-// W stay, instead of this rank's part of X.
+// Returns the kept elements. kept.c counts these elements if backward gathers X and W again.
+// Otherwise the gathered X and W stay, instead of this rank's part of X.
 static KeptElements kept(const CubePlace *at, const CutSizes *stage, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t rank = at->col + at->q * (at->row + at->q * at->layer);

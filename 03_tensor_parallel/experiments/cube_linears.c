@@ -14,7 +14,7 @@ static Window activation(CubeLayout at, size_t sequences, size_t cols) {
     return (Window){ { r.lo * at.T, r.hi * at.T },
                      shard_range(cols, at.cols->size, at.cols->rank) };
 }
-// at: the layout of the inputs that these weights multiply.
+// Returns this rank's part of weights. at: the layout of the inputs that these weights multiply.
 static Window weights(CubeLayout at, size_t rows, size_t cols) {
     Range gathered = shard_range(rows, at.cols->size, at.cols->rank);
     Range own = shard_range(range_size(gathered), at.layers->size, at.layers->rank);
@@ -77,8 +77,8 @@ static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
 
 // ---------------------------------------------------------------- the run, and its cost
 
-// Forward and backward of both layers, in q^3 equal parts: each sends 2(q-1)/q^3 (|x| + |w| + |y|)
-// elements. The gradient of w is in reals.
+// Returns the bytes of forward and backward of both layers, in q^3 equal parts. Each layer sends
+// 2(q-1)/q^3 (|x| + |w| + |y|) elements. The gradient of w is in reals.
 static double bytes_of_both(Run *run, double q, CubeSizes z) {
     const size_t e = element_size(option_storage(run)), x_and_y = z.B * z.T * (z.K + z.N);
     const double bytes = (double)(2 * x_and_y * e + z.K * z.N * (e + sizeof(real)));

@@ -32,12 +32,13 @@ typedef struct {
     // In the last step: bytes on this rank, the peak of activations, all-reduces, bytes sent.
     size_t parameters, gradients, activations, calls, sent;
 } TrialResult;
-// trial_step_begin resets the counters of memory and messages, trial_step_end reads them. Between
-// them r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
+// trial_step_begin resets the counters of memory and messages, trial_step_end reads the counters.
+// Between both calls r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
 void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step);
 void trial_step_end(Comm *tp, TrialResult *r);
 
-// A training fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
+// A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
+// trial_compare runs both trainings, compares the results and returns those of the split training.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
@@ -52,14 +53,14 @@ typedef struct {
 // Compares the predictions with r. ids and names: as in check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r);
-// Checks the times of the recorded step in ps, and shows its picture: in every all-reduce all ranks
-// wait for the slowest, and nothing is computed meanwhile.
+// Checks the times of the recorded step in ps, and shows a picture of this step. In every
+// all-reduce all ranks wait for the slowest, and nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
 // Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
 // step they take. Needs the costs "step" and "exposed"; calls: the id of the number of all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
-// Afterwards the simulated clocks of all ranks are equal, so a recording shows one whole step.
+// Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
 void ranks_together(Comm *ranks);
 // Prints the answer that every lesson has on one rank, because one rank cuts nothing. If there are
 // more ranks, prints nothing and returns false.
@@ -99,11 +100,12 @@ typedef struct {
     Tensor x, logits, sum, loss; // [M, C], [M, V/t], [M, 1], [M, 1]
     Arena parameters, gradients, kept, output;
 } Bigram;
-// Draws the rows of E for these entries: all of E where the model is unsplit.
+// Draws the rows of E for these entries. An unsplit model has all entries.
 Bigram bigram_new(const Run *run, Range entries);
 void bigram_free(Bigram *m);
-// tp NULL: on one device, with all of E. The loss turns the logits into exponentials. The backward
-// turns these into the gradient of the logits, and adds the gradients of both uses of E.
+// These functions run the model; with tp NULL, on one device with all of E. The loss turns the
+// logits into exponentials. The backward turns the exponentials into the gradient of the logits,
+// and adds the gradients of both uses of E.
 void bigram_logits(Run *run, Comm *tp, Bigram *m, const Batch *b);
 void bigram_loss(Comm *tp, Bigram *m, const Batch *b);
 void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
@@ -112,10 +114,10 @@ void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
 // Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
 // one.
 
-// The model of the options --layers, --width, --heads and --dropout. usage_error() if it is
-// impossible.
+// Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if
+// this model is impossible.
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
-// Three clipped steps on synthetic tokens, one micro-batch each.
+// Returns a training of three clipped steps on synthetic tokens, with one micro-batch each.
 Training gpt_training(ModelConfig c, size_t sequences);
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
@@ -188,7 +190,7 @@ typedef struct {
 // Runs attention on all ranks, and compares the output and the gradients of q, k and v with `want`.
 // title, picture: of the forward, for picture_show(); NULL: none.
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
-// The same on one device: rank 0, uncounted.
+// Runs attention on one device (rank 0, uncounted), and returns the output and the gradients.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
 
 // ---- context_costs.c ----
@@ -198,17 +200,18 @@ extern const char *const context_id[CONTEXT_KINDS];
 // Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
 // calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID, backward.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
-// Bytes that a rank sends, forward and backward.
+// Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
-// RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
+// RING and ZIGZAG, played step by step. step: the time of the last rank. busy: all ranks'
+// computing, in ps.
 typedef struct {
     double step, busy;
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
-// For chapter 08: the time of a block's ring attention over n equal zigzag chunks, beyond the time
-// of its products. own: the products of step 0. other: the products of each of the other n-1 steps.
-// hop: one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
-// forward.
+// Returns, for chapter 08, the time of a block's ring attention over n equal zigzag chunks, beyond
+// the time of the block's products. own: the products of step 0. other: the products of each of the
+// other n-1 steps. hop: one message of k | v. sum_hop: one message of dk | dv, which are reals in
+// any storage; 0: forward.
 double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop);
 
 // ---- grid_costs.c ----
@@ -228,21 +231,22 @@ GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t ran
 size_t grid_sequences(const GridPlace *at, size_t B); // those of B that the rank's row has
 bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
 
-// A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
+// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
-// Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
+// These functions predict the sums of a stage's gradients over depth, one all-reduce each: of both
+// uses of wte, and of all other units.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
 
-// The sizes of the stage on this rank, with its own columns. kept_block() and similar functions
-// then count per token of its row's sequences.
+// Returns the sizes of the stage on this rank, with this rank's columns. kept_block() and similar
+// functions then count per token of the sequences of the rank's row.
 CutSizes grid_sizes(const GridPlace *at);
-// The tensors of a block, in model order.
+// Writes the elements of each tensor of a block to `tensor`, in model order.
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]);
 size_t grid_elements_block(const GridPlace *at);
 size_t grid_elements_wte(const GridPlace *at);
-// Like elements_unit() of costs.h. The stage counts wte once.
+// These functions count like elements_unit() of costs.h. The stage counts wte once.
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
@@ -251,8 +255,8 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
 // The axes of a cube: a rank's row, its column, and the ranks at its place in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
-// Bytes that a rank sends. It receives as many bytes, because every call is a ring. Time in ps: one
-// call after another, if no rank waits for another.
+// bytes: those that a rank sends. A rank receives as many bytes, because every call is a ring.
+// time: in ps, one call after another, if no rank waits for another.
 typedef struct {
     double calls, bytes[CUBE_AXES], time;
 } CubeTraffic;
@@ -265,22 +269,23 @@ typedef struct {
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
-// A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
+// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
-// A stage's sums of the gradients of vectors over the q^2 ranks of a plane: in bytes[0].
+// Predicts a stage's sums of the gradients of vectors over the q^2 ranks of a plane, in bytes[0].
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
 Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
 
-// The tensors of a block, in model order.
+// Writes the elements of each tensor of a block to `tensor`, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
 size_t cube_elements_block(const CubePlace *at);
 size_t cube_elements_wte(const CubePlace *at);
-// Like elements_unit() of costs.h. The stage counts wte once.
+// These functions count like elements_unit() of costs.h. The stage counts wte once.
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
-// Elements that forward keeps of B sequences, like activations_block() and similar functions of
-// costs.h. Of those of a stage, cube_kept_reals() are reals in any storage.
+// These functions return the elements that forward keeps of B sequences, like activations_block()
+// and similar functions of costs.h. Of the elements of a stage, cube_kept_reals() are reals in any
+// storage.
 size_t cube_kept_block(const CubePlace *at, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
@@ -290,8 +295,9 @@ size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 // Functions of the experiments of lessons 09 to 12: checks of the costs of a grid of ranks, and the
 // share of one rank of a cube.
 
-// Checks the calls and bytes along each axis (ids "row.sent" and so on; "received": their sum), the
-// memory of a rank, and where all blocks are equal the time of the layers. x has trained.
+// Checks the calls and bytes along each axis (ids "row.sent" and so on; "received": the sum of the
+// axes), the memory of a rank, and where all blocks are equal the time of the layers. x has
+// trained.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- 11, 12: the share of one rank. ----
@@ -327,8 +333,8 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 // Predicts how much one rank of n holds, receives and computes in each of the six ways of
 // 12_compare.c, from sizes alone. The experiment compares its measurements with these numbers.
 
-// A step of B sequences. tensor_way_shape() must allow the way on n ranks. The time holds if no
-// rank waits for another one.
+// Returns the share for a step of B sequences. tensor_way_shape() must allow the way on n ranks.
+// The time holds if no rank waits for another one.
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
 
 // ---- way_tables.c ----
@@ -338,16 +344,16 @@ extern const char *const tensor_way_name[TENSOR_WAYS]; // "1D + SP"
 extern const char *const tensor_way_id[TENSOR_WAYS];   // "sp", in the ids of costs
 typedef const char *WayCells[TENSOR_WAYS];             // the cells of a row
 Result way_row(const char *what, const WayCells cell);
-// A table with the columns of the ways that n ranks allow.
+// Prints a table with the columns of the ways that n ranks allow.
 void way_results(Run *run, size_t n, const Result *rows);
 
-// From sizes alone. One block of GPT-3's width on 64 ranks: parameters, activations, and elements
-// that a rank receives per step. Checks tensor_way_received().
+// Prints a table from sizes alone, of one block of GPT-3's width on 64 ranks: parameters,
+// activations, and elements that a rank receives per step. Checks tensor_way_received().
 void way_block_table(Run *run);
 // Returns the way of that table whose rank receives the fewest elements.
 TensorWay way_block_quiet(void);
-// The figure of the received elements of this block, over the tokens of a step.
+// Draws the received elements of this block, over the tokens of a step.
 void way_plot(Run *run);
-// The number of tokens from which 2D costs less than 1D. Checks tensor_way_crossover().
+// Prints the number of tokens from which 2D costs less than 1D. Checks tensor_way_crossover().
 void way_crossover_table(Run *run);
 #endif

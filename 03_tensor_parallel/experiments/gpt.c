@@ -1,5 +1,5 @@
 // gpt.c: trains a GPT that is cut in one of the six ways of compare.h, and measures what a rank
-// holds, sends and receives in a step. Lessons 06 to 12 compare it with the unsplit GPT.
+// holds, sends and receives in a step. Lessons 06 to 12 compare this GPT with the unsplit GPT.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- what is trained
@@ -27,14 +27,14 @@ Training gpt_training(ModelConfig c, size_t sequences) {
 
 // ---------------------------------------------------------------- groups and their traffic
 
-// The communicators of this way; NULL where it has no such group.
+// Sets group to the communicators of this way; NULL where the way has no such group.
 static void groups_of(const CutGpt *x, Comm *group[GPT_GROUPS]) {
     const CommGrid *g = x->way == WAY_3D ? &x->cube.grid : &x->grid;
     Comm *all[GPT_GROUPS] = { x->world,    g->in_row,        g->in_col,
                               g->in_depth, x->cube.same_col, x->cube.same_row };
     for (size_t i = 0; i < GPT_GROUPS; i++) group[i] = all[i];
 }
-// This rank's traffic since the last call. Resets the ledgers.
+// Reads this rank's traffic since the last call, and resets the ledgers.
 static void count_traffic(const CutGpt *x, GroupTraffic traffic[GPT_GROUPS]) {
     Comm *group[GPT_GROUPS];
     groups_of(x, group);
@@ -50,8 +50,9 @@ static void count_traffic(const CutGpt *x, GroupTraffic traffic[GPT_GROUPS]) {
 
 // ---------------------------------------------------------------- a step, and the training
 
-// In 1D all ranks have the same loss; on a grid the ranks of a row have the loss of their
-// sequences. In 3D the loss layer sets copies to 0. On the ring each rank has tokens of its own.
+// Returns the loss of the whole batch. In 1D all ranks have the same loss. On a grid the ranks of a
+// row have the loss of the row's sequences. In 3D the loss layer sets copies to 0. On the ring each
+// rank has tokens of its own.
 static double loss_of_all(const CutGpt *x, double loss) {
     const bool on_every_rank = x->way == WAY_1D || x->way == WAY_SP;
     if (on_every_rank && !x->begin_step) return loss;
@@ -97,8 +98,8 @@ static void cut(CutGpt *x, Model *m, Data *d) {
     }
 }
 
-// The unsplit training has the same lines, except cut(). An element's initial value depends on its
-// place in the whole tensor, so both trainings begin with the same weights.
+// Trains the cut GPT. The unsplit training has the same lines, except cut(). An element's initial
+// value depends on its place in the whole tensor, so both trainings begin with the same weights.
 void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     CutGpt *x = cut_gpt;
     GptMeasured *r = &x->measured;

@@ -1,5 +1,5 @@
-// grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. It
-// counts the calls of grid_layers.c turn by turn and executes none.
+// grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. The
+// predictions count the calls of grid_layers.c turn by turn and execute none.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/model/block.h"
 
@@ -19,7 +19,7 @@ bool grid_even(const GridPlace *at, size_t B) {
            c->vocab % at->q == 0 && c->context % at->q == 0;
 }
 
-// Elements of piece l of one side of a matrix.
+// Returns the number of elements of piece l of one side of a matrix.
 static size_t piece(const GridPlace *at, SummaCut cut, size_t l) {
     return part_size(cut.n, at->q, l) * cut.each;
 }
@@ -82,8 +82,8 @@ typedef struct {
 } Count;
 typedef enum { ROW, COLUMN } Axis;
 
-// A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root. size: bytes
-// of an element.
+// Counts a broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
+// size: bytes of an element.
 static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements, size_t size) {
     AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
@@ -95,7 +95,7 @@ static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elemen
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-// An all-reduce of `elements` of `size` bytes over n ranks of this axis.
+// Counts an all-reduce of `elements` of `size` bytes over n ranks of this axis.
 static void all_reduce(GridTraffic *t, AxisTraffic *axis, size_t n, size_t elements, size_t size) {
     double bytes = ring_bytes(ALL_REDUCE_PASSES, n, elements, size);
     axis->calls[COMM_ALL_REDUCE]++;
@@ -104,9 +104,10 @@ static void all_reduce(GridTraffic *t, AxisTraffic *axis, size_t n, size_t eleme
     t->transfers += ring_time(ALL_REDUCE_PASSES, n, elements, size);
 }
 
-// One product in q turns, Y = X W, dX = dY W^T or dW = X^T dY. M: tokens of the rank's row. N:
-// outputs of its column. A turn moves a block of X (or dX) along the row and a block of W (or dW)
-// along the column. x: bytes of an element along the row; the head's are logits or their gradients.
+// Counts one product in q turns, Y = X W, dX = dY W^T or dW = X^T dY. M: tokens of the rank's row.
+// N: outputs of the rank's column. A turn moves a block of X (or dX) along the row and a block of W
+// (or dW) along the column. x: bytes of an element along the row; the head's are logits or their
+// gradients.
 typedef enum { OF_Y, OF_DX, OF_DW } Product;
 static void product(Count *c, Product of, size_t M, SummaCut k, size_t N, size_t x) {
     for (size_t l = 0; l < c->at->q; l++) {

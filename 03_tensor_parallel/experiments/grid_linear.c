@@ -15,7 +15,7 @@ typedef struct {
     Param p[2]; // W and b
 } Linear;
 
-// Draws the whole tensor and returns a copy of one block: every rank can do so alone.
+// Draws the whole tensor and returns a copy of one block, so every rank can draw its block alone.
 static Tensor drawn(Arena *a, Element e, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, rows, cols);
@@ -25,7 +25,7 @@ static Tensor drawn(Arena *a, Element e, uint64_t key, size_t rows, size_t cols,
     arena_free(&scratch);
     return block;
 }
-// The blocks of this rank. g NULL: whole tensors.
+// Returns the blocks of this rank. g NULL: whole tensors.
 static Linear linear_new(Run *run, Arena *a, const CommGrid *g, GridLinear z) {
     const SummaCut inner = { z.K, 1 }, outer = { z.N, 1 };
     const Element e = option_storage(run);
@@ -91,8 +91,9 @@ static void end(const CommGrid *g, Measured *r) {
     record_leave();
 }
 
-// Closed forms of equal blocks. Per product a rank receives q-1 of its row's q blocks of X, and q-1
-// of its column's q blocks of W. A turn needs room for one block of each, unless the rank owns it.
+// Checks the costs with closed forms of equal blocks. Per product a rank receives q-1 of its row's
+// q blocks of X, and q-1 of its column's q blocks of W. A turn needs room for one block of each,
+// unless the rank owns it.
 static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const Measured r[2]) {
     const size_t q = g->cols, M = z.M, K = z.K, N = z.N;
     const size_t x = M * K / (q * q), w = K * N / (q * q);

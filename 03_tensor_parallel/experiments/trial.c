@@ -18,14 +18,15 @@ Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N) {
                     .storage = option_storage(run) };
 }
 
-// The mask of an element depends on the step, the row and the column in the whole layer, never on a
-// rank. So a cut Y has the mask of its own columns, and a whole Y the same mask on every rank.
+// Drops elements of y. The mask of an element depends on the step, the row and the column in the
+// whole layer, never on a rank. So a cut Y has the mask of its own columns, and a whole Y the same
+// mask on every rank.
 static void drop(const Trial *t, Tensor y) {
     const uint64_t mask = t->key(t->run->seed, TRIAL_MASK, t->step);
     op_dropout(y, y, (Dropout){ .key = mask, .p = t->dropout, .col0 = t->y_cols.lo });
 }
 
-// X or the target of this step, with these columns of the whole.
+// Returns X or the target of this step, with these columns of the whole.
 static Tensor drawn(const Trial *t, Arena *a, TrialData what, size_t cols, Range own) {
     Tensor whole = tensor_new(a, t->M, cols);
     tensor_randomize(whole, t->key(t->run->seed, what, t->step), 1);
@@ -58,7 +59,7 @@ static void put_param(Snapshot *s, const char *name, const Param *p, Tensor part
     free(place);
 }
 
-// A collective ends on all ranks at the same time.
+// Runs a collective, because a collective ends on all ranks at the same time.
 void ranks_together(Comm *ranks) {
     double none = 0;
     comm_all_reduce_doubles(ranks, &none, 1);

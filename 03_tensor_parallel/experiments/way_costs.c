@@ -38,8 +38,9 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
         .time = layers.products.time + layers.transfers + sums.transfers,
     };
 }
-// Time of a block's attention on the ring, in picoseconds: a head of each sequence is one head of a
-// longer list. 2n must divide the context, so that zigzag gives every rank the same work.
+// Returns the time of a block's attention on the ring, in picoseconds. A head of each sequence is
+// one head of a longer list. 2n must divide the context, so that zigzag gives every rank the same
+// work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const size_t heads = B * c->heads;
     const ContextSizes z = {
@@ -48,8 +49,8 @@ static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     return context_ring_time(CONTEXT_ZIGZAG, z, n, false).step +
            context_ring_time(CONTEXT_ZIGZAG, z, n, true).step;
 }
-// The step: all other products on a rank's positions (forward once, backward twice), attention, and
-// after the last backward the all-reduce of all gradients.
+// Returns the time of a step. A step has attention, all other products on a rank's positions
+// (forward once, backward twice), and after the last backward the all-reduce of all gradients.
 static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t B, size_t n) {
     const size_t M = B * c->context / n, h = c->width;
     const double block = work_product(M, 3 * h, h).time + work_product(M, h, h).time +
@@ -58,9 +59,9 @@ static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t
            (double)c->layers * ring_attention_time(c, B, n) +
            ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), gradient_bytes(c));
 }
-// In forward and in backward a rank receives keys and values of all other positions, as stored. It
-// also receives the gradients of the keys and values of all positions, which are reals, and the
-// sums of the parameters' gradients.
+// Returns the share of a rank of the ring. In forward and in backward the rank receives keys and
+// values of all other positions, as stored. The rank also receives the gradients of the keys and
+// values of all positions, which are reals, and the sums of the parameters' gradients.
 static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     CutSizes z = whole;

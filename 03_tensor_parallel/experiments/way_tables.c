@@ -32,7 +32,7 @@ void way_results(Run *run, size_t n, const Result *rows) {
 
 // ---------------------------------------------------------------- one block of GPT-3's width
 
-// The share of one more block.
+// Returns the share of one more block.
 static RankShare block_share(TensorWay way, ModelConfig c, size_t B, size_t n) {
     c.layers = 1;
     RankShare one = way_share(way, &c, B, n, 0);
@@ -86,7 +86,7 @@ void way_block_table(Run *run) {
     check_numbers(run, "received for a block", "counted / formula", ratio, one, TENSOR_WAYS, 2e-3);
 }
 
-// Received elements of a block against the tokens of a step, both relative to the width.
+// Draws the received elements of a block against the tokens of a step, both relative to the width.
 void way_plot(Run *run) {
     enum { POINTS = 9, FIRST = 192 }; // positions: 16 sequences of 192 are C / 4 tokens
     double x[POINTS], y[TENSOR_WAYS][POINTS];
@@ -107,8 +107,8 @@ void way_plot(Run *run) {
               PICTURE_DETAIL);
 }
 
-// In time a broadcast of S bytes lasts S / bandwidth for all q ranks, although its root receives
-// nothing. So 2D's turns take q/(q-1) of the time of the received bytes.
+// Prints the table. A broadcast of S bytes lasts S / bandwidth for all q ranks, although the root
+// of the broadcast receives nothing. So 2D's turns take q/(q-1) of the time of the received bytes.
 void way_crossover_table(Run *run) {
     enum { CASES = 4 };
     static const double side[CASES] = { 2, 3, 4, 8 };
