@@ -13,9 +13,11 @@
 
 // ---- The task ----
 // The vision tower of a model that reads images. The tower runs before the model's first block
-// (plan_vision.c). model: the tower's blocks, on the patches of an image; layers 0: the model has
-// no tower. images: images per sequence. patch: numbers of a patch. merge: patches that become one
-// position of the sequence.
+// (plan_vision.c).
+// model: the tower's blocks, on the patches of an image; layers 0: the model has no tower.
+// images: images per sequence.
+// patch: numbers of a patch.
+// merge: patches that become one position of the sequence.
 typedef struct {
     ModelConfig model;
     size_t images, patch, merge;
@@ -352,8 +354,8 @@ size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
 // Returns the number of rows of plan_table() whose step is at most `most` longer than the fastest
-// step (0.15: 15 %). *spread: how much longer the slowest of these rows takes, as a share of the
-// fastest step.
+// step (0.15: 15 %).
+// *spread: how much longer the slowest of these rows takes, as a share of the fastest step.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 enum { PLAN_NAME = 100 };
 // Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", to `text`, and returns `text`.

@@ -197,8 +197,8 @@ static const PlanResult *play_candidate(Search *s, Candidate *c) {
 }
 // Plays the candidates with the shortest bounds, until no other candidate can be as fast as the
 // fastest that fits. If none fits, plays the candidates with the least memory, until no other
-// candidate can need as little. fastest: the shortest step of these layouts that is known;
-// INFINITY: no step is known.
+// candidate can need as little.
+// fastest: the shortest step of these layouts that is known; INFINITY: no step is known.
 static void play_candidates(Search *s, double fastest) {
     const double room = s->t->cluster.memory - s->t->cluster.reserve;
     const size_t n = s->candidates;

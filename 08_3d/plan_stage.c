@@ -157,7 +157,8 @@ static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
 // Returns the time of `count` products of [m, k] and [k, n] in one kernel. The model is a roofline
 // (Williams et al. 2009) whose two parts add, because no kernel hides one part completely behind
-// the other. Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
+// the other.
+// Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
 // Multiplication Background"). accumulates: [m, n] is the gradient of a weight, which is read and
 // written.
 enum { TILE_M = 128, TILE_N = 256 };
@@ -302,9 +303,9 @@ static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
 
 // The times of the products in a block: with the four matrices, and in all heads unless attention
 // works in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because
-// selective recomputation repeats this product. forwards, inputs, weights: the product of each
-// matrix, and its products for dx and dW. Communication may run beside these products. The matrices
-// are q|k|v, projection, fc, out.
+// selective recomputation repeats this product.
+// forwards, inputs, weights: the product of each matrix, and its products for dx and dW.
+// Communication may run beside these products. The matrices are q|k|v, projection, fc, out.
 typedef struct {
     double forward, backward, scores, forwards[4], inputs[4], weights[4];
 } Products;
@@ -328,12 +329,14 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
 }
 
 // Returns the time of the communication over tp that products hide. A product hides communication
-// for at most the product's own time. tp: in backward the sum of a dx runs beside the product for
-// dW. With sequence parallelism the second gather of an input runs beside the product for dx
-// (Korthikanti section 4.2.2; Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
+// for at most the product's own time.
+// tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
+// second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
+// Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
 // pieces: the other gathers and sums, too, run in tp pieces beside the product that needs or makes
 // their tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
-// --tp-comm-overlap). rows: elements of one sum.
+// --tp-comm-overlap).
+// rows: elements of one sum.
 static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                           const Products *p, double head, size_t rows, bool forward) {
     const double tp = (double)s->z.t;

@@ -17,7 +17,8 @@
 // Returns the degrees of --dp, --tp, --pp and --cp, which the program's options must have.
 Degrees mesh_options(Run *run);
 // Prints a line for each stage, with the stage's replicas side by side. [ ] is a tensor-parallel
-// group. stage_blocks: the number of blocks of each stage; NULL: the lines show no blocks.
+// group.
+// stage_blocks: the number of blocks of each stage; NULL: the lines show no blocks.
 void mesh_show(Run *run, Degrees n, const size_t *stage_blocks);
 // Returns the link on which the group's messages travel, as a cell for results(), such as "=fast".
 // Returns NULL for one rank, no group or the wall clock.
@@ -88,7 +89,9 @@ double step_time(const TrainerConfig *c);
 // because its times use the links of the run.
 double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
 // Returns the layout dp x tp x pp of the same ranks that takes the least time, with all else the
-// same. *present: the step of the layout of c. *best: the step of the returned layout.
+// same.
+// *present: the step of the layout of c.
+// *best: the step of the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
 // Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for other
 // ranks at times that step_time() leaves out.

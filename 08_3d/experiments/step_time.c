@@ -79,8 +79,7 @@ static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
                   i + 1 < PARTIAL_SUMS ? z->blocks : (size_t)z->last, elements[i], gradient(r));
 }
 
-// Returns the time that a block of ring attention waits for its messages, if all chunks are equal
-// (03.08).
+// Returns the time that a block of ring attention waits for its messages, if all chunks are equal.
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
     const size_t n = mesh_cp(r->c->mesh), T = z->T, elements = B * T * 2 * z->key_heads * z->D;
     const size_t link = r->cp_near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
