@@ -14,7 +14,8 @@
 #include "08_3d/checkpoint_index.h"
 
 enum { FOLDER_NAME = 32, FOLDER_WHY = 1024 };
-char *folder_path(const char *dir, const char *file); // "dir/file": free() it
+// Returns the path "dir/file". The caller frees the path.
+char *folder_path(const char *dir, const char *file);
 void folder_name(char name[FOLDER_NAME], size_t step, bool part);
 // Reads the step from a folder's name. Returns false if folder_name() gives no such name.
 bool folder_step(const char *name, size_t *step, bool *part);

@@ -13,7 +13,8 @@ enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // with the 0 at the end
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
-void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank); // rank-0003.safetensors
+// Writes the name of a rank's file, such as "rank-0003.safetensors".
+void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);
 
 // The FNV-1a sum (Fowler, Noll, Vo) of some bytes, and the number of bytes. A torn page or a
 // flipped bit changes the sum.
@@ -52,7 +53,8 @@ char *checkpoint_index_print(const struct cJSON *index);
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
 // These two functions return the run's value of an option, or NULL if the index does not have the
-// option. Options define the training ("options") or do not ("layout").
+// option. The first function is for options that define the training ("options"), the second
+// function for the other options ("layout").
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 

@@ -124,7 +124,8 @@ static Output create(const char *dir, const char *part, const char *file) {
     free(folder);
     return o;
 }
-// Closes a file, after all its bytes are on the disk. Later the folder gets its final name.
+// Writes all bytes of a file to the disk, then closes the file. The folder gets its final name
+// later.
 static void close_on_disk(Output *o) {
     if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));

@@ -27,5 +27,6 @@ void log_event(const Log *log, const char *event, size_t step);
 // Writes {"event":"skipped","step":7,"loss_scale":65536,"next_loss_scale":32768}, if the step's
 // gradients overflowed at this loss scale.
 void log_overflow(const Log *log, size_t step, double scale, double next);
-void log_end(Log *log, double eval_loss); // closes it
+// Writes the last line, and closes the log.
+void log_end(Log *log, double eval_loss);
 #endif

@@ -7,9 +7,9 @@
 // Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. Here
 // the sizes are those of published models, and the devices and links those of published clusters.
 //
-// plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
-// plan_time.c plays the schedule. plan_bound.c: bounds without playing. plan_search.c tries all
-// layouts.
+// plan_memory.c computes the memory of a stage, plan_stage.c its messages and products, and
+// plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the
+// step. plan_bound.c computes bounds without playing. plan_search.c tries all layouts.
 //
 // The plan leaves out ranks of unequal speed, and groups that slow each other down on a link.
 //

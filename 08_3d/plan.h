@@ -61,7 +61,8 @@ typedef struct {
     // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
     // tp: the sums of a backward, beside the products of the same layer. pieces: all sums and
     // gathers over tp, in pieces.
-    // pp: a stage that has sent a message computes on; without pp it waits until it has arrived.
+    // pp: a stage that has sent a message continues to compute; without pp the stage waits until
+    // the message has arrived.
     struct {
         bool dp, tp, pieces, pp;
     } overlap;
@@ -167,8 +168,9 @@ typedef struct {
 } PlanResult;
 
 // ---- One stage (plan_stage.c) ----
-// A group of n ranks: how many of them are in each of its nodes (0: unequal numbers), and how many
-// network cards of a node its collectives use (clock.h). cards 0: the group is in one node.
+// A group of n ranks. in_node: the number of the group's ranks in each of its nodes (0: unequal
+// numbers). cards: the number of network cards of a node that the group's collectives use
+// (clock.h); 0: the group is in one node.
 typedef struct {
     size_t n, in_node, cards;
 } PlanGroup;
@@ -198,7 +200,7 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
-// Returns the time of a collective, and the bytes that a rank sends in it.
+// These two functions return the time of a collective, and the bytes that a rank sends in it.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 // Returns the stage with the positions of rank cp of its ring, in a forward or backward.
@@ -218,7 +220,7 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 
 // ---- Attention in blocks (plan_ring.c) ----
-// The attention of B sequences in one transformer block. Over cp it is zigzag ring attention
+// The attention of B sequences in one transformer block. Over cp this is zigzag ring attention
 // (03.08).
 // products: the time of the products alone, on the busiest rank.
 typedef struct {

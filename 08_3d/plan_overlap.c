@@ -97,7 +97,7 @@ static double start_pass(PlanStageTime *s, const PlanChunk *c, size_t i, bool gr
 static double gather(PlanStageTime *s, const PlanChunk *c, size_t i, double at) {
     return start_pass(s, c, i, false, at);
 }
-// Returns the number of the chunk's first layer among those of the stage.
+// Returns the number of the chunk's first layer among the layers of the stage.
 static size_t first_layer(const PlanStageTime *s, size_t chunk) {
     size_t first = 0;
     for (size_t k = 0; k < chunk; k++) first += cut_layers(&s->chunk[k].stage.z);

@@ -19,8 +19,8 @@ typedef struct {
 // micro-batch].
 typedef struct {
     PlanStage stage;
-    // Only if `layered`: the stage's slices that differ, and for each of them the time of one pass
-    // over dp of a layer's weights and of its gradient.
+    // Only if `layered`: the stage's slices that differ, and for each slice the time of one pass
+    // over dp of a layer's weights and of a layer's gradient.
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];

@@ -141,8 +141,7 @@ static void try_mesh(Search *s, Degrees n) {
     }
 }
 
-// The order of the list: layouts that fit, by time; then layouts that do not fit, by memory; equal
-// layouts in the order of the search.
+// Compares two layouts by the order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     const size_t p[] = { x->n.tp,     x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks,
                          x->balanced, x->zero, x->sequence,   x->recompute };
@@ -152,6 +151,8 @@ static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     while (i + 1 < sizeof p / sizeof *p && p[i] == q[i]) i++;
     return (p[i] > q[i]) - (p[i] < q[i]);
 }
+// Compares two results by the order of the list. Layouts that fit come first, by time; then layouts
+// that do not fit, by memory. Equal layouts keep the order of the search.
 static int best_first(const void *a, const void *b) {
     const PlanResult *x = a, *y = b;
     if (x->fits != y->fits) return y->fits - x->fits;

@@ -20,9 +20,9 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 }
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-// The members in one node follow one another in the group. Nodes in the middle repeat after
-// `stride` nodes. So the loop counts only the first node, at most `stride` nodes in the middle, and
-// the last node.
+// Returns the group of n ranks: first, first + stride, ... The members in one node follow one
+// another in the group. Nodes in the middle repeat after `stride` nodes. So the loop counts only
+// the first node, at most `stride` nodes in the middle, and the last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -203,8 +203,8 @@ static double link_time(const PlanTask *t, size_t cards, size_t messages, double
 double plan_message_time(const PlanTask *t, bool near, double bytes) {
     return link_time(t, !near, 1, bytes);
 }
-// Is the collective hierarchical? A pass then goes through a node's ranks, and 1/in_node of it
-// through the ranks with the same place in all nodes, each on its own card.
+// Is the collective hierarchical? A pass then runs inside the nodes. 1/in_node of the elements also
+// pass between the ranks with the same place in all nodes, each rank on its own card.
 static bool in_two_steps(const PlanTask *t, PlanGroup g) {
     return t->how.hierarchical && g.cards > 0 && g.in_node > 1;
 }

@@ -168,7 +168,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
             first = p;
             continue;
         }
-        // A bucket leaves when the slowest replica has it.
+        // A bucket's reduction starts when the slowest replica has filled the bucket.
         for (size_t i = 0; i < n.pp; i++)
             for (size_t k = 0; k < p.stage[i].dp_lanes; k++) {
                 PlanLane *lane = &first.stage[i].dp_lane[k];

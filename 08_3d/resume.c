@@ -295,7 +295,7 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-// Returns the sum over the files that are learned, or over those of --data-eval.
+// Returns the sum over the learned files, or over the files of --data-eval.
 static FileSum data_sum(const Data *data, bool held_out) {
     FileSum sum = { 0 };
     if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);

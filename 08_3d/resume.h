@@ -19,7 +19,8 @@ typedef struct RunOptions {
     RunOption *option;
     size_t n;
 } RunOptions;
-const char *run_option(const RunOptions *o, const char *name); // its value, or NULL
+// Returns the option's value, or NULL.
+const char *run_option(const RunOptions *o, const char *name);
 bool run_option_given(const RunOptions *o, const char *name);
 
 // Writes the options into the index of a checkpoint: "options" define the training, "layout"

@@ -282,5 +282,5 @@ static const Option options[] = {
     { "logits", "FILE", NULL, "with --check: the logits of every position, a line each" },
     { 0 },
 };
-// experiments/sample_run.c: the loop and the checks
+// experiments/sample_run.c has the loop, experiments/sample_checks.c has the checks.
 EXPERIMENT(sample_run, options);

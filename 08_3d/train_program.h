@@ -9,17 +9,21 @@
 #include "08_3d/settings.h"
 
 // ---- train_settings.c: calls usage_error() for options that no training can have ----
-TrainerConfig train_config(Run *run); // free() its stage_blocks
+// Returns the configuration of the options. The caller frees stage_blocks.
+TrainerConfig train_config(Run *run);
 // Gives the options of the model the values of --init's model, if the options are not given. Calls
 // usage_error() for an option with another value. With rotary positions *c takes a shorter
 // --context.
 void train_take_model(Run *run, ModelConfig *c);
-const char *train_reduction_words(const TrainerConfig *c); // behind "ZeRO 0": ", overlapped"
+// Returns the words that follow "ZeRO 0" on the page, such as ", overlapped".
+const char *train_reduction_words(const TrainerConfig *c);
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
 size_t train_steps(Run *run);
-void train_stop_require(Run *run);   // usage_error() if --exit-after cannot work
-double train_seconds_left(Run *run); // until --exit-after; INFINITY without it
+// Calls usage_error() if --exit-after cannot work.
+void train_stop_require(Run *run);
+// Returns the seconds until --exit-after, or INFINITY without --exit-after.
+double train_seconds_left(Run *run);
 // Prints lines about values that were not given and that a user may not expect.
 void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
 // Records numbers in the JSON that no option has.
@@ -34,11 +38,13 @@ void train_take_options(Run *run, const RunOptions *o);
 // Fills the model's storage and the loss scale from --storage, --gradients and --loss-scale.
 // Calls usage_error() if these options exclude each other.
 void train_take_storage(Run *run, TrainerConfig *c);
-void train_say_storage(Run *run, const Trainer *t); // on the page; with reals: nothing
+// Prints a line about the storage on the page. Does nothing if all tensors are reals.
+void train_say_storage(Run *run, const Trainer *t);
 // Reports the loss scale after `steps` steps, and the number of steps that were skipped after an
 // overflow, on the page and in the JSON. Does nothing without a loss scale.
 void train_say_skipped(Run *run, const Trainer *t, size_t steps);
-bool train_scaled(const Trainer *t); // are gradients multiplied by a loss scale?
+// Are gradients multiplied by a loss scale?
+bool train_scaled(const Trainer *t);
 // Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need
 // this, because no infinite number is close to another.
 StepResult train_overflow_is_0(StepResult r);

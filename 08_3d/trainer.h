@@ -62,9 +62,12 @@ static inline size_t trainer_zero(const TrainerConfig *c) {
 static inline bool tensor_is_grid(const TrainerConfig *c) {
     return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D;
 }
-TesseractSides tensor_sides(const TrainerConfig *c);  // the sides of a grid
-size_t trainer_chunks(const TrainerConfig *c);        // 1 or more
-size_t trainer_micro_batches(const TrainerConfig *c); // micro-batches of a step on each replica
+// Returns the sides of a grid.
+TesseractSides tensor_sides(const TrainerConfig *c);
+// Returns the number of chunks per stage, at least 1.
+size_t trainer_chunks(const TrainerConfig *c);
+// Returns the number of micro-batches of a step on each replica.
+size_t trainer_micro_batches(const TrainerConfig *c);
 // Returns the ops of a stage for m micro-batches, in order. The caller calls schedule_free().
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
@@ -105,7 +108,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // is smaller. At factor 1 no smaller factor helps, because the gradient itself is not finite; the
 // result is false. Not collective.
 bool trainer_overflowed(const Trainer *t, StepResult r);
-void trainer_update(Trainer *t, StepResult r); // clips, updates; under ZeRO gathers weights
+// Clips the gradient and updates the weights. Under ZeRO also gathers the weights.
+void trainer_update(Trainer *t, StepResult r);
 // Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
 // the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);

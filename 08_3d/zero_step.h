@@ -5,9 +5,11 @@
 #define ZERO_STEP_H
 #include "06_zero/zero.h"
 
-void zero_allocate(Model *m, Comm *dp, size_t stage); // in place of model_allocate()
+// Allocates the model, in place of model_allocate().
+void zero_allocate(Model *m, Comm *dp, size_t stage);
 void zero_begin(Model *m, size_t stage);
-void zero_reduce(Model *m, size_t stage); // own_g is final then
+// Reduces the gradients over the replicas. Afterwards own_g is final.
+void zero_reduce(Model *m, size_t stage);
 void zero_end(Model *m, size_t stage);
 // Call these two functions before and after forwards without a backward.
 void zero_evaluation_begin(Model *m, size_t stage);

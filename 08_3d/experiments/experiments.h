@@ -40,8 +40,10 @@ StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, ui
 // compression rule (01.06). The rule is applied to each slice of each stage, because the trainer
 // compresses these slices.
 typedef struct Compressed Compressed;
-Compressed *compressed_new(const Trainer *t); // collective; NULL on all ranks but 0
-void compressed_free(Compressed *c);          // NULL is allowed
+// Returns the reference for a trainer under --compress on rank 0, and NULL on the other ranks.
+// Collective.
+Compressed *compressed_new(const Trainer *t);
+void compressed_free(Compressed *c); // NULL is allowed
 // Does the same as unsplit_gradients(), but with the compressed sum over replicas. Runs on rank 0,
 // and no ledger counts the work.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,

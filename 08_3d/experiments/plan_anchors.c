@@ -56,7 +56,7 @@ static const struct {
     [ZERO3_2021] = { .format = "mixed", .rails = 1 },
 };
 // One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
-// OTHER: rows of other systems. Nothing is fitted to them. NOT_COUNTED: only the order of these
+// OTHER: rows of other systems, to which nothing is fitted. NOT_COUNTED: only the order of these
 // rows is compared.
 typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
 typedef struct {

@@ -67,16 +67,16 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     snapshot_free(want);
 }
 
-// The norm of a row of C features divides by their deviation, and magnifies rounding where that
-// is small: at most 1 / sqrt(1e-5) times. In double, rounding stays below the limit even so.
-// Dropout that empties a row leaves no deviation. The share of such rows is dropout^C. By chance
-// all features may be close to their mean. The share of rows that deviate k times less than
-// usual is about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k =
-// 1e6^(1 / (C-1)) times less. LIMIT_ROUNDING is ten times the usual error, so this counts above
-// k = 10: below 7 features. Ranks of a grid or cube know only the sums of a row and of its
-// squares, and their difference loses k^2: below 13 features. PowerSGD makes columns
-// orthonormal, and one that is short beside those before it is mostly rounding then: the limit
-// of 01.06.
+// Returns the limit for the difference between the split and the unsplit model. The norm of a row
+// of C features divides by the features' deviation. A small deviation magnifies rounding, at most 1
+// / sqrt(1e-5) times. In double, rounding stays below the limit even so. Dropout that empties a row
+// leaves no deviation. The share of such rows is dropout^C. By chance all features may be close to
+// their mean. The share of rows that deviate k times less than usual is about k^-(C-1). A few
+// hundred checks have about a million rows. Of these rows the least deviates k = 1e6^(1 / (C-1))
+// times less. LIMIT_ROUNDING is ten times the usual error, so k matters above 10: below 7 features.
+// Ranks of a grid or cube know only the sums of a row and of its squares. The difference of these
+// sums loses k^2, so k^2 matters below 13 features. PowerSGD makes columns orthonormal. A column
+// that is short beside earlier columns is then mostly rounding, which needs the limit of 01.06.
 //
 // With 16-bit storage the limit is training_limit(), in both precisions.
 static double split_limit(const TrainerConfig *c) {
