@@ -50,7 +50,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     const LayerTimes first = layer_times(t, l, 0);
     double least = 0, others = 0; // others: the forwards and backwards of the stages before i
     for (size_t i = 0; i < pp; i++) {
-        // Where nodes cut groups, the stages at both ends stand for all.
+        // If nodes cut groups, only the stages at both ends are computed with their communication.
         const bool local = !alike && i > 0 && (i == 1 || i + 2 >= pp);
         const LayerTimes own = local ? layer_times(t, l, i) : first;
         double ops = 0;

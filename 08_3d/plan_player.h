@@ -1,5 +1,5 @@
-// plan_player.h: plays the schedule of one replica (plan_time.c). plan_step.c adds the work after
-// the last backward.
+// plan_player.h declares functions that play the schedule of one replica (plan_time.c). plan_step.c
+// adds the work after the last backward.
 #ifndef PLAN_PLAYER_H
 #define PLAN_PLAYER_H
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -63,12 +63,13 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     r->hfu = (model + again) / could;
 }
 
-// The work after the last backward: the time at which the last stage has ended its reductions, and
-// the longest gather and update. ending() counts stage i in. ready: the time at which all replicas
-// of stage i have ended.
+// The work after the last backward. done: the time at which the slowest stage has ended its
+// reductions. gathers: the longest time of a stage's gather and update.
 typedef struct {
     double done, gathers;
 } Ending;
+// Adds stage i to the ending, and to the memory and traffic of r. ready: the time at which all
+// replicas of stage i have ended.
 static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, double ready) {
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);

@@ -168,8 +168,8 @@ static bool play_op(PlanPlayer *p, size_t i) {
     if (!p->t->how.overlap.pp) s->now = fmax(s->now, s->arrives[what][slot]);
     plan_op_add(&s->sum, gather, 1);
     plan_op_add(&s->sum, c->op[what][small], 1);
-    // The additional time of unequal ranks of cp, or the time that layers hide; 0 where they are
-    // alike.
+    // The difference is the additional time of unequal ranks of cp, minus the time that layers
+    // hide. The difference is 0 for equal ranks without hidden communication.
     *(p->layered ? &s->sum.dp : &s->sum.cp) += alone - plan_op_time(&c->op[what][small]);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
