@@ -6,8 +6,8 @@
 //         for each of its groups.
 // Sends:  nothing except to split the world. In training, tp ranks send in every layer, dp ranks
 //         once per step, pp ranks once per micro-batch and stage.
-// Saves:  messages on slow links: tp ranks are neighbours, so most traffic stays inside a node.
-// Costs:  no message and no table: rank = tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)).
+// Saves:  messages on slow links. tp ranks are neighbours, so most traffic stays inside a node.
+// Costs:  no message and no table. rank = tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)).
 // Narayanan et al. 2021 (PTD-P), section 5; Megatron's order of ranks.
 // Left out: the use of the groups (trainer.c composes chapters 01 to 07 on them).
 #include "08_3d/mesh.h"
@@ -16,7 +16,8 @@
 
 // ---------------------------------------------------------------- coordinates
 
-// tp varies fastest, because tp ranks send most and must be neighbours in one node.
+// Returns the coordinates of a rank. tp varies fastest, because tp ranks send most and must be
+// neighbours in one node.
 Coordinates mesh_coordinates(Degrees n, size_t rank) {
     size_t inner = n.tp * mesh_cp(n);
     return (Coordinates){ .tp = rank % n.tp,
@@ -59,7 +60,7 @@ Degrees mesh_degrees(size_t world, Degrees n) {
 
 // ---------------------------------------------------------------- groups
 
-// Returns the number of this rank's group. All ranks that differ along these axes only get the same
+// Returns the number of this rank's group. All ranks that differ only along these axes get the same
 // number, because the coordinates along these axes are set to 0.
 static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
     if (axes & MESH_TP) at.tp = 0;

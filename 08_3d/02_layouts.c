@@ -5,8 +5,8 @@
 // Holds:  per rank 1/(tp pp) of the model; dp ranks hold the same part.
 // Sends:  over tp 8(t-1)/t B T C elements per block and micro-batch; over dp 2(N-1)/N of the
 //         gradient per step; over pp one [B T, C] per micro-batch and stage, and its gradient.
-// Saves:  time: nothing hides tp's messages, so tp ranks stay in a node; dp and pp may cross nodes.
-// Costs:  nothing: all layouts compute the same loss and the same gradients.
+// Saves:  time. Nothing hides tp's messages, so tp ranks stay in a node; dp and pp may cross nodes.
+// Costs:  nothing. All layouts compute the same loss and the same gradients.
 // Narayanan et al. 2021 (PTD-P), section 5.
 // Left out: ZeRO, recomputation and other micro-batch sizes, which also change memory and time.
 #include "08_3d/layouts.h"
@@ -23,14 +23,15 @@ size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
     return n;
 }
 
-// In a mesh tp varies fastest and pp slowest (01_mesh.c). Here pp varies fastest and tp slowest, so
-// the ranks of a tensor-parallel group lie in different nodes.
+// Returns the process that is rank r in the opposite order. In a mesh tp varies fastest and pp
+// slowest (01_mesh.c). In the opposite order pp varies fastest and tp slowest, so the ranks of a
+// tensor-parallel group lie in different nodes.
 size_t wrong_way_round(Degrees n, size_t r) {
     Coordinates c = mesh_coordinates(n, r);
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }
 
-// Returns a world of the same ranks in which process(r) is rank r. Each process searches for its
+// Returns a world of the same ranks in which process(n, r) is rank r. Each process searches for its
 // own r, which becomes its rank in the new world. The split sends a few numbers, once.
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process) {
     size_t key = 0;

@@ -1,5 +1,5 @@
-// checkpoint.c: opens a checkpoint, compares its sums, and fills a model from it. The layouts of
-// the checkpoint and of the model may differ.
+// checkpoint.c opens a checkpoint, compares its sums, and fills a model from the checkpoint. The
+// layouts of the checkpoint and of the model may differ.
 #include "08_3d/checkpoint.h"
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ struct Checkpoint {
     size_t params;
 };
 
-// A training goes on in the precision in which it began.
+// The type of a checkpoint's elements. A training continues in the precision in which it began.
 static const FileType own_type = sizeof(real) == 8 ? FILE_F64 : FILE_F32;
 
 void checkpoint_free(Checkpoint *c) {
@@ -119,7 +119,8 @@ bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) 
 
 // ---------------------------------------------------------------- choosing one, on all ranks alike
 
-// Gives all ranks the error of the first rank that has one. True: no rank has one.
+// Gives all ranks the error of the first rank that has an error. Returns true if no rank has an
+// error.
 static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) {
     size_t *sizes;
     char *all = side_gather(local_why, CHECKPOINT_WHY, &sizes);
@@ -132,7 +133,8 @@ static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_W
     return !why[0];
 }
 
-// One of the ranks reads all bytes of each file, once.
+// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. Each file is
+// read completely by one rank.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char local_why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, local_why);
@@ -143,8 +145,8 @@ static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECK
     return NULL;
 }
 
-// Rank 0 chooses, so that all ranks take the same checkpoint: dir itself, or number `k` in it, the
-// newest first. False: there is none.
+// Finds a checkpoint: dir itself, or number `k` in dir, the newest first. Rank 0 chooses, so that
+// all ranks take the same checkpoint. Returns false if there is none.
 static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     memset(name, 0, FOLDER_NAME);
     if (this_rank == 0) {
@@ -196,7 +198,8 @@ typedef struct {
     int kind;
     size_t param, piece;
 } Filling; // the piece that was found last
-// column: of the whole tensor
+// Does the piece hold this element of the whole tensor? row, column: of the whole tensor. *at: the
+// element's place in the piece.
 static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *at) {
     size_t each = p->cols / p->blocks, block = column / each, col = column % each;
     if (block < p->ratio && p->ratio > 1) { // the piece's columns of q are neighbours
@@ -209,9 +212,10 @@ static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *a
         return false;
     size_t width = range_size(p->my_cols), place = p->first;
     // EXERCISE 08.train-a (3 points): find an element of the whole tensor in a saved piece. The
-    // piece is part of a rectangle: its rows p->my_rows have p->blocks blocks (3 for q, k, v) of
-    // the columns p->my_cols, `width` in each. Set place to the position of this element in the
-    // flattened rectangle. Its row, block and column in the block are given; both ranges have it.
+    // piece is part of a rectangle. Each of its rows p->my_rows has p->blocks blocks (3 for q, k,
+    // v), each with the `width` columns p->my_cols. Set place to the element's position in the
+    // flattened rectangle. The element's row, its block, and its column in the block are given;
+    // both ranges contain the element.
     place = ((row - p->my_rows.lo) * p->blocks + block) * width + col - p->my_cols.lo;
     // END
     if (place < p->first || place >= p->first + p->count) return false;

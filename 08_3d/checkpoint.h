@@ -1,5 +1,5 @@
-// checkpoint.h: saves a training and resumes it: at the same layout bit for bit, or at any other
-// layout.
+// checkpoint.h declares functions that save and resume a training. A resumed training with the same
+// layout is equal bit for bit; any other layout works, too.
 //
 //     DIR/step-000400/index.json              run, step, options, data, for each file its bytes and
 //                                             a sum over them, and a sum over the index itself
@@ -12,10 +12,10 @@
 // dynamic loss scale.
 //
 // One rank owns each element and writes it; replicas and copies write nothing. No rank ever holds
-// the whole model: a resuming rank maps the files and picks its elements by their place in the
+// the whole model. A resuming rank maps the files and picks its elements by their place in the
 // whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a flattened
-// rectangle; "__metadata__" says which. A checkpoint is written as DIR/step-000400.part and renamed
-// when all of it is on the disk, so it exists whole or not at all.
+// rectangle; "__metadata__" says which. A checkpoint is written as DIR/step-000400.part, and
+// renamed when all its files are on the disk. So a checkpoint is complete or does not exist.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"
@@ -35,18 +35,18 @@ typedef struct {
     real *values;
     size_t n;
 } RankState;
-// Returns the weights [1, own] in reals: the masters, if the unit has 16-bit weights and their
-// masters are made; else the weights.
+// Returns the weights [1, own] in reals: the masters, if the unit has 16-bit weights and the
+// masters exist; else the weights.
 Tensor checkpoint_weights(const Unit *u);
 // Returns the elements of p in the unit that this rank writes. Every element of a model is written
 // by one rank.
 Range checkpoint_written(const Unit *u, const Param *p);
 
-// Collective. Writes the checkpoint of a step. fault() if it cannot be written; older checkpoints
-// stay.
+// Collective. Writes the checkpoint of a step. Calls fault() if the checkpoint cannot be written;
+// older checkpoints stay.
 // saved: the run; its best step may change.
 // step: the number of steps done.
-// eval_loss: the held-out loss after them; NAN: not measured.
+// eval_loss: the held-out loss after these steps; NAN: not measured.
 // keep: the number of newest checkpoints that stay; 0: all.
 // note: lines for the page, or "".
 struct RunOptions; // resume.h
@@ -55,29 +55,32 @@ void checkpoint_save(Comm *world, const struct RunOptions *options, const Model 
                      size_t step, double eval_loss, size_t keep, char note[CHECKPOINT_NOTE]);
 
 typedef struct Checkpoint Checkpoint;
-// Opens the checkpoint in the folder dir. NULL: dir has no checkpoint, or the checkpoint is torn,
-// foreign or of another version; `why` gives the reason. Not collective.
-// Reads only the index and the headers.
+// Opens the checkpoint in the folder dir, and reads only the index and the headers. Not collective.
+// Returns NULL if dir has no checkpoint, or if the checkpoint is torn, foreign or of another
+// version; `why` gives the reason.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
-// Reads all of file i. False: its bytes are not those that were written.
+// Reads all of file i. Returns false if the bytes are not those that were written.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
 // Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
 // newest_good: if that checkpoint is torn, takes the newest good one and writes a line to
 // note [room].
-// NULL on all ranks: `why` says what is wrong and names the newest good checkpoint.
+// Returns NULL on all ranks if there is no good checkpoint to take; `why` gives the reason and
+// names the newest good checkpoint.
 Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
                             char why[CHECKPOINT_WHY], char *note, size_t room);
 size_t checkpoint_step(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
 const CheckpointIndex *checkpoint_index(const Checkpoint *c);
-// Returns an option's value, given or by default; NULL: the checkpoint does not have it.
+// Returns an option's value, given or by default, or NULL if the checkpoint does not have the
+// option.
 const char *checkpoint_option(const Checkpoint *c, const char *name);
-// Fills this rank's part of m's weights, its masters if it has any, and, if o has moments, its own
-// part of these. o NULL: weights only. Moments that the checkpoint does not have stay as they are.
-// usage_error() if the checkpoint has another model.
+// Fills this rank's part of m's weights and masters, and, if o has moments, this rank's own part of
+// the moments. o NULL: fills only weights and masters. Moments that the checkpoint does not have
+// stay as they are. Calls usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
-// Returns the want->n numbers of the RankState of rank `rank`. free() them. NULL: the training had
-// none. usage_error() if they belong to another layout than want's.
+// Returns the want->n numbers of the RankState of rank `rank`, or NULL if the training had none.
+// The caller frees the numbers. Calls usage_error() if the numbers belong to another layout than
+// want's.
 real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want);
 #endif

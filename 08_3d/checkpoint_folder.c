@@ -1,5 +1,5 @@
-// checkpoint_folder.c: names, locks, new files and removal in the folder of --save, by POSIX
-// calls that follow no link.
+// checkpoint_folder.c names, locks, makes and removes files in the folder of --save, by POSIX calls
+// that follow no link.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -63,8 +63,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- what this program has written
 
-// Does the file have this text at this place? True also if the file ends within the text or before
-// it, because a killed run leaves only a part.
+// Does the file have this text at this place? Returns true also if the file ends within the text or
+// before the text, because a killed run leaves only a part.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);
@@ -79,7 +79,7 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// Is the file a checkpoint's, by its name, its kind and its first bytes?
+// Does the file belong to a checkpoint, by its name, its kind and its first bytes?
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
@@ -128,8 +128,8 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
     return false;
 }
 
-// A complete checkpoint is renamed to a part first, so that a run that is killed here leaves no
-// checkpoint without some of its files.
+// Renames a complete checkpoint to a part, then removes the part. A run that is killed while it
+// removes files then leaves no checkpoint without some of its files.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;
@@ -208,7 +208,8 @@ FILE *folder_create(const char *dir, const char *name, const char *file) {
     return new < 0 ? NULL : fdopen(new, "w");
 }
 
-// Some file systems cannot sync a folder (EINVAL), and need not.
+// Writes the names in a folder to the disk. Some file systems cannot sync a folder (EINVAL), and
+// need no sync.
 static bool sync_folder(const char *dir, const char *name) {
     DIR *d = open_folder(dir, name);
     bool good = d && (fsync(dirfd(d)) == 0 || errno == EINVAL);
@@ -231,8 +232,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// The step in the name of the folder, for any path that leads to it. False: the user has chosen the
-// name.
+// Reads the step from the name of the folder to which the path leads. Returns false if the user has
+// chosen the name.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

@@ -1,12 +1,12 @@
-// checkpoint_folder.h: the folder of --save. One run at a time writes in it. This program touches
-// only its own files there: it follows no link, and removes a folder only if each file in it is a
-// checkpoint's.
+// checkpoint_folder.h declares functions for the folder of --save. One run at a time writes in this
+// folder. The program touches only its own files there. It follows no link, and removes a folder
+// only if each file in the folder belongs to a checkpoint.
 //
 //     DIR/step-000400          a checkpoint, complete
 //     DIR/step-000400.part     a checkpoint while it is written; a killed run leaves it
 //     DIR/.unsplit-lock        locked (flock) by rank 0 of the saving run, until its process ends
 //
-// All other names belong to the user. Every function is for one rank alone; none waits for other
+// All other names belong to the user. One rank calls each function; no function waits for other
 // ranks.
 #ifndef CHECKPOINT_FOLDER_H
 #define CHECKPOINT_FOLDER_H
@@ -14,36 +14,38 @@
 #include "08_3d/checkpoint_index.h"
 
 enum { FOLDER_NAME = 32, FOLDER_WHY = 1024 };
-char *folder_path(const char *dir, const char *file); // "dir/file": free() it
+// Returns the path "dir/file". The caller frees the path.
+char *folder_path(const char *dir, const char *file);
 void folder_name(char name[FOLDER_NAME], size_t step, bool part);
-// Reads the step from a folder's name. False: folder_name() gives no such name.
+// Reads the step from a folder's name. Returns false if folder_name() gives no such name.
 bool folder_step(const char *name, size_t *step, bool *part);
-// The steps of the checkpoints in dir, complete by their names, the newest first; n 0: there is
-// none. free() it.
+// Returns the n steps of the checkpoints in dir whose names say that they are complete, the newest
+// first. The caller frees the list.
 size_t *folder_steps(const char *dir, size_t *n);
 
-// Makes dir where it is missing and locks it until this process ends. usage_error() where
-// another run has the lock or nothing can be written. False: the file system has no locks.
+// Makes dir if it is missing, and locks dir until this process ends. Calls usage_error() if another
+// run has the lock, or if nothing can be written. Returns false if the file system has no locks.
 bool folder_claim(const char *dir);
 
-// May this program remove dir/name? It must be a folder with files of a checkpoint only. False:
+// May this program remove dir/name? The folder must contain only files of a checkpoint. If not,
 // `why` names the other file.
 bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]);
-// Removes such a folder. False: the folder is not this program's, or cannot be removed; `why` gives
-// the reason.
+// Removes such a folder. Returns false if the folder is not this program's, or cannot be removed;
+// `why` gives the reason.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]);
 
-// Makes the new folder dir/name. False: it cannot be made, or something has that name; errno
-// says why.
+// Makes the new folder dir/name. Returns false if the folder cannot be made, or if something has
+// that name; errno gives the reason.
 bool folder_make(const char *dir, const char *name);
-// A new file dir/name/file, written from its beginning. NULL: something has that name, or it
-// cannot be made.
+// Opens the new file dir/name/file for writing. Returns NULL if something has that name, or if the
+// file cannot be made.
 FILE *folder_create(const char *dir, const char *name, const char *file);
-// Renames dir/from to dir/to, where nothing may have that name yet. The names in both folders
-// are on the disk before and after. False: errno says why.
+// Renames dir/from to dir/to. Nothing may have the name dir/to yet. The names in both folders are
+// on the disk before and after. If the function returns false, errno gives the reason.
 bool folder_publish(const char *dir, const char *from, const char *to);
 
-// The index of the checkpoint in `path`. A folder with the name of another step is not accepted.
-// False: `why` says what is wrong. Call checkpoint_index_free() in both cases.
+// Reads the index of the checkpoint in `path`. A folder with the name of another step is not
+// accepted. If the function returns false, `why` gives the reason. Call checkpoint_index_free() in
+// both cases.
 bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]);
 #endif

@@ -1,6 +1,6 @@
-// checkpoint_index.h: the index of a checkpoint, and the note at each tensor. The parsers must not
-// crash on any bytes, because another program may have written the file. tests/fuzz_checkpoint.c
-// gives them random bytes.
+// checkpoint_index.h declares functions that print and parse the index of a checkpoint and the note
+// of each tensor. The parsers must not crash on any bytes, because another program may have written
+// the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
@@ -13,16 +13,17 @@ enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // with the 0 at the end
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
-void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank); // rank-0003.safetensors
+// Writes the name of a rank's file, such as "rank-0003.safetensors".
+void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);
 
-// FNV-1a (Fowler, Noll, Vo) over bytes, and their number. A torn page or a flipped bit changes the
-// sum.
+// The FNV-1a sum (Fowler, Noll, Vo) of some bytes, and the number of bytes. A torn page or a
+// flipped bit changes the sum.
 typedef struct {
     uint64_t sum;
     size_t bytes;
 } FileSum;
 FileSum file_sum_of(const void *data, size_t bytes);
-// s begins as file_sum_of(NULL, 0).
+// Adds bytes to the sum s. The first s is file_sum_of(NULL, 0).
 void file_sum_add(FileSum *s, const void *data, size_t bytes);
 
 // A training from its first step to its last one, also if several program runs continue it.
@@ -44,13 +45,16 @@ typedef struct {
     size_t step, optimizer_step, n; // n files
     FileSum *sum;                   // [n]
 } CheckpointIndex;
-// Returns the text of an index. Its last member is the sum over all bytes before it. free() it.
+// Returns the text of an index. The last member is the sum over all bytes before it. The caller
+// frees the text.
 char *checkpoint_index_print(const struct cJSON *index);
-// Returns NULL, or the error as the end of a sentence. Free the index in both cases.
+// Parses the text of an index. Returns NULL, or the error as the end of a sentence. Free the index
+// in both cases.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
-// The run's value of an option that defines the training ("options"), or of another one ("layout").
-// NULL: the index does not have it.
+// These two functions return the run's value of an option, or NULL if the index does not have the
+// option. The first function is for options that define the training ("options"), the second
+// function for the other options ("layout").
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
@@ -63,6 +67,6 @@ typedef struct {
     Range my_rows, my_cols; // the rectangle; my_cols within each block
     const FileTensor *t[3]; // weights, m, v
 } CheckpointPiece;
-// Parses the note at a tensor of count elements. Leaves t as it was. Returns NULL, or the error.
+// Parses the note at a tensor of count elements. Does not change p->t. Returns NULL, or the error.
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count);
 #endif

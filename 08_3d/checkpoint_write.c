@@ -1,4 +1,4 @@
-// checkpoint_write.c: writes each rank's file and the index of a checkpoint, and removes old
+// checkpoint_write.c writes each rank's file and the index of a checkpoint, and removes old
 // checkpoints for --keep.
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -15,8 +15,8 @@
 
 // ---------------------------------------------------------------- what a rank writes
 
-// Returns the elements [lo, hi) of the unit that this rank writes for p. Copies write nothing
-// (copies are not in the norm; wte on the last stage), and of equal replicas only the first one
+// Returns the elements [lo, hi) of the unit that this rank writes for p. Copies are not written:
+// tensors that are not in the norm, and wte on the last stage. Of equal replicas only the first one
 // writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
@@ -70,8 +70,8 @@ typedef struct {
 //     2  the first and the last of its columns in each block
 //     1  the number of blocks
 //     2  the first element in that rectangle, and the number of elements
-// With grouped heads the first block, the queries, is several narrow blocks. Then a tenth number
-// says how many.
+// With grouped heads the first block, the queries, is several narrow blocks. A tenth number then
+// gives the number of narrow blocks.
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
@@ -100,7 +100,7 @@ typedef struct {
     FileSum sum;
 } Writing;
 static void put(Writing *w, const void *data, size_t bytes) {
-    // A write error is stored in the file; output_close() reports it.
+    // A write error is stored in the file; output_close() reports the error.
     fwrite(data, 1, bytes, w->o.f);
     file_sum_add(&w->sum, data, bytes);
 }
@@ -113,8 +113,8 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
-// Opens a file of the folder that is being written. Output's part is the file itself: nothing is
-// renamed.
+// Opens a file of the folder that is being written. Output's part is the file itself, because no
+// file is renamed.
 static Output create(const char *dir, const char *part, const char *file) {
     char *folder = folder_path(dir, part), *path = folder_path(folder, file);
     Output o = {
@@ -124,7 +124,8 @@ static Output create(const char *dir, const char *part, const char *file) {
     free(folder);
     return o;
 }
-// All bytes are on the disk before the folder gets its final name.
+// Writes all bytes of a file to the disk, then closes the file. The folder gets its final name
+// later.
 static void close_on_disk(Output *o) {
     if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));
@@ -166,7 +167,7 @@ static cJSON *sum_of(FileSum s) {
     return j;
 }
 
-// "format" comes first: CHECKPOINT_INDEX_BEGIN.
+// Returns the index. "format" comes first, because CHECKPOINT_INDEX_BEGIN expects this member.
 static cJSON *index_of(const RunOptions *options, const Optimizer *o, const RankState *state,
                        const SavedRun *saved, size_t step, const FileSum *files, size_t ranks) {
     cJSON *index = cJSON_CreateObject();
@@ -206,7 +207,7 @@ static void write_text(const char *dir, const char *part, char *text) {
 
 // ---------------------------------------------------------------- the folder
 
-// Removes the torn checkpoint of this name that --newest-good has passed over. A good one of
+// Removes the torn checkpoint of this name that --newest-good has skipped. A good checkpoint of
 // another run stays.
 static void make_room(const char *dir, const char *name, const SavedRun *saved) {
     char why[FOLDER_WHY] = "", *path = folder_path(dir, name);
@@ -220,7 +221,8 @@ static void make_room(const char *dir, const char *name, const SavedRun *saved) 
     free(path);
 }
 
-// The newest `keep` checkpoints of this run stay, and the one with the lowest held-out loss.
+// Removes old checkpoints of this run. The newest `keep` checkpoints stay, and the checkpoint with
+// the lowest held-out loss.
 static void keep_newest(const char *dir, const SavedRun *saved, size_t keep,
                         char note[CHECKPOINT_NOTE]) {
     size_t n, own = 0, *steps = folder_steps(dir, &n);

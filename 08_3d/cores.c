@@ -1,4 +1,4 @@
-// cores.c: the cores and GPUs that the ranks compute on, and the number of ranks that share them.
+// cores.c counts the cores and GPUs of the ranks, and the ranks that share them.
 #define _GNU_SOURCE // cpu_set_t
 #include <sched.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct {
 
 static size_t cores_of(const Place *p) { return (size_t)CPU_COUNT(&p->cores); }
 
-// Returns the places of all ranks on rank 0; free() them. The other ranks get NULL.
+// Returns the places of all ranks on rank 0, which frees the list. The other ranks get NULL.
 static Place *gather_places(void) {
     Place place;
     size_t *sizes = NULL;
@@ -29,7 +29,7 @@ static Place *gather_places(void) {
     return all;
 }
 
-// Returns true if two ranks share their GPU, or with gpu false their cores.
+// Do two ranks share their GPU, or, with gpu false, their cores?
 static bool share(const Place *a, const Place *b, bool gpu) {
     if (strcmp(a->host, b->host) != 0) return false;
     return gpu ? strcmp(a->gpu, b->gpu) == 0 : CPU_EQUAL(&a->cores, &b->cores);

@@ -1,4 +1,5 @@
-// cores.h: the cores and GPUs that the ranks compute on, and the number of ranks that share them.
+// cores.h declares functions that count the cores and GPUs of the ranks, and the ranks that share
+// them.
 #ifndef CORES_H
 #define CORES_H
 #include "common/comm/comm.h"
@@ -6,9 +7,9 @@
 // Returns the cores that a rank may use, divided by the number of ranks that share these cores. The
 // result is the minimum over all ranks. Collective.
 size_t cores_per_rank(void);
-// Returns the number of ranks that compute at the same time. With GPUs it is the number of GPUs.
-// For processes it is all ranks, or cores / threads per rank if that is fewer (3 cores and 2
-// threads: 1.5). For virtual ranks it is 1. Collective. The value is valid on rank 0; the other
-// ranks get 0.
+// Returns the number of ranks that compute at the same time. With GPUs this is the number of GPUs.
+// For processes this is the number of ranks, or cores / threads per rank if that is less (3 cores
+// and 2 threads: 1.5). For virtual ranks this is 1. Collective. The value is valid on rank 0; the
+// other ranks get 0.
 double ranks_at_once(void);
 #endif

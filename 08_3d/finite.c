@@ -1,4 +1,4 @@
-// finite.c: the rule for steps that are not finite, and the test of a rank's tensors.
+// finite.c holds the rule for steps that are not finite, and the test of a rank's tensors.
 #include "08_3d/finite.h"
 #include <math.h>
 
@@ -15,7 +15,7 @@ StepOutcome finite_step(FiniteRule *rule, StepResult r) {
     return STEP_LOST;
 }
 
-// A tensor's sum is finite where all its elements are.
+// Are all elements finite? The sum of a tensor is not finite if an element is not finite.
 bool finite_tensors(const Model *m, UnitTensor what) {
     double sum = 0;
     for (size_t i = 0; i < m->n_units; i++) {

@@ -1,6 +1,6 @@
-// finite.h: which steps a training skips because their loss or gradient norm is not finite, and
-// when it ends. A single NaN in a gradient reaches every weight within two steps, so such a step
-// changes nothing.
+// finite.h declares the rule by which a training skips steps whose loss or gradient norm is not
+// finite, and ends after too many. A single NaN in a gradient reaches every weight within two
+// steps, so such a step changes nothing.
 #ifndef FINITE_H
 #define FINITE_H
 #include "common/model/model.h"
@@ -10,11 +10,13 @@ typedef struct {
     size_t skipped;   // steps in a row until now
     bool lost;        // the training has ended
 } FiniteRule;
-// Decides between a step's gradients and its update. All ranks decide the same, because all have
-// the same bits of the loss and the norm: both are sums in rank order, or come from equal replicas.
-// STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped, too, but does not count
-// for skip_most, because a smaller loss scale repairs it. finite_step() does not know it.
+// The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped,
+// too, but does not count for skip_most, because a smaller loss scale repairs the next step.
+// finite_step() never returns this value.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_OVERFLOWED, STEP_LOST } StepOutcome;
+// Decides, between a step's gradients and its update, whether the step counts. All ranks decide the
+// same, because all have the same bits of the loss and the norm. Both are sums in rank order, or
+// come from equal replicas.
 StepOutcome finite_step(FiniteRule *rule, StepResult r);
 // Are the weights, or the final gradients, that this rank owns finite numbers?
 bool finite_tensors(const Model *m, UnitTensor what);

@@ -1,5 +1,5 @@
-// kept.c: the sizes of a stage's activations, and the choice of what its blocks recompute. The
-// choice is made by 07_recompute/budget_schedule.c.
+// kept.c computes the sizes of a stage's activations, and chooses what each block of the stage
+// recomputes. 07_recompute/budget_schedule.c makes the choice.
 #include "08_3d/kept.h"
 #include <stdlib.h>
 #include "03_tensor_parallel/context_parallel.h"
@@ -38,7 +38,7 @@ static KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const 
                            .head_reals = activations_head_reals(z, B) };
 }
 
-// Bytes of `all` elements, of which this many are reals in any storage.
+// Returns the bytes of `all` elements. `reals` of these elements are reals in any storage.
 static size_t bytes_of(const CutSizes *z, size_t all, size_t reals) {
     return reals * E + (all - reals) * element_size(z->storage);
 }
@@ -60,14 +60,15 @@ DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head) {
 
 // ---------------------------------------------------------------- a stage for the planner
 
-// Micro-batch k of this rank in one part of the model. All sizes are bytes. The caller frees
+// Returns the bytes of micro-batch k of this rank in one part of the model. The caller frees
 // .block.
 static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t part, size_t k) {
     const CutSizes z = kept_part_sizes(c, at, part);
     const size_t B = kept_sequences(c, at.dp, k);
     const KeptBytes kept = kept_bytes_of(c, at, &z, B);
     const DeferredBytes deferred = kept_deferred(&z, B, kept.head);
-    // Inputs of blocks and of the head. 0: the embedding alone, where rebalancing tries that.
+    // The number of inputs of blocks and of the head. 0: the part is only the embedding;
+    // rebalancing may try this cut.
     const size_t inputs = z.blocks + z.last;
     BudgetBlock *block = host_alloc((z.blocks + 1) * sizeof *block);
     for (size_t i = 0; i < z.blocks; i++)
@@ -91,7 +92,7 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
 }
 
 // Returns the context-parallel rank with the most positions. The chunks of ring attention are in
-// zigzag, so this need not be rank 0: of 7 positions on 2 ranks, rank 0 has 3.
+// zigzag order, so this need not be rank 0. For example, of 7 positions on 2 ranks, rank 0 has 3.
 static size_t rank_of_most_positions(const TrainerConfig *c) {
     const size_t n = mesh_cp(c->mesh);
     size_t rank = 0, most = 0;
@@ -104,9 +105,9 @@ static size_t rank_of_most_positions(const TrainerConfig *c) {
     return rank;
 }
 
-// The plan is made for one rank, and no rank of the stage has more heads, sequences or positions:
-// rank 0 of tp and dp, and the rank of cp with the most positions. The caller calls
-// stage_schedule_free().
+// Returns the schedule of a stage for the planner. The plan is made for one rank: rank 0 of tp and
+// dp, and the rank of cp with the most positions. No rank of the stage has more heads, sequences or
+// positions. The caller calls stage_schedule_free().
 static BudgetSchedule stage_schedule(const TrainerConfig *c, size_t stage, Schedule *list) {
     const size_t chunks = trainer_chunks(c), m = trainer_micro_batches(c);
     const Coordinates at = { .pp = stage, .cp = rank_of_most_positions(c) };

@@ -1,5 +1,6 @@
-// kept.h: the sizes of a stage's activations, and what each block recomputes so that the
-// activations fit into a budget. Nothing here looks at a model or at the ledger.
+// kept.h declares functions that compute the sizes of a stage's activations, and choose what each
+// block recomputes so that the activations fit into a budget. No function reads a model or the
+// ledger.
 #ifndef KEPT_H
 #define KEPT_H
 #include "03_tensor_parallel/kept.h"
@@ -7,19 +8,19 @@
 #include "common/model/costs.h"
 
 // Returns the sizes of part `part` of the model on the rank at these coordinates. A part is a
-// stage, or a chunk of one: chunk k of a stage is part k pp + stage.
+// stage, or a chunk of a stage. Chunk k of a stage is part k pp + stage.
 CutSizes kept_part_sizes(const TrainerConfig *c, Coordinates at, size_t part);
 // Returns the number of sequences in micro-batch k of a replica.
 size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 
-// Bytes that forward of B sequences keeps for backward in a part of the model with sizes z, if no
-// block recomputes: of each block, of the scores in it, of the head, and between layers. With
-// 16-bit storage only statistics, logits and the sums of the loss are reals.
+// The bytes that forward of B sequences keeps for backward in a part of the model with sizes z, if
+// no block recomputes: of each block, of the scores in a block, of the head, and between layers.
+// With 16-bit storage only statistics, logits and the sums of the loss are reals.
 typedef struct {
     size_t block, scores, head, between;
 } KeptBytes;
 KeptBytes kept_bytes_of(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B);
-// Bytes that the first half of a backward keeps for the second half (05.06).
+// The bytes that the first half of a backward keeps for the second half (05.06).
 typedef struct {
     size_t block, embedding;
     // The head adds head_added, and frees head_freed at its end: the gradient of the logits then
@@ -28,12 +29,12 @@ typedef struct {
 } DeferredBytes;
 DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);
 
-// Fills choice [blocks of the stage] with each block's recomputation: no rank of the stage then has
+// Fills choice [blocks of the stage] with each block's recomputation. Then no rank of the stage has
 // more activations than c->activation_budget, and recomputes as little as possible (07.04). All
-// ranks of the stage get the same choice. False: nothing fits; the least budget is kept_least()
-// bytes.
+// ranks of the stage get the same choice. Returns false if no choice fits; kept_least() is the
+// least budget in bytes.
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
 size_t kept_least(const TrainerConfig *c, size_t stage);
-// Returns the first stage that no choice fits; pp: there is none.
+// Returns the first stage for which no choice fits, or pp if all stages have a choice.
 size_t kept_stage_without_plan(const TrainerConfig *c);
 #endif

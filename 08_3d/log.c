@@ -1,4 +1,4 @@
-// log.c: writes the lines of a log, each as soon as it is known.
+// log.c writes the lines of a log, each line as soon as its values are known.
 #include "08_3d/log.h"
 #include <errno.h>
 #include <math.h>
@@ -10,14 +10,14 @@ static void require(const Log *log, bool good) {
     if (!good) fault("cannot write the log %s: %s", log->name, strerror(errno));
 }
 
-// JSON has no NaN and no infinity.
+// Writes a number, or null if the number is not finite, because JSON has no NaN and no infinity.
 static void number(const Log *log, const char *name, double value, const char *after) {
     if (isfinite(value)) require(log, fprintf(log->file, "\"%s\":%.9g%s", name, value, after) >= 0);
     else require(log, fprintf(log->file, "\"%s\":null%s", name, after) >= 0);
 }
 
-// A killed run may have left half a line. Nothing can be read of a pipe or a device, which has
-// no such line.
+// Does the file end in half a line? A killed run may have left one. A pipe or a device cannot be
+// read and has no such line.
 static bool ends_in_half_a_line(const char *name) {
     struct stat found;
     FILE *f = stat(name, &found) == 0 && S_ISREG(found.st_mode) ? fopen(name, "rb") : NULL;

@@ -1,5 +1,5 @@
-// mesh.h: the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context
-// parallelism, and the groups in which it communicates (01_mesh.c):
+// mesh.h declares the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context
+// parallelism, and the groups in which the rank communicates (01_mesh.c):
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
@@ -18,7 +18,7 @@ size_t mesh_rank(Degrees n, Coordinates c);
 
 // Completes the degrees that a user has chosen (0: not chosen) to a mesh of `world` ranks. The
 // defaults are cp 1, tp 2, then pp 2, if the number of ranks allows them; dp takes the remaining
-// ranks. usage_error() if the product cannot be the number of ranks.
+// ranks. Calls usage_error() if the product cannot be the number of ranks.
 Degrees mesh_degrees(size_t world, Degrees chosen);
 
 // A set of axes of the mesh, as bits.
@@ -39,11 +39,13 @@ typedef struct {
     Comm *model;
     Comm *tied; // first and last stage, which share the embedding; NULL elsewhere
 } Mesh;
-// Collective. usage_error() when the product of the degrees is not the number of ranks.
+// Makes the mesh of this world, with this rank's groups. Collective. Calls usage_error() if the
+// product of the degrees is not the number of ranks.
 Mesh mesh_new(Comm *world, Degrees n);
-// Returns the ranks that differ from this one along these axes only, in the order of the world. One
-// axis is a line through the mesh, two are a plane, all are the world, none is this rank alone. The
-// first call for these axes is collective over the world; mesh_free() frees the group.
+// Returns the group of ranks that differ from this one along these axes only, in the order of the
+// world. One axis gives a line through the mesh, two axes give a plane, all axes give the world, no
+// axis gives this rank alone. The first call for these axes is collective over the world;
+// mesh_free() frees the group.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

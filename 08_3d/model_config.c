@@ -1,4 +1,4 @@
-// model_config.c: writes, reads and finds config.json and the weights beside it.
+// model_config.c writes and reads config.json, and finds the weights beside it.
 #include "08_3d/model_config.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -14,7 +14,7 @@ static const char mark_key[] = "exported_by", mark[] = "unsplit";
 // A config.json of Hugging Face's GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
-// Returns the path of the config.json in the folder of a file. free() it.
+// Returns the path of the config.json in the folder of a file. The caller frees the path.
 static char *path_beside(const char *weights) {
     const char *slash = strrchr(weights, '/');
     int folder = slash ? (int)(slash + 1 - weights) : 0;
@@ -24,7 +24,8 @@ static char *path_beside(const char *weights) {
     return path;
 }
 
-// Returns NULL if there is no file of JSON. Free the result with cJSON_Delete().
+// Returns the content of a config.json, or NULL if the file does not exist or is not JSON. The
+// caller calls cJSON_Delete().
 static cJSON *read_config(const char *path) {
     size_t bytes;
     char why[INPUT_WHY];
@@ -35,7 +36,8 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// May --export write this file? Yes if there is none, or if it has the mark of --export.
+// May --export write this file? Returns true if the file does not exist, or has the mark of
+// --export.
 static bool may_write(const char *path) {
     struct stat found;
     if (lstat(path, &found) != 0) return true;
@@ -68,8 +70,8 @@ void model_config_require(const char *weights) {
 
 // ---------------------------------------------------------------- writing
 
-// The id for begin and end of a text. GPT-2's vocabulary has one entry for both. Of other
-// vocabularies nothing is known here.
+// Returns the entry for the begin and end of a text. GPT-2's vocabulary has one entry for both. For
+// other vocabularies the entry is not known.
 static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "50256" : "null"; }
 static const char *truth(bool value) { return value ? "true" : "false"; }
 
@@ -90,8 +92,9 @@ static void write_gpt2(FILE *f, const ModelConfig *c) {
             c->dropout, c->dropout);
 }
 
-// Hugging Face's Llama has dropout in attention only, so no dropout is written. Newer versions of
-// the library read rope_parameters, older versions rope_theta.
+// Writes the config.json of a Llama or Qwen2. Hugging Face's Llama has dropout in attention only,
+// so no dropout is written. Newer versions of the library read rope_parameters, older versions
+// rope_theta.
 static void write_llama(FILE *f, const ModelConfig *c) {
     const bool qwen2 = hub_family(c) == HUB_QWEN2;
     const double theta = c->rope_theta > 0 ? c->rope_theta : 10000,
@@ -143,7 +146,7 @@ static const cJSON *field(const Reading *r, const char *key) {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(r->json, key);
     return cJSON_IsNull(value) ? NULL : value;
 }
-// 0: there is none
+// Returns the size with this key, or 0 if the file has no such key.
 static size_t size_of(const Reading *r, const char *key) {
     const cJSON *value = field(r, key);
     if (!value) return 0;
@@ -169,7 +172,7 @@ static bool flag_of(const Reading *r, const char *key, bool fallback) {
             r->path, key);
     return value ? cJSON_IsTrue(value) : fallback;
 }
-// Refuses what this program would compute in another way.
+// Rejects a model with a flag that this program would compute in another way.
 static void require_flag(const Reading *r, const char *key, bool wanted) {
     REQUIRE(flag_of(r, key, wanted) == wanted,
             "--%s: %s: a model with %s %s is not supported: only %s is", r->option, r->path, key,
@@ -206,8 +209,8 @@ static void require_unscaled(const Reading *r, const cJSON *rotation) {
             "--%s: %s: rotary positions of the type %s are not supported: only unscaled ones are",
             r->option, r->path, type);
 }
-// Older versions of config.json have rope_theta and rope_scaling. Newer versions have an object
-// rope_parameters with both.
+// Reads the rotary positions. Older versions of config.json have rope_theta and rope_scaling. Newer
+// versions have an object rope_parameters with both.
 static void read_rotation(const Reading *r, ModelConfig *c) {
     const cJSON *newer = field(r, "rope_parameters"), *scaling = field(r, "rope_scaling");
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(newer, "rope_theta");

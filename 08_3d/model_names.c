@@ -1,4 +1,4 @@
-// model_names.c: the table of names in Hugging Face's files.
+// model_names.c holds the table of names in Hugging Face's files.
 #include "08_3d/model_names.h"
 #include <stdio.h>
 #include <string.h>

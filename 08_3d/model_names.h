@@ -1,6 +1,7 @@
-// model_names.h: the names and the layout of a model's tensors in Hugging Face's files. In GPT-2's
-// files a tensor has our name and our layout. In Llama's and Qwen2's files a matrix is transposed,
-// [out, in], and a tensor that is one matrix here is several there: q | k | v, gate | up.
+// model_names.h declares the names and the layout of a model's tensors in Hugging Face's files. In
+// GPT-2's files a tensor has our name and our layout. In Llama's and Qwen2's files a matrix is
+// transposed, [out, in]. One matrix of this program is several tensors in these files: q | k | v,
+// gate | up.
 #ifndef MODEL_NAMES_H
 #define MODEL_NAMES_H
 #include "common/model/model.h"
@@ -18,7 +19,8 @@ typedef struct {
     bool vector, transposed;
     size_t rows; // rows of the parameter
 } NamedPart;
-// Returns the number of parts of a whole parameter; 0: the family has no such tensor.
+// Fills the parts of a whole parameter, and returns the number of parts. Returns 0 if the family
+// has no such tensor.
 size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);
 // Returns the place in the part of this row and column of the parameter.
 size_t part_place(const NamedPart *part, size_t row, size_t column);

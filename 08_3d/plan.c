@@ -7,11 +7,11 @@
 // Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. Here
 // the sizes are those of published models, and the devices and links those of published clusters.
 //
-// plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
-// plan_time.c plays the schedule. plan_bound.c: bounds without playing. plan_search.c tries all
-// layouts.
+// plan_memory.c computes the memory of a stage, plan_stage.c its messages and products, and
+// plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the
+// step. plan_bound.c computes bounds without playing. plan_search.c tries all layouts.
 //
-// Left out: ranks of unequal speed; groups that slow each other down on a link.
+// The plan leaves out ranks of unequal speed, and groups that slow each other down on a link.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
 // and 7; Korthikanti et al. 2022, section 4.
@@ -22,8 +22,8 @@
 #include "common/base/output.h"
 #include "common/model/block.h"
 
-// The preset of this name, or a message that lists the names. first: the first element of an array
-// whose elements begin with their name.
+// Returns the preset of this name. If the name is unknown, ends the program with a list of the
+// names. first: the first element of an array whose elements begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
@@ -36,7 +36,7 @@ static const void *preset(const char *option, const char *name, const void *firs
     }
     usage_error("--%s %s: expected one of%s", option, name, names);
 }
-// The model of this name. A former name is refused with its new one.
+// Returns the model of this name. If the name is a former one, ends the program with the new name.
 static const PlanModel *model(const char *name) {
     for (const PlanOldName *old = plan_old_names; old->name; old++)
         REQUIRE(strcmp(old->name, name) != 0, "--model %s: choose --model %s, with its own block",
@@ -50,8 +50,8 @@ static size_t own(Run *run, const char *option, size_t preset_value) {
     return value;
 }
 
-// --family gives up what the preset has of its own family. --kv-heads, --ffn and --untied are
-// applied afterwards.
+// Applies --family, which replaces the preset's family, number of key and value heads, MLP width
+// and untied head. Then applies --kv-heads, --ffn and --untied.
 static void take_family(Run *run, ModelConfig *m) {
     if (option_given(run, "family")) {
         bool llama = !strcmp(option_text(run, "family"), "llama");
@@ -65,7 +65,7 @@ static void take_family(Run *run, ModelConfig *m) {
     if (option_flag(run, "untied")) m->untied = true;
 }
 
-// --overlap "dp,tp,pieces,pp", in any order, or "none". pieces belongs to tp.
+// Reads --overlap: "dp,tp,pieces,pp" in any order, or "none". pieces implies tp.
 static void overlap(PlanHow *h, const char *text) {
     enum { KINDS = 4 };
     static const char *const name[KINDS] = { "dp", "tp", "pieces", "pp" };
@@ -170,7 +170,7 @@ static PlanFixed fixed(Run *run) {
 }
 
 // Reads the layout of --explain, "16,8,8" or "8,8,8,2". Settings without an option get their
-// simplest value.
+// simplest value. Returns false without --explain.
 static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayout *l) {
     if (!option_given(run, "explain")) return false;
     Degrees n = { 0 };
@@ -193,8 +193,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// The layout's numbers in the JSON. A name without a unit is also the name of a cost of the
-// trainer. Its value has the trainer's unit: picoseconds for the step, bytes for memory.
+// Records the layout's numbers in the JSON. If a name has no unit, the trainer has a cost of the
+// same name, and the value has the trainer's unit: picoseconds for the step, bytes for memory.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -221,6 +221,7 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
+// Prints the page's answer, cost and advice, and records the prices and tokens.
 // list: the results of a search, r first; NULL: only r was asked for.
 // anchors: the errors to expect.
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list,

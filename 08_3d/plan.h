@@ -1,8 +1,9 @@
-// plan.h: the memory, traffic and time of a training step of a model on a cluster, in every layout,
-// from sizes alone (PTD-P section 3; ZeRO sections 5 and 7; Korthikanti section 4). The sizes are
-// those of the cost model (common/model/costs.h), and the order of work is that of the schedules of
-// chapter 05. The time of a product is a roofline, and the time of a message is alpha + bytes /
-// beta. The plan calls nothing of the simulated clock, so the trainer can be compared with it.
+// plan.h declares functions that compute the memory, traffic and time of a training step of a model
+// on a cluster, in every layout, from sizes alone (PTD-P section 3; ZeRO sections 5 and 7;
+// Korthikanti section 4). The sizes come from the cost model (common/model/costs.h). The order of
+// work comes from the schedules of chapter 05. The time of a product is a roofline, and the time of
+// a message is alpha + bytes / beta. The plan does not use the simulated clock, so the trainer can
+// be compared with the plan.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -11,8 +12,9 @@
 #include "common/model/costs.h"
 
 // ---- The task ----
-// The tower of a model that reads images, before its first block (plan_vision.c).
-// model: its blocks, on the patches of an image; layers 0: the model has no tower.
+// The vision tower of a model that reads images. The tower runs before the model's first block
+// (plan_vision.c).
+// model: the tower's blocks, on the patches of an image; layers 0: the model has no tower.
 // images: images per sequence.
 // patch: numbers of a patch.
 // merge: patches that become one position of the sequence.
@@ -59,7 +61,8 @@ typedef struct {
     // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
     // tp: the sums of a backward, beside the products of the same layer. pieces: all sums and
     // gathers over tp, in pieces.
-    // pp: a stage that has sent a message computes on; without pp it waits until it has arrived.
+    // pp: a stage that has sent a message continues to compute; without pp the stage waits until
+    // the message has arrived.
     struct {
         bool dp, tp, pieces, pp;
     } overlap;
@@ -78,8 +81,8 @@ typedef struct {
     PlanHow how;
 } PlanTask;
 
-// A former name of a model, and its present name. plan.c refuses the former name and prints the
-// present one.
+// A former name of a model, and the present name. plan.c refuses the former name and prints the
+// present name.
 typedef struct {
     const char *name, *now;
 } PlanOldName;
@@ -89,8 +92,10 @@ extern const PlanModel plan_models[];
 extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
-const PlanFormat *plan_format(const char *name); // one that exists
-PlanHow plan_how(const PlanCluster *c); // the defaults: as frameworks of the cluster's time
+// Returns the format of this name. The name must be in plan_formats.
+const PlanFormat *plan_format(const char *name);
+// Returns the cluster's defaults: the choices of frameworks of the cluster's time.
+PlanHow plan_how(const PlanCluster *c);
 
 typedef struct {
     Degrees n;          // dp x tp x pp x cp; cp 0 means 1
@@ -99,14 +104,18 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
-    // Parts of equal cost: the parts of embedding and head have fewer blocks. Otherwise the first
-    // parts have one block more where blocks do not divide, as in the trainer.
+    // Parts of equal cost: the parts with the embedding and the head have fewer blocks. Otherwise,
+    // if the parts do not divide the blocks, the first parts have one block more, as in the
+    // trainer.
     bool balanced;
 } PlanLayout;
+// Returns the number of blocks of a part of the model.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part);
-size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l); // per replica
-bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);       // is attention in blocks?
-// dp x cp: the number of ranks with the same parameters, over which ZeRO shards.
+// Returns the number of micro-batches per replica.
+size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);
+// Is attention in blocks?
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);
+// Returns dp x cp: the number of ranks with the same parameters. ZeRO shards over these ranks.
 size_t plan_replicas(const PlanLayout *l);
 
 // ---- A layout ----
@@ -159,8 +168,9 @@ typedef struct {
 } PlanResult;
 
 // ---- One stage (plan_stage.c) ----
-// A group of n ranks: how many of them are in each of its nodes (0: unequal numbers), and how many
-// network cards of a node its collectives use (clock.h). cards 0: the group is in one node.
+// A group of n ranks. in_node: the number of the group's ranks in each of its nodes (0: unequal
+// numbers). cards: the number of network cards of a node that the group's collectives use
+// (clock.h); 0: the group is in one node.
 typedef struct {
     size_t n, in_node, cards;
 } PlanGroup;
@@ -174,8 +184,9 @@ PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
 // Do the ranks first to last of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
-// Positions of a sequence on the rank of cp that has the most positions.
+// Returns the number of positions of a sequence on the rank of cp that has the most positions.
 size_t plan_positions(const PlanTask *t, const PlanLayout *l);
+// Returns chunk k of stage i in replica d.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k);
 // Returns all chunks of stage i together.
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i);
@@ -189,27 +200,27 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
-// Returns the time of a collective, and the bytes that a rank sends in it.
+// These two functions return the time of a collective, and the bytes that a rank sends in it.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 // Returns the stage with the positions of rank cp of its ring, in a forward or backward.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
                        bool forward);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
-// Returns the op without the ring.
+// Returns the forward or backward of plan_op() without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
-// One pass over dp of the stage's tables, whose elements have `size` bytes.
+// Returns the cost of one pass over dp of the stage's tables, whose elements have `size` bytes.
 PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// Returns the sum over dp, after the backwards.
+// Returns the cost of the sum over dp, after the backwards.
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// ZeRO's gather, after the update.
+// Returns the cost of ZeRO's gather, after the update.
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 
 // ---- Attention in blocks (plan_ring.c) ----
-// The attention of B sequences in one transformer block. Over cp it is zigzag ring attention
+// The attention of B sequences in one transformer block. Over cp this is zigzag ring attention
 // (03.08).
 // products: the time of the products alone, on the busiest rank.
 typedef struct {
@@ -217,76 +228,81 @@ typedef struct {
 } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// The forwards or backwards of a block, with B sequences, on a ring of unequal ranks. They can be
-// played any number of times.
+// The forward or backward of a block, with B sequences, on a ring of unequal ranks.
+// plan_ring_block() can play this op any number of times.
 typedef struct PlanRings PlanRings;
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B);
 void plan_rings_free(PlanRings *rings); // NULL is allowed
-// Plays one of them.
+// Plays one forward or backward of a block.
 // takes [cp]: the work of each rank besides attention.
 // at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
 void plan_ring_block(PlanRings *rings, const double *takes, double *at);
 // Returns the number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
-// Bytes in flight on the ring.
+// Returns the bytes in flight on the ring.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
+// Returns the positions of rank cp of the ring.
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
-// Returns the rank of cp that has most positions.
+// Returns the rank of cp that has the most positions.
 size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
 
 // ---- The vision tower (plan_vision.c) ----
-// It belongs to the layer of the embedding: plan_op(), plan_in_flight() and plan_unit() of this
-// layer contain it.
+// The tower belongs to the layer of the embedding. plan_op(), plan_in_flight() and plan_unit() of
+// this layer include the tower.
 bool plan_has_vision(const PlanTask *t);
-// Parameters of the model with its tower; of the tower.
+// Returns the number of parameters of the model with the tower.
 size_t plan_parameters(const PlanTask *t);
+// Returns the number of parameters of the tower.
 size_t plan_vision_parameters(const PlanTask *t);
-// Elements of layer i of a stage, and of all layers and tables of the stage.
+// Returns the number of elements of layer i of a stage.
 size_t plan_unit(const PlanTask *t, const CutSizes *z, size_t i);
+// Returns the number of elements of all layers and tables of a stage.
 size_t plan_elements(const PlanTask *t, const CutSizes *z);
-// FLOPs of the tower's forward for a sequence. blocks: of its blocks alone.
+// Returns the FLOPs of the tower's forward for a sequence. blocks: counts only the tower's blocks.
 double plan_vision_flops(const PlanTask *t, bool blocks);
 // Returns the number of blocks that cost as much as the tower, rounded.
 size_t plan_vision_blocks(const PlanTask *t);
 PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                       size_t B);
-// Returns the sums of its partial gradients, with sequence parallelism.
+// Returns the cost of summing the tower's partial gradients, with sequence parallelism.
 PlanOp plan_vision_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// Bytes that the tower keeps for B sequences.
+// Returns the bytes that the tower keeps for B sequences.
 double plan_vision_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                         bool working);
 
 // ---- Memory (plan_memory.c) ----
-// Bytes per parameter when ZeRO shards over n replicas: ZeRO, figure 1.
+// Returns the bytes per parameter if ZeRO shards over n replicas (ZeRO, figure 1).
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n);
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// Bytes that one chunk keeps for B sequences.
-// working: with the items of the layer that computes.
+// Returns the bytes that one chunk keeps for B sequences.
+// working: also counts the bytes of the layer that computes now.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working);
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores);
 
 // ---- The step (plan_time.c) ----
+// Returns the memory, traffic and time of a step in this layout.
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
 // ---- Bounds (plan_bound.c) ----
-// No layout takes a shorter step, or less memory on its fullest stage. The bounds cost a fraction
-// of plan_layout(). All micro-batches must have as many sequences.
+// Lower bounds of a layout: the time of its step, and the memory of its fullest stage. plan_bound()
+// takes a fraction of the time of plan_layout(). All micro-batches must have the same number of
+// sequences.
 typedef struct {
     double step, memory;
 } PlanBound;
 PlanBound plan_bound(const PlanTask *t, const PlanLayout *l);
 
 // ---- All layouts (plan_search.c) ----
-// False: `why` says in a sentence why this layout is impossible.
+// Is this layout possible? If not, `why` gets the reason as a sentence.
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
 // 0 or -1: the search varies this number. Any other value is fixed.
 typedef struct {
     size_t dp, tp, pp, cp, micro_batch, chunks;
     int zero, sequence, recompute;
 } PlanFixed;
-// The layouts that fit come first, the fastest of them first of all.
+// The results of a search. The layouts that fit come first, from the fastest to the slowest.
 typedef struct {
     PlanResult *result;
     size_t n, feasible; // all in the list; those that fit
@@ -294,18 +310,20 @@ typedef struct {
 } PlanList;
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
+// Searches all layouts of the task.
 // run: its page shows the progress; NULL: no progress is shown.
-// prune: plays only layouts that can be the fastest of their mesh by plan_bound(), or, where none
-// of a mesh fits, can need least memory. Of the fastest mesh it also plays the fastest layout with
-// twice the sequences per micro-batch. The page needs no other layouts. The files of all layouts
-// and of the Pareto front need them.
+// prune: the search plays only the layouts that plan_bound() allows to be the fastest of their
+// mesh. If no layout of a mesh fits, the search plays those that can need least memory. On the
+// fastest mesh the search also plays the fastest layout with twice the sequences per micro-batch.
+// The page needs no other layouts, but the files of all layouts and of the Pareto front do.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
-// The number that does not divide, if a search has found no layout (plan_divide.c).
+// Writes to `why` the number that does not divide, if a search has found no layout (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
+
 // ---- Why (plan_why.c) ----
-// The fastest layouts that differ from the fastest one overall in one degree, and the fastest one
-// with one other choice, which may not fit.
+// An alternative to the fastest layout. Either one degree differs, and the alternative is the
+// fastest layout with that degree. Or one other choice differs, and the alternative may not fit.
 // times: the step, divided by the step of the fastest layout.
 // cause: the part of the step with most of the additional time.
 enum { PLAN_ALTERNATIVES = 14 };
@@ -317,29 +335,32 @@ typedef struct {
 } PlanAlternative;
 size_t plan_alternatives(const PlanTask *t, const PlanList *list,
                          PlanAlternative found[PLAN_ALTERNATIVES]);
-// The step of the same layout on a slower cluster, divided by its step.
+// times: the step of the same layout on a slower cluster, divided by its step on this cluster.
 enum { PLAN_STRESSES = 3 };
 typedef struct {
     const char *name;
     double times;
 } PlanStress;
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
-// The layouts and changes that the page advises if no layout fits. least: the layout that needs
-// least memory.
+// Writes the layouts and changes that the page advises if no layout fits. least: the layout that
+// needs least memory.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
-// The choices of plan_alternatives() as one sentence, for the JSON.
+// Writes the choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
-// The largest category of memory of a layout that does not fit.
+// Writes the memory that a layout needs, and its largest category, for a layout that does not fit.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
-// The Pareto front: layouts that no other layout beats in both memory and time.
+// Puts the Pareto front in `on`: the layouts that no other layout beats in both memory and time.
+// `on` must have room for list->n layouts. The layout with the least memory is first. Returns the
+// number of layouts of the front.
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
-// The number of rows of plan_table() whose step is within `most` of the fastest (0.15: 15 %).
-// *spread: how much longer the last of them takes.
+// Returns the number of rows of plan_table() whose step is at most `most` longer than the fastest
+// step (0.15: 15 %).
+// *spread: how much longer the slowest of these rows takes, as a share of the fastest step.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 enum { PLAN_NAME = 100 };
-// "dp 2 x tp 2 x pp 2"
+// Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", to `text`, and returns `text`.
 const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);
 const char *plan_recompute_name(Recompute r);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);

@@ -1,5 +1,6 @@
-// plan_bound.c: lower bounds of a layout's step and memory, from sizes alone. A search plays only
-// the schedules of layouts that can still be the fastest by their bounds (plan_search.c).
+// plan_bound.c computes lower bounds of a layout's step and memory, from sizes alone. A search
+// plays only the schedules of layouts that can still be the fastest by their bounds
+// (plan_search.c).
 #include "08_3d/plan_player.h"
 #include <math.h>
 
@@ -36,9 +37,9 @@ static double chunk_time(const PlanTask *t, const PlanLayout *l,
     return part + 1 == parts ? time + layer[PLAN_HEAD] : time;
 }
 
-// When the last backward of stage 0 ends, at the earliest. Stage i has its first input after a
-// forward of each stage before it. Then it runs all its ops, one after the other. Its last backward
-// is followed by a backward of each of these stages.
+// Returns the earliest time at which the last backward of stage 0 can end. Stage i has its first
+// input after a forward of each earlier stage. Then stage i runs all its ops, one after the other.
+// After its last backward each earlier stage runs a backward.
 static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     size_t pp = l->n.pp, b = l->micro_batch;
     const double m = (double)plan_micro_batches(t, l);
@@ -49,7 +50,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     const LayerTimes first = layer_times(t, l, 0);
     double least = 0, others = 0; // others: the forwards and backwards of the stages before i
     for (size_t i = 0; i < pp; i++) {
-        // Where nodes cut groups, the stages at both ends stand for all.
+        // If nodes cut groups, only the stages at both ends are computed with their communication.
         const bool local = !alike && i > 0 && (i == 1 || i + 2 >= pp);
         const LayerTimes own = local ? layer_times(t, l, i) : first;
         double ops = 0;
@@ -73,9 +74,9 @@ static double least_end(const PlanTask *t, const PlanLayout *l) {
     return end + plan_reduction(t, l, &slice).dp;
 }
 
-// Stage i keeps most while the last forward before its first backward runs, or while this backward
-// runs. Its forwards take pp micro-batches through a chunk, then through the next chunk
-// (schedule_1f1b, schedule_interleaved).
+// Returns the least memory that stage i needs. Stage i keeps most while the last forward before its
+// first backward runs, or while this backward runs. Its forwards take pp micro-batches through a
+// chunk, then through the next chunk (schedule_1f1b, schedule_interleaved).
 static double stage_memory(const PlanTask *t, const PlanLayout *l, size_t i) {
     size_t pp = l->n.pp, v = l->chunks, all = plan_micro_batches(t, l) * v, round = pp * v;
     size_t forwards = v == 1 ? pp - i : 2 * (pp - 1 - i) + (v - 1) * pp + 1;

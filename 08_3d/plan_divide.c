@@ -1,4 +1,5 @@
-// plan_divide.c: says why no layout of a search has equal parts: the number that does not divide.
+// plan_divide.c says why no layout of a search has equal parts. The reason is a number that does
+// not divide.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
@@ -11,18 +12,19 @@ typedef struct {
 } Cut;
 enum { CUTS = 4 };
 
-// Returns the largest power of a prime that divides n.
+// Returns the largest power of `prime` that divides n.
 static size_t power_in(size_t prime, size_t n) {
     size_t power = 1;
     for (; n > 0 && n % prime == 0; n /= prime) power *= prime;
     return power;
 }
+// Returns the largest power of `prime` that is at most n.
 static size_t power_below(size_t prime, size_t n) {
     size_t power = 1;
     while (power * prime <= n) power *= prime;
     return power;
 }
-// Returns the part of that power that all free degrees together can take.
+// Returns the largest power of `prime` that all free degrees together can take.
 static size_t power_taken(const Cut *cut, size_t prime) {
     size_t taken = 1;
     for (size_t i = 0; i < CUTS; i++)
@@ -30,7 +32,7 @@ static size_t power_taken(const Cut *cut, size_t prime) {
             taken *= cut[i].any ? power_below(prime, cut[i].count) : power_in(prime, cut[i].count);
     return taken;
 }
-// Returns a prime of n whose power is more than the free degrees can take; 0: there is none.
+// Returns a prime whose power in n is more than the free degrees can take, or 0.
 static size_t missing_prime(const Cut *cut, size_t n) {
     for (size_t prime = 2; n > 1; prime++) {
         size_t power = power_in(prime, n);
@@ -40,7 +42,7 @@ static size_t missing_prime(const Cut *cut, size_t n) {
     return 0;
 }
 
-// --pp takes every factor of n that no other free degree divides by. Returns the least --pp.
+// Returns the least --pp. --pp must take every factor of n that no other free degree can take.
 static size_t least_stages(const Cut *cut, size_t n) {
     size_t stages = 1;
     for (size_t prime = 2; n > 1; prime++) {
@@ -54,7 +56,8 @@ static size_t least_stages(const Cut *cut, size_t n) {
     return stages;
 }
 
-// "7 GPUs need the factor 7 in 96 heads (--tp), 96 blocks (--pp), ...: none of them divides by it"
+// Writes the missing factor to `why`, such as "7 GPUs need the factor 7 in 96 heads (--tp), up to
+// 96 blocks (--pp), ...: none of them divides by 7".
 static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
                         size_t room) {
     size_t taken = power_taken(cut, prime);

@@ -1,5 +1,5 @@
-// plan_explain.c: derives one layout line by line, from sizes to memory and from products to the
-// step.
+// plan_explain.c derives the costs of one layout line by line, from sizes to memory and from
+// products to the step.
 #include <stdio.h>
 #include "08_3d/plan.h"
 #include "common/model/block.h"
@@ -7,8 +7,8 @@
 static const double G = 1e-9;             // GB of bytes
 static const double MS = 1e-9, S = 1e-12; // units of picoseconds
 
-// The elements of a block's matrices and vectors, with their formulas. Ckv: columns of all heads of
-// key or value. F: features between the matrices of the MLP.
+// Prints the elements of a block's matrices and vectors, with their formulas. Ckv: columns of all
+// key heads, or of all value heads. F: features between the matrices of the MLP.
 static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const ModelConfig *c = &t->model.model;
     if (config_is_gpt2(c)) {
@@ -97,8 +97,8 @@ static void explain_op(Run *run, const PlanOp *op, const char *name) {
         plan_op_time(op) * MS);
 }
 
-// The ring: a rank has 1/cp of the positions. Shows the bytes that it sends, and the times of the
-// ring and of its products.
+// Prints the bytes that a rank sends on the ring, and the times of the ring and of its products. A
+// rank has 1/cp of the positions.
 static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t cp = mesh_cp(l->n), b = l->micro_batch;
     if (cp == 1) return;

@@ -1,4 +1,4 @@
-// plan_memory.c: the bytes that a rank holds: its state under ZeRO, unit by unit, and the
+// plan_memory.c computes the bytes that a rank holds: its state under ZeRO, unit by unit, and the
 // activations that forward keeps for backward.
 #include "08_3d/plan.h"
 #include <math.h>
@@ -54,7 +54,8 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     return m;
 }
 
-// Bytes kept for B sequences in a block, without its input, which is counted between layers.
+// Returns the bytes that a block keeps for B sequences, without the block's input. kept_between()
+// counts the input.
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores) {
     KeptItem item[KEPT_ITEMS];
     const PlanFormat *f = &t->format;
@@ -68,8 +69,8 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
     }
     return bytes;
 }
-// The input of the last norm is counted between layers. Here are the norm's statistics and output,
-// the logits and the softmax's sum.
+// Returns the bytes that the head keeps: the last norm's statistics and output, the logits and the
+// softmax's sum. kept_between() counts the input of this norm.
 static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
     const PlanFormat *f = &t->format;
     if (!z->last) return 0;
@@ -77,8 +78,9 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
-// Bytes that a chunk keeps of one micro-batch until its backward. working: also the bytes of the
-// layer that computes now: the head's, or the bytes that recomputation restores.
+// Returns the bytes that a chunk keeps of one micro-batch until its backward. working: if
+// recomputation restores more bytes in one layer than the head keeps, counts these bytes instead of
+// the head's.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working) {
     double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element),

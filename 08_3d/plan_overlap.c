@@ -1,12 +1,12 @@
-// plan_overlap.c: plays an op layer by layer, on each rank of a ring of unequal ranks, and with the
-// communication over dp beside it (--overlap dp). The group's lane does one communication at a
-// time, in the order of the starts. A communication starts when the last rank of the ring is ready.
+// plan_overlap.c plays an op layer by layer, on each rank of a ring of unequal ranks. With
+// --overlap dp the communication over dp runs beside the layers. The lane of a dp group runs one
+// communication at a time, in the order of the starts. A communication starts when the last rank of
+// the ring is ready.
 //
-//   ZeRO 0    a bucket of the gradient is reduced when the last micro-batch's backward has
-//   completed
-//             it (01.04). Buckets are as large as a block.
-//   ZeRO 1    the same with a reduce-scatter per layer. The weights that the update has changed are
-//             gathered from the beginning of the step on; a layer's first forward waits for them
+//   ZeRO 0    A bucket of the gradient is reduced when the last micro-batch's backward has
+//             filled the bucket (01.04). A bucket is as large as a block.
+//   ZeRO 1    A reduce-scatter per layer replaces the buckets. The step begins with the gathers
+//             of the updated weights; a layer's first forward waits for the layer's weights
 //             (Megatron-LM's overlap-grad-reduce and overlap-param-gather).
 //   ZeRO 2    as ZeRO 1, but every backward reduces.
 //   ZeRO 3    every op gathers one layer ahead and reduces one layer behind (06.05; FSDP).
@@ -59,11 +59,12 @@ void plan_layers_free(PlanChunk *c) {
     free(c->pass);
 }
 
-// One pass of a layer's weights or gradient over dp.
+// Returns the time of one pass of a layer's weights or gradient over dp.
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
     return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
-// The slices of the chunk whose sizes or groups differ.
+// Sets c->slice and c->pass: the slices of the chunk whose sizes or groups differ, and the times of
+// their passes.
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
     const PlanFormat *f = &p->t->format;
     const CutSizes *z = &c->stage.z;
@@ -80,7 +81,8 @@ void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
         }
     }
 }
-// Starts a pass of layer i beside computation, in all slices. Returns its last end.
+// Starts a pass of layer i beside computation, in all slices. Returns the time at which the last
+// slice's pass ends.
 static double start_pass(PlanStageTime *s, const PlanChunk *c, size_t i, bool gradient, double at) {
     const PlanLayerKind kind = kind_of(&c->stage.z, i);
     double end = 0;
@@ -95,7 +97,7 @@ static double start_pass(PlanStageTime *s, const PlanChunk *c, size_t i, bool gr
 static double gather(PlanStageTime *s, const PlanChunk *c, size_t i, double at) {
     return start_pass(s, c, i, false, at);
 }
-// Returns the number of the chunk's first layer among those of the stage.
+// Returns the number of the chunk's first layer among the layers of the stage.
 static size_t first_layer(const PlanStageTime *s, size_t chunk) {
     size_t first = 0;
     for (size_t k = 0; k < chunk; k++) first += cut_layers(&s->chunk[k].stage.z);
@@ -143,12 +145,13 @@ static double last_of(const PlanPlayer *p, const double *at) {
 static void wait_until(const PlanPlayer *p, double *at, double time) {
     for (size_t r = 0; r < p->ring; r++) at[r] = fmax(at[r], time);
 }
-// One pass over dp with no computation beside it. All ranks wait for the last one.
+// Plays one pass over dp with no computation beside the pass. All ranks wait for the last one.
 static void pass_alone(const PlanPlayer *p, const PlanChunk *c, size_t i, size_t size, double *at) {
     wait_until(p, at, last_of(p, at) + pass_time(p, &c->stage, i, size));
 }
 
-// The backward of layer i is done on each rank at at[r]. layer: its times, by rank.
+// Plays the reduction of layer i's gradient, after the layer's backward. at[r]: on entry, the time
+// at which rank r has ended the backward. layer: the times of layer i, by rank.
 static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op, size_t i,
                    const PlanLayer *layer, double *at) {
     size_t zero = p->l->zero, gradient = p->t->format.gradient;
@@ -175,7 +178,8 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     }
 }
 
-// The computation of a layer, its sums over tp, and its ring. rings: those of a block, or NULL.
+// Plays the computation of a layer, its sums over tp, and its ring. rings: the rings of a block, or
+// NULL.
 static void run_layer(const PlanPlayer *p, PlanRings *rings, const PlanLayer *layer, double *at) {
     if (rings) {
         plan_ring_block(rings, layer->takes, at);
@@ -189,7 +193,7 @@ void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t s
     const CutSizes *z = &c->stage.z;
     const bool forward = op.what == FORWARD, whole = p->l->zero != 3, ahead = p->layered && !whole;
     const size_t n = cut_layers(z), weight = p->t->format.weight;
-    double gathered = 0; // when the weights of the layer have come
+    double gathered = 0; // the time at which the weights of the layer have arrived
     for (size_t k = 0; k < n; k++) {
         size_t i = forward ? k : n - 1 - k;
         const PlanLayerKind kind = kind_of(z, i);

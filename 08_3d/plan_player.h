@@ -1,11 +1,13 @@
-// plan_player.h: plays the schedule of one replica (plan_time.c). plan_step.c makes a step of it.
+// plan_player.h declares functions that play the schedule of one replica (plan_time.c). plan_step.c
+// adds the work after the last backward.
 #ifndef PLAN_PLAYER_H
 #define PLAN_PLAYER_H
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "08_3d/plan.h"
 
-// A layer in an op, without communication over dp. sums: of its partial gradients over tp.
+// The times of a layer in an op, without communication over dp. sums: of the layer's partial
+// gradients over tp.
 typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLayerKind;
 typedef struct {
     double *takes, *sums; // [rank of the ring]
@@ -17,8 +19,8 @@ typedef struct {
 // micro-batch].
 typedef struct {
     PlanStage stage;
-    // Only if `layered`: the stage's slices that differ, and for each of them the time of one pass
-    // over dp of a layer's weights and of its gradient.
+    // Only if `layered`: the stage's slices that differ, and for each slice the time of one pass
+    // over dp of a layer's weights and of a layer's gradient.
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];
@@ -27,8 +29,8 @@ typedef struct {
     PlanLayer layer[2][2][PLAN_LAYER_KINDS];
     PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
 } PlanChunk;
-// The communication of a slice over dp. free: the time from which its lane is free.
-// piece: its buckets in the order of their starts.
+// The communication of a slice over dp. free: the time from which the slice's lane is free.
+// piece: the slice's buckets in the order of their starts.
 typedef struct {
     double free;
     BucketPiece *piece;
@@ -45,10 +47,10 @@ typedef struct {
     bool near[2];       // is the previous, the next stage in this node?
     double held, peak;  // bytes in flight
     PlanOp sum;
-    // Unequal ranks of cp: the time by which each ended before the last rank; the same for each
-    // message.
+    // Unequal ranks of cp: the time by which each rank ended before the last rank, and the time by
+    // which each rank's message left before the last message.
     double *early, *sent_early[2];
-    double *at; // room for a time of each of these ranks
+    double *at; // [ranks of cp] room for one time per rank
     // Only if `layered` (plan_overlap.c): a lane per slice that differs, the end of the last
     // reduction, and the time from which each layer has the new weights.
     PlanLane *dp_lane;
@@ -78,6 +80,7 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);
 size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 
 // ---- Communication over dp beside computation (plan_overlap.c) ----
+// Does communication over dp run beside the layers?
 bool plan_is_layered(const PlanTask *t, const PlanLayout *l);
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B);
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c);

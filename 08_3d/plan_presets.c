@@ -1,9 +1,9 @@
-// plan_presets.c: models and clusters by name, with their sources.
+// plan_presets.c holds the models, clusters and number formats by name, with their sources.
 #include "08_3d/plan.h"
 #include <string.h>
 
-// Llama's block (model.h). kv 0: as many heads of key and value as of the query. The heads have
-// tables of their own. Steps of these models have no dropout.
+// A model of Llama's blocks (model.h). kv 0: as many key and value heads as query heads. The output
+// head does not share the embedding's table. These models train without dropout.
 #define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias) \
     { \
         .layers = L, .width = h, .heads = a, .context = T, .vocab = V, .norm = NORM_RMS, \
@@ -13,8 +13,8 @@
 #define GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
 // The vision tower of Qwen2-VL, the same for all its sizes: blocks of GPT-2's kind without wpe, on
-// images of 896 x 896 pixels in patches of 14 x 14. A patch has 3 colours in 2 frames. Of 4,096
-// positions of a sequence half are images. The image size and this half are assumed, because the
+// images of 896 x 896 pixels in patches of 14 x 14. A patch has 3 colours in 2 frames. Half of the
+// 4,096 positions of a sequence are images. The image size and this half are assumed, because the
 // paper gives neither.
 #define QWEN2_VL \
     { \
@@ -95,17 +95,18 @@ const PlanOldName plan_old_names[] = {
     { 0 },
 };
 
-// The bytes of a GPU besides the tensors of the plan: CUDA's context and the libraries' workspaces,
-// about 1 GB; NCCL's buffers, 4 MiB per channel and neighbour (NCCL_BUFFSIZE), about 1 GB for four
-// communicators; and a part that the allocator's blocks leave unused. The sum is assumed: no paper
-// of this list gives it. --margin replaces it.
+// The bytes of a GPU besides the tensors of the plan. CUDA's context and the libraries' workspaces
+// take about 1 GB. NCCL's buffers take 4 MiB per channel and neighbour (NCCL_BUFFSIZE), about 1 GB
+// for four communicators. The allocator's blocks leave a part unused. The sum is assumed, because
+// no paper of this list gives the sum. --margin replaces the sum.
 #define RESERVE .reserve = 4e9
 
-// efficiency (share of the peak that large products reach), bandwidth (share of the data sheet's)
-// and launch: least squares over every other row of the A100 in experiments/plan_anchors.c, on a
-// grid of steps of 0.02, 0.1 and 3 us. The H100 has too few rows for three constants, so it has the
-// A100's launch and its own efficiency and bandwidth. Power limits the H100 at full load. lesson:
-// the book's simulated device and links, at the scale of its small models.
+// Three constants are fitted: efficiency (the share of the peak that large products reach),
+// bandwidth (the share of the data sheet's) and launch. The fit is least squares over every other
+// row of the A100 in experiments/plan_anchors.c, on a grid of steps of 0.02, 0.1 and 3 us. The H100
+// has too few rows for three constants, so the H100 has the A100's launch and its own efficiency
+// and bandwidth. Power limits the H100 at full load. lesson: the book's simulated device and links,
+// at the scale of the book's small models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {
@@ -128,7 +129,8 @@ const PlanCluster plan_clusters[] = {
     { 0 },
 };
 
-// Activations: Korthikanti section 4.1, which leaves out the norms' statistics. Logits are in fp32.
+// The bytes of activations follow Korthikanti section 4.1, which leaves out the norms' statistics.
+// Logits are in fp32.
 #define KEPT_16 .element = 2, .mask = 1, .statistic = 0, .logit = 4
 const PlanFormat plan_formats[] = {
     // 18 bytes per parameter: gradients are added and reduced in fp32. With --zero 1, Megatron's
@@ -143,7 +145,8 @@ const PlanFormat plan_formats[] = {
     { 0 },
 };
 
-// The book's trainer sends messages between stages beside computation, and reduces in rings.
+// Returns the defaults of a cluster. The clusters lesson and core have those of the book's trainer,
+// which sends messages between stages beside computation, and reduces in rings.
 PlanHow plan_how(const PlanCluster *c) {
     bool real = strcmp(c->name, "lesson") != 0 && strcmp(c->name, "core") != 0;
     return (PlanHow){ .overlap = { .dp = real, .tp = real, .pp = true }, .trees = real };

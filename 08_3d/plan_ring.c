@@ -1,11 +1,13 @@
-// plan_ring.c: the time of ring attention as 03.08 runs it. Queries stay. Keys and values go round,
-// one step ahead of the products that use them. In backward their gradients follow one step behind.
+// plan_ring.c computes the time of ring attention as in 03.08. Queries stay on their rank. Keys and
+// values go round the ring, one step ahead of the products that use them. In backward the gradients
+// of keys and values follow one step behind.
 #include "08_3d/plan.h"
 #include <math.h>
 #include <stdlib.h>
 
-// Zigzag: rank cp has one chunk from the front and one from the back. Where 2 cp does not divide
-// the context, the remainder decides which rank has most positions and products.
+// Returns the positions of rank cp. In the zigzag order a rank has one chunk from the front and one
+// from the back. If twice the ring's ranks do not divide the context, the remainder decides which
+// rank has the most positions and products.
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp) {
     size_t T = t->model.model.context, n = mesh_cp(l->n);
     if (n == 1) return (Positions){ 1, { { 0, T } } };
@@ -25,7 +27,7 @@ size_t plan_positions(const PlanTask *t, const PlanLayout *l) {
     return count(&most);
 }
 
-// Returns the number of pairs (query, key): a query attends to its own key and all earlier keys.
+// Returns the number of pairs (query, key). A query attends to its own key and all earlier keys.
 static double pairs(const Positions *queries, const Positions *keys) {
     double sum = 0;
     for (size_t i = 0; i < queries->n; i++)
@@ -38,7 +40,8 @@ static double pairs(const Positions *queries, const Positions *keys) {
     return sum;
 }
 
-// If all ranks of the ring take the same time, one rank is played, as its own neighbour.
+// Returns the number of ranks to play. If all ranks of the ring take the same time, one rank is
+// played, as its own neighbour.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node, n = mesh_cp(l->n);
     bool links = node == 0 || node % (l->n.tp * n) == 0 || l->n.tp % node == 0;
@@ -54,12 +57,13 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
             near = plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
     return near;
 }
-// Bytes of keys and values of these positions, or of their gradients.
+// Returns the bytes of the keys and values of these positions. Their gradients have as many bytes.
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
     return (double)(B * count(p) * 2 * z->key_heads * z->D * t->format.element);
 }
-// In flight are two blocks of keys and values, and three of gradients: one leaves, one arrives, and
-// one is being computed. With two ranks one of these is missing.
+// Returns the bytes in flight: two blocks of keys and values, and three blocks of gradients. One
+// block of gradients leaves, one arrives, and one is being computed. A ring of two ranks has one
+// block less.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B) {
     size_t n = mesh_cp(l->n);
     Positions most = plan_positions_of(t, l, plan_most_positions(t, l));
@@ -80,9 +84,9 @@ typedef struct {
     double *takes;
     bool forward, equal;
 } Ring;
-// The state of one rank, in picoseconds. at: the end of its computation. lane: when its lane is
-// free. block, sum: the times at which the awaited block and the awaited sum of gradients arrive.
-// products: the time of all its products.
+// The state of one rank, in picoseconds. at: the end of the rank's computation. lane: the time from
+// which the rank's lane is free. block, sum: the times at which the awaited block and the awaited
+// sum of gradients arrive. products: the time of all products of the rank.
 typedef struct {
     double at, lane, block, sum, products;
     bool near; // is the next rank in the same node?
@@ -175,7 +179,7 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 static void after(double *at, const double *takes, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
-// again: the forward that backward repeats; without blocks if there is none.
+// again: the forward that backward repeats; again.block is NULL if backward repeats none.
 // first, before: the shares of the other work before that forward, and between it and the ring.
 // p [n]: only `near` is kept from pass to pass.
 struct PlanRings {
@@ -196,9 +200,10 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
     g.takes = takes;
     return g;
 }
-// A block is a part before attention, the ring, and a part after it. About a quarter of a block's
-// products, those of q, k and v, come before attention. With grouped heads this part is smaller (a
-// tenth for llama2-70b), but the plan uses a quarter for all models.
+// Returns new rings of a transformer block: a part before attention, the ring, and a part after
+// attention. About a quarter of a block's products, those of q, k and v, come before attention.
+// With grouped heads this part is smaller (a tenth for llama2-70b), but the plan uses a quarter for
+// all models.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;

@@ -1,4 +1,5 @@
-// plan_search.c: tries every layout of a task and finds the fastest that fits. plan_why.c says why.
+// plan_search.c tries every layout of a task and finds the fastest that fits. plan_why.c explains
+// the result.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,7 +103,7 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
     else return true;
     return false;
 }
-// Do parts of equal cost have other blocks than parts of equal blocks?
+// Do parts of equal cost have other numbers of blocks than parts of layout l?
 static bool differs(const PlanTask *t, PlanLayout l) {
     size_t last = l.n.pp * l.chunks - 1;
     PlanLayout equal = l;
@@ -110,8 +111,8 @@ static bool differs(const PlanTask *t, PlanLayout l) {
     return plan_part_blocks(t, &l, last) != plan_part_blocks(t, &equal, last) ||
            plan_part_blocks(t, &l, 0) != plan_part_blocks(t, &equal, 0);
 }
-// Tries v chunks per stage: in equal parts if the blocks divide, and in parts of equal cost if
-// these are other parts.
+// Tries v chunks per stage. If the number of parts divides the blocks, all parts have the same
+// number of blocks. Parts of equal cost are also tried if they have other numbers of blocks.
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
@@ -123,10 +124,10 @@ static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     l.balanced = true;
     try_memory(s, l);
 }
-// Tries a mesh only if parts are equal: heads of key and value over tp, positions over 2 cp chunks,
-// sequences over dp and micro-batches. Blocks need not divide. Without --cp, cp is 1 with plain
-// attention, because a ring keeps no scores and would win by that alone, and a chunk has at least
-// PLAN_LEAST_CHUNK positions.
+// Tries a mesh only if the parts are equal: key and value heads over tp, positions over 2 cp
+// chunks, sequences over dp and micro-batches. The parts of the blocks may be unequal. Without
+// --cp, cp is 1 with plain attention, because a ring keeps no scores and would win by that alone.
+// Without --cp, a chunk has at least PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;
@@ -140,8 +141,7 @@ static void try_mesh(Search *s, Degrees n) {
     }
 }
 
-// The order of the list: layouts that fit, by time; then layouts that do not fit, by memory; equal
-// layouts in the order of the search.
+// Compares two layouts by the order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     const size_t p[] = { x->n.tp,     x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks,
                          x->balanced, x->zero, x->sequence,   x->recompute };
@@ -151,6 +151,8 @@ static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     while (i + 1 < sizeof p / sizeof *p && p[i] == q[i]) i++;
     return (p[i] > q[i]) - (p[i] < q[i]);
 }
+// Compares two results by the order of the list. Layouts that fit come first, by time; then layouts
+// that do not fit, by memory. Equal layouts keep the order of the search.
 static int best_first(const void *a, const void *b) {
     const PlanResult *x = a, *y = b;
     if (x->fits != y->fits) return y->fits - x->fits;
@@ -163,8 +165,8 @@ static int best_first(const void *a, const void *b) {
     return p == q ? searched_first(&x->layout, &y->layout) : (p > q) - (p < q);
 }
 
-// The meshes of all GPUs, in the order of the search. Returns their number. n: room for all of
-// them, or NULL: they are only counted.
+// Writes the meshes of all GPUs to n, in the order of the search. Returns the number of meshes. n:
+// has room for all meshes; NULL: the function only counts.
 static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     const size_t heads = config_kv_heads(&t->model.model);
     const size_t most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;
@@ -182,9 +184,6 @@ static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     return count;
 }
 
-// Plays the candidates with the shortest bounds, until no other one can be as fast as the fastest
-// that fits. If none fits, plays those with the least memory, until no other one can need as
-// little.
 static int shortest_first(const void *a, const void *b) {
     const Candidate *x = a, *y = b;
     return (x->bound.step > y->bound.step) - (x->bound.step < y->bound.step);
@@ -197,7 +196,10 @@ static const PlanResult *play_candidate(Search *s, Candidate *c) {
     c->played = true;
     return play_layout(s, &c->layout);
 }
-// fastest: the shortest step of these layouts that is known.
+// Plays the candidates with the shortest bounds, until no other candidate can be as fast as the
+// fastest that fits. If none fits, plays the candidates with the least memory, until no other
+// candidate can need as little.
+// fastest: the shortest step of these layouts that is known; INFINITY: no step is known.
 static void play_candidates(Search *s, double fastest) {
     const double room = s->t->cluster.memory - s->t->cluster.reserve;
     const size_t n = s->candidates;
@@ -215,13 +217,14 @@ static void play_candidates(Search *s, double fastest) {
     for (size_t i = 0; i < n && ROUNDING * c[i].bound.memory <= least; i++)
         if (!c[i].played) least = fmin(least, plan_memory_sum(&play_candidate(s, &c[i])->fullest));
 }
-// Plays the fastest layout of the fastest mesh with twice the sequences per micro-batch, too. The
-// page compares the two.
+// Returns the result of layout l in the list, or NULL.
 static const PlanResult *listed(const PlanList *list, const PlanLayout *l) {
     for (size_t i = 0; i < list->n; i++)
         if (searched_first(&list->result[i].layout, l) == 0) return &list->result[i];
     return NULL;
 }
+// Plays the fastest mesh with twice the sequences per micro-batch, too. The page compares the
+// fastest layouts of both.
 static void play_twice_the_sequences(Search *s) {
     const PlanResult *best = NULL;
     for (size_t i = 0; i < s->list.n; i++)

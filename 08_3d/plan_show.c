@@ -1,4 +1,4 @@
-// plan_show.c: the table of the best layouts, the picture and the file of all layouts.
+// plan_show.c writes the table of the best layouts, and the picture and the file of all layouts.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,8 @@ static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Is layout i the first one of its mesh? The list is sorted, so it is then the fastest of its mesh.
+// Is layout i the first one of its mesh? The list is sorted, so the first layout is the fastest of
+// its mesh.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;
@@ -44,7 +45,7 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     }
     return within;
 }
-// Gigabytes in four columns.
+// Writes bytes as gigabytes, in at most four columns. Returns text.
 static const char *gigabytes(char text[24], double bytes) {
     const double G = 1e-9 * bytes;
     snprintf(text, 24, G < 999.5 ? "%.3g" : "%.0f", G);
@@ -73,7 +74,7 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         r->tp_bytes * G, gigabytes(cp, r->cp_bytes), gigabytes(pp, r->pp_bytes),
         gigabytes(dp, r->dp_bytes + r->tied_bytes), end);
 }
-// The fastest layouts with another degree or choice, and how much longer they take.
+// Prints the fastest layouts with another degree or choice, and how much longer their steps take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
@@ -93,7 +94,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     results(run, (const char *const[]){ "step / best", "more time for, or why not", NULL }, rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);
-    // This row is of the same mesh with twice the sequences per micro-batch.
+    // The row `last` has the same mesh and twice the sequences per micro-batch.
     if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
         m % last->n.pp)
         say(run,
@@ -102,14 +103,14 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
             last->micro_batch, m, last->n.pp);
 }
 
-// High published MFUs of each GPU, for comparison.
+// High published MFUs for each kind of cluster, for comparison.
 static const struct {
     const char *clusters; // the beginning of their names
     const char *mfu;
 } published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 %, 1T 56.3 % (Korthikanti)" },
                   { "dgx-h100", ": GPT-3 47 % (Megatron-LM's README)" } };
 
-// Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
+// Prints the step with slower resources, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     PlanStress found[PLAN_STRESSES];
     Result rows[PLAN_STRESSES + 1] = { { 0 } };
@@ -182,8 +183,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
 
 // ---------------------------------------------------------------- the file of all layouts
 
-// Times are in seconds, memory and traffic in bytes; each line names its units. A rank's step
-// is the sum of the fields computing, tp_time, dp_time, end_time and idle (PlanResult).
+// Writes a layout as a JSON object. Times are in seconds, memory and traffic in bytes; each line
+// names its units. The step is the sum of the fields computing, tp_time, cp_time, dp_time, end_time
+// and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n =
@@ -261,8 +263,8 @@ static void ticks(FILE *f, Axis a, bool x, double unit, const char *name) {
                         LEFT, at, WIDTH, LEFT - 6, at + 4, decade * i, name);
         }
 }
-// Draws points, coloured by tp. Of several points in one cell only one is drawn.
 static size_t colour(size_t tp) { return tp < 2 ? 0 : tp < 4 ? 1 : tp < 8 ? 2 : tp == 8 ? 3 : 4; }
+// Draws points, coloured by tp. If several points are in one cell, only the first is drawn.
 static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     enum { X = WIDTH / CELL + 2, Y = HEIGHT / CELL + 2 };
     bool *taken = host_alloc(X * Y * sizeof *taken);
@@ -283,7 +285,8 @@ static int by_memory(const void *a, const void *b) {
     // alike: in the order of the list
     return p == q ? (x > y) - (x < y) : (p > q) - (p < q);
 }
-// on: room for the front, the least memory first. Returns the number of its layouts.
+// Puts the front in `on`, the least memory first. `on` needs room for all layouts of the list.
+// Returns the number of layouts of the front.
 size_t plan_front(const PlanList *list, const PlanResult **on) {
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++) on[i] = &list->result[i];

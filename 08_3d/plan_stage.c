@@ -1,5 +1,5 @@
-// plan_stage.c: the time of one stage of a pipeline, in picoseconds, and the bytes that its ranks
-// send.
+// plan_stage.c computes the time of one stage of a pipeline, in picoseconds, and the bytes that the
+// stage's ranks send.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -20,8 +20,9 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 }
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-// The members of a node follow one another. Nodes in the middle repeat after `stride` nodes. So at
-// most `stride` of them are counted, and the last node.
+// Returns the group of n ranks: first, first + stride, ... The members in one node follow one
+// another in the group. Nodes in the middle repeat after `stride` nodes. So the loop counts only
+// the first node, at most `stride` nodes in the middle, and the last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -40,7 +41,8 @@ PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     g.cards = rails ? at_most(least, rails) : least;
     return g;
 }
-// Returns the group with fewer cards, of two groups that wait for each other.
+// Returns the slower of two groups that wait for each other: the group with fewer cards. A group
+// inside one node is faster than any group across nodes.
 static PlanGroup slower(PlanGroup a, PlanGroup b) {
     bool first = b.cards == 0 || (a.cards > 0 && a.cards <= b.cards);
     return first ? a : b;
@@ -48,10 +50,11 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 
 // ---------------------------------------------------------------- the parts of the model
 
-// With balanced parts, the head counts as the number of blocks with as many FLOPs, rounded; the
-// embedding counts as none. At most two parts have no block: those of embedding and head. Blocks
-// that remain to be taken away are taken from the first part, and then from the end: so 126 blocks
-// on 16 stages make 7, 14 times 8, and 7, as in Llama 3.
+// Returns the number of blocks of a part of equal cost. The head counts as `head` blocks, the
+// number of blocks with as many FLOPs; the embedding counts as no block. At most two parts have no
+// block: the parts of the embedding and of the head. If some parts must have one block less, the
+// first part is the first of them if `from_first`, and the others are at the end. For example, 126
+// blocks on 16 stages give 7, 14 times 8, and 7, as in Llama 3.
 static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, bool from_first) {
     if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
@@ -65,8 +68,9 @@ static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, 
         from_first && part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part <= at_end;
     return blocks - taken;
 }
-// A vision tower counts as blocks, too, and takes their place in the first part. The other parts
-// share the remaining blocks, and the last ones of them have fewer.
+// Returns the number of blocks of a part. A vision tower counts as blocks, too, and replaces as
+// many blocks in the first part. The other parts share the remaining blocks, and the last parts
+// have fewer.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     const ModelConfig *m = &t->model.model;
     size_t parts = l->n.pp * l->chunks, L = m->layers, tower = plan_vision_blocks(t);
@@ -79,7 +83,7 @@ size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     return part == 0 ? first : balanced_blocks(L - first, parts - 1, head, part - 1, false);
 }
 
-// Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
+// Returns chunk k of stage i: part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
 // micro-batch, so all replicas keep step, and the slowest group of all replicas decides.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
     size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
@@ -120,16 +124,17 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
         s.z.blocks += plan_part_blocks(t, l, k * l->n.pp + i);
     return s;
 }
-// Do all groups of one kind lie in the nodes in the same way?
+// Does one of two numbers divide the other?
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
+// Do all groups of one kind lie in the nodes in the same way?
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
     size_t ring = l->n.tp * mesh_cp(l->n);
     return node == 0 ||
            (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
-// Slice `slice` of stage s. It communicates over dp with the same slice of other replicas, and may
-// be smaller than the largest slice, and on another link.
+// Returns slice `slice` of stage s. A slice communicates over dp with the same slice of other
+// replicas. The slice may be smaller than the largest slice, and its group may be on another link.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
@@ -150,8 +155,9 @@ size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
 
 static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
-// The time of `count` products of [m, k] and [k, n] in one kernel: a roofline (Williams et al.
-// 2009) whose two parts add, because no kernel hides one part completely behind the other.
+// Returns the time of `count` products of [m, k] and [k, n] in one kernel. The model is a roofline
+// (Williams et al. 2009) whose two parts add, because no kernel hides one part completely behind
+// the other.
 // Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
 // Multiplication Background"). accumulates: [m, n] is the gradient of a weight, which is read and
 // written.
@@ -169,8 +175,8 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
                  (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-// Scores stay where they are computed: only queries, keys and the like pass through memory (Dao et
-// al. 2022).
+// Returns the time of the products with one block of scores. The scores stay on the chip, so only
+// queries, keys and the like pass through memory (Dao et al. 2022).
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D) {
     const PlanCluster *c = &t->cluster;
@@ -184,8 +190,9 @@ double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t
                  (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-// Messages one after the other, inside a node or over some cards. All bytes between nodes also pass
-// the link inside, so cards are together at most as fast.
+// Returns the time of messages one after the other, inside a node or over `cards` network cards.
+// All bytes between nodes also pass the link inside, so the cards together are at most as fast as
+// that link.
 static double link_time(const PlanTask *t, size_t cards, size_t messages, double bytes) {
     PlanLink inside = t->cluster.inside, link = cards ? t->cluster.between : inside;
     if (link.beta == 0) return 0;
@@ -196,8 +203,8 @@ static double link_time(const PlanTask *t, size_t cards, size_t messages, double
 double plan_message_time(const PlanTask *t, bool near, double bytes) {
     return link_time(t, !near, 1, bytes);
 }
-// Is the collective hierarchical? A pass then goes through a node's ranks, and 1/in_node of it
-// through the ranks with the same place in all nodes, each on its own card.
+// Is the collective hierarchical? A pass then runs inside the nodes. 1/in_node of the elements also
+// pass between the ranks with the same place in all nodes, each rank on its own card.
 static bool in_two_steps(const PlanTask *t, PlanGroup g) {
     return t->how.hierarchical && g.cards > 0 && g.in_node > 1;
 }
@@ -220,8 +227,8 @@ double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t cou
     return link_time(t, 0, passes * (g.in_node - 1), ring_bytes(passes, g.in_node, count, size)) +
            link_time(t, 1, passes * (nodes - 1), ring_bytes(passes, nodes, part, size));
 }
-// Norms, dropout, GELU, residual additions and the update take the time to read and write their
-// bytes.
+// Returns the time to read and write `bytes` in `kernels` kernels. Norms, dropout, GELU, residual
+// additions and the update take this time.
 static double through_memory(const PlanTask *t, double bytes, double kernels) {
     const PlanCluster *c = &t->cluster;
     return c->bandwidth > 0 ? picoseconds(bytes / c->bandwidth + kernels * c->launch) : 0;
@@ -248,7 +255,7 @@ static void add_dp(PlanOp *op, const PlanTask *t, const PlanStage *s, double tim
     op->dp += times * plan_group_time(t, s->dp, passes, count, size);
     op->dp_bytes += times * plan_group_bytes(t, s->dp, passes, count, size);
 }
-// One pass for each layer of the stage.
+// Adds one pass over dp for each layer of the stage.
 static void add_units(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++)
         add_dp(op, t, s, 1, ONE_PASS, plan_unit(t, &s->z, i), size);
@@ -271,8 +278,8 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
 
 // kernels of a block: norms, dropout, GELU, additions
 enum { OTHER_KERNELS = 10 };
-// bytes of a backward of GELU, softmax and the like over those of a forward: y, dy and dx pass
-// instead of x and y
+// the bytes of a backward of GELU, softmax and the like, divided by the bytes of the forward: the
+// backward moves y, dy and dx, the forward x and y
 static const double BACKWARD_REST = 1.5;
 
 // The bytes that the ops on whole features read and write. These ops are not cut over tp, so each
@@ -294,11 +301,11 @@ static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
                        .kept = row * (3 * e + 2 * dropout * mask) };
 }
 
-// Times of the products in a block: with the four matrices, and in all heads unless attention works
-// in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective
-// recomputation repeats it.
-// forwards, inputs, weights: the product of each matrix, and those for its dx and dW; communication
-// may run beside them. The matrices are q|k|v, projection, fc, out.
+// The times of the products in a block: with the four matrices, and in all heads unless attention
+// works in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because
+// selective recomputation repeats this product.
+// forwards, inputs, weights: the product of each matrix, and its products for dx and dW.
+// Communication may run beside these products. The matrices are q|k|v, projection, fc, out.
 typedef struct {
     double forward, backward, scores, forwards[4], inputs[4], weights[4];
 } Products;
@@ -321,14 +328,15 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     return p;
 }
 
-// The communication over tp that runs beside products.
+// Returns the time of the communication over tp that products hide. A product hides communication
+// for at most the product's own time.
 // tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
 // second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
-// Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication). pieces: the other gathers and
-// sums, too, run beside the product that needs or makes them, in tp pieces, of which the first or
-// last is not hidden (Transformer Engine's user buffers,
+// Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
+// pieces: the other gathers and sums, too, run in tp pieces beside the product that needs or makes
+// their tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
 // --tp-comm-overlap).
-// Each hides at most as long as its product lasts. rows: elements of one sum.
+// rows: elements of one sum.
 static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                           const Products *p, double head, size_t rows, bool forward) {
     const double tp = (double)s->z.t;
@@ -428,8 +436,8 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 
 // ---------------------------------------------------------------- once per step
 
-// With sequence parallelism a rank sees only its own rows, so the gradients of norms and biases are
-// partial sums.
+// Returns the cost of adding up partial gradients over tp. With sequence parallelism a rank has
+// only its own rows, so the gradients of norms and biases are partial sums.
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t elements[PARTIAL_SUMS];
     PlanOp op = { 0 };
@@ -457,7 +465,8 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }
-// The optimizer reads weight, gradient and state, and writes weight and state.
+// Returns the time of the update. The optimizer reads weight, gradient and state, and writes weight
+// and state.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     double elements = (double)plan_elements(t, &s->z) / (l->zero ? (double)plan_replicas(l) : 1);

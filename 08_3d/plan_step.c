@@ -1,5 +1,6 @@
-// plan_step.c: the whole step of a layout. It plays the replicas' schedules and adds the work after
-// the last backward. It returns the largest memory, traffic and time of any rank.
+// plan_step.c computes the whole step of a layout. plan_layout() plays the replicas' schedules,
+// adds the work after the last backward, and returns the largest memory, traffic and time of any
+// rank.
 #include "08_3d/plan_player.h"
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +14,9 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Replicas whose first ranks have the same place in a node have the same links. With the same
-// number of sequences they take the same time.
+// Takes an earlier replica the same time as replica d? If the first ranks of two replicas have the
+// same place in a node, the replicas have the same links. With the same number of sequences they
+// take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -46,7 +48,7 @@ static double sent_on(const PlanPlayer *p, size_t i) {
 }
 
 // Sets r->mfu: the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute
-// in the step. Sets r->hfu, which also counts recomputation.
+// in the step. Sets r->hfu, which also counts the FLOPs of recomputation.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;
@@ -61,10 +63,13 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     r->hfu = (model + again) / could;
 }
 
-// The work of stage i after its last backward. ready: the time when all its replicas have ended.
+// The work after the last backward. done: the time at which the slowest stage has ended its
+// reductions. gathers: the longest time of a stage's gather and update.
 typedef struct {
     double done, gathers;
 } Ending;
+// Adds stage i to the ending, and to the memory and traffic of r. ready: the time at which all
+// replicas of stage i have ended.
 static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, double ready) {
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);
@@ -102,8 +107,9 @@ static void shares(PlanResult *r, const PlanPlayer *p, double pipeline) {
     r->bubble = r->idle / pipeline;
 }
 
-// The ranks of tp and pp that hold one replica's parameters, which add up the norm. `model`: the
-// slowest such group so far. Its ranks of a stage are neighbours.
+// Returns the slower of two groups that add up the norm: `model`, the slowest group so far, and the
+// group of replica d and rank cp. Such a group has the ranks of tp and pp that hold one replica's
+// parameters. The ranks of a stage are neighbours.
 static PlanGroup slower_model(const PlanTask *t, const PlanLayout *l, size_t d, size_t cp,
                               PlanGroup model) {
     size_t node = t->cluster.node, rails = t->cluster.rails, n = l->n.tp * l->n.pp;
@@ -163,7 +169,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
             first = p;
             continue;
         }
-        // A bucket leaves when the slowest replica has it.
+        // A bucket's reduction starts when the slowest replica has filled the bucket.
         for (size_t i = 0; i < n.pp; i++)
             for (size_t k = 0; k < p.stage[i].dp_lanes; k++) {
                 PlanLane *lane = &first.stage[i].dp_lane[k];

@@ -1,31 +1,32 @@
-// plan_time.c: plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
-// counts the bytes in flight on the way.
+// plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
+// counts the bytes in flight.
 //
-// Why not judge/play? The player needs the steps of every rank, and 16,384 ranks are many. These
-// recurrences play one rank per stage of one replica, because all others take the same time, so a
-// search takes seconds. Three tests hold both predictors equal. tests/plan-time.t compares these
-// recurrences with the player on random layouts of up to 64 ranks: equal to the picosecond, and
-// within 2 % where only a part of many micro-batches is played. tests/plan.t compares the plan with
-// the trainer on the simulated clock, also with communication beside computation and where nodes
-// cut groups. tests/play-steps.t compares the player with the same clock.
+// Why not judge/play? That player needs the steps of every rank, which take too long for 16,384
+// ranks. The recurrences of this file play one rank per stage of one replica, because all others
+// take the same time. So a search takes seconds. Three tests compare the predictors.
+// tests/plan-time.t compares these recurrences with the player on random layouts of up to 64 ranks.
+// Both must be equal to the picosecond, and within 2 % if only a part of many micro-batches is
+// played. tests/plan.t compares the plan with the trainer on the simulated clock, also with
+// communication beside computation and where nodes cut groups. tests/play-steps.t compares the
+// player with the same clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
-// other micro-batches go on at the pace of the slowest stage. Pipelines of at most MOST_OPS ops are
-// played whole, because unequal stages need some time until they repeat. Each rank of a ring of
-// unequal ranks is played on its own if that takes at most MOST_STEPS steps, else only the slowest
-// rank of each op.
+// A full pipeline repeats itself, so the player plays only PLAYED times pp of many micro-batches.
+// The other micro-batches go on at the pace of the slowest stage. The player plays a pipeline of at
+// most MOST_OPS ops completely, because unequal stages need some time until they repeat. If a ring
+// has unequal ranks and needs at most MOST_STEPS steps, each rank is played. Otherwise only the
+// slowest rank of each op is played.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
     return part_size(p->sequences, p->m, k);
 }
 
-// Is the message cut over tp, and gathered by the receiver? With sequence parallelism a rank has
-// only its own rows.
+// Is a message between stages cut over tp, and gathered by the receiver? With sequence parallelism
+// a rank has only its own rows, so the message is not cut.
 static bool is_scattered(const PlanPlayer *p) {
     return p->t->how.scatter && !p->l->sequence && p->l->n.tp > 1;
 }
@@ -35,7 +36,7 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
     if (is_scattered(p)) return ceil_div(rows * width, p->l->n.tp) * e;
     return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * width * e;
 }
-// Returns the receiver's gather of a message, before its op.
+// Returns the cost of the receiver's gather of a message, before the receiver's op.
 static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) {
     size_t count = B * plan_positions(p->t, p->l) * p->t->model.model.width;
     size_t e = p->t->format.element;
@@ -54,6 +55,7 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     return near;
 }
 
+// Returns a new stage i.
 // like: another stage with the same chunks and ranks, whose times are copied; or NULL.
 static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTime *like) {
     size_t v = p->l->chunks, n = v * p->m;
@@ -127,7 +129,8 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     return end - begin;
 }
 
-// Plays the next op of stage i. False: there is none, or its message has not been sent.
+// Plays the next op of stage i. Returns false if the stage has no further op, or if the op's
+// message has not been sent.
 static bool play_op(PlanPlayer *p, size_t i) {
     PlanStageTime *s = &p->stage[i];
     if (s->done == s->list.n) return false;
@@ -148,7 +151,7 @@ static bool play_op(PlanPlayer *p, size_t i) {
     double alone = op_takes(p, s, c, op, there, senders), takes = alone + gather.tp;
     slot = op.chunk * p->m + op.micro_batch;
     // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the
-    // op takes `takes`. Add that to s->busy, and set s->now to the end of the op. If pipe_op_feeds
+    // op takes `takes`. Add `takes` to s->busy, and set s->now to the op's end. If pipe_op_feeds
     // says that another stage needs the result, send a message of B sequences (plan_message_bytes)
     // on s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the
     // op has ended and the lane is free, and takes plan_message_time on the link near[on]. Set
@@ -165,17 +168,17 @@ static bool play_op(PlanPlayer *p, size_t i) {
     if (!p->t->how.overlap.pp) s->now = fmax(s->now, s->arrives[what][slot]);
     plan_op_add(&s->sum, gather, 1);
     plan_op_add(&s->sum, c->op[what][small], 1);
-    // The additional time of unequal ranks of cp, or the time that layers hide; 0 where they are
-    // alike.
+    // The difference is the additional time of unequal ranks of cp, minus the time that layers
+    // hide. The difference is 0 for equal ranks without hidden communication.
     *(p->layered ? &s->sum.dp : &s->sum.cp) += alone - plan_op_time(&c->op[what][small]);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
     return true;
 }
 
-// An earlier stage with the same ops as stage i: both are inner stages with as many blocks, and
-// begin at the same place of a node. NULL: there is none, or each rank of a ring is played on its
-// own.
+// Returns an earlier stage with the same ops as stage i. Both are inner stages with the same
+// numbers of blocks, and begin at the same place of a node. Returns NULL if no earlier stage has
+// the same ops, or if each rank of a ring is played.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
@@ -219,9 +222,9 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Plays replica d from the first forward to the last backward. If there are many equal
-// micro-batches, the function plays the schedule twice: with `few` of them, and with pp fewer. The
-// difference is the time of pp further micro-batches.
+// Plays replica d from the first forward to the last backward. If the replica has many equal
+// micro-batches, the function plays the schedule twice: with `few` micro-batches, and with pp
+// fewer. The difference is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {

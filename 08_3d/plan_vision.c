@@ -1,12 +1,13 @@
-// plan_vision.c: the vision tower of a model that reads images, such as Qwen2-VL: its parameters,
-// time and memory. The tower runs before the first block of the language model, in the first stage:
+// plan_vision.c computes the parameters, time and memory of the vision tower of a model that reads
+// images, such as Qwen2-VL. The tower runs before the first block of the language model, in the
+// first stage:
 //
 //   patches of an image -> embedding -> blocks of GPT-2's kind, all patches of an image attend to
 //   each other -> merger: `merge` patches become one position, in an MLP of two matrices
 //
-// The tower belongs to the layer of the embedding. Over dp its gradient is summed in one piece,
-// after its backward. tp cuts its blocks and its merger; cp shares its images. Left out: images of
-// unequal sizes.
+// The tower belongs to the layer of the embedding. Over dp the tower's gradient is summed in one
+// piece, after the tower's backward. tp cuts the tower's blocks and merger; each rank of cp takes a
+// share of the images. The plan leaves out images of unequal sizes.
 #include "08_3d/plan.h"
 #include "common/model/block.h"
 
@@ -14,7 +15,7 @@ bool plan_has_vision(const PlanTask *t) {
     return t->model.vision.model.layers > 0 && t->model.vision.images > 0;
 }
 
-// Returns the sizes of the tower on a rank of the stage with these sizes.
+// Returns the sizes of the tower on a rank of the stage. stage: the sizes of this stage.
 static CutSizes tower(const PlanTask *t, const CutSizes *stage) {
     CutSizes z = cut_sizes(&t->model.vision.model, stage->t, stage->rank);
     z.first = z.last = false;
@@ -24,8 +25,8 @@ static CutSizes tower(const PlanTask *t, const CutSizes *stage) {
 static size_t columns_merged(const PlanTask *t) {
     return t->model.vision.merge * t->model.vision.model.width;
 }
-// The patch embedding and the norm before the merger are whole on every rank. tp cuts the merger's
-// matrices by the columns between them.
+// Returns the tower's elements on a rank. The patch embedding and the norm before the merger are
+// whole on every rank. tp cuts the merger's two matrices along the features between the matrices.
 static size_t elements(const PlanTask *t, size_t tp, size_t rank) {
     const PlanVision *v = &t->model.vision;
     CutSizes z = cut_sizes(&v->model, tp, rank);
@@ -63,7 +64,7 @@ size_t plan_vision_blocks(const PlanTask *t) {
     return (size_t)(plan_vision_flops(t, false) / work_block(&z, 1).flops + 0.5);
 }
 
-// Returns the images of B sequences that a rank of cp has.
+// Returns the number of images of B sequences on a rank of cp.
 static size_t images_of(const PlanTask *t, const PlanLayout *l, size_t B) {
     return ceil_div(B * t->model.vision.images, mesh_cp(l->n));
 }
@@ -72,7 +73,8 @@ static PlanStage tower_stage(const PlanTask *t, const PlanStage *s) {
     stage.z = tower(t, &s->z);
     return stage;
 }
-// Products of the patch embedding, whose input has no gradient, and of the merger.
+// Returns the time of the products of the patch embedding and of the merger. The input of the patch
+// embedding needs no gradient.
 static double ends(const PlanTask *t, const CutSizes *z, size_t images, bool forward) {
     const PlanVision *v = &t->model.vision;
     size_t rows = images * z->T, merged = ceil_div(rows, v->merge), in = columns_merged(t);
@@ -114,8 +116,8 @@ PlanOp plan_vision_sums(const PlanTask *t, const PlanLayout *l, const PlanStage 
     return plan_partial_sums(t, l, &stage);
 }
 
-// The merger keeps its input after the norm, and both sides of its GELU. The patch embedding keeps
-// the patches.
+// Returns the bytes that the tower keeps for B sequences. The merger keeps its input after the
+// norm, and its GELU's input and output. The patch embedding keeps the patches.
 double plan_vision_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                         bool working) {
     const PlanVision *v = &t->model.vision;

@@ -1,5 +1,5 @@
-// plan_why.c: why the fastest layout of a search is the fastest, what slows it down first, and what
-// to try if no layout fits.
+// plan_why.c says why a layout is the fastest of a search, which slower resource slows this layout
+// down most, and what to try if no layout fits.
 #include <math.h>
 #include <stdio.h>
 #include "08_3d/plan.h"
@@ -30,8 +30,7 @@ static const char *cause(const PlanResult *best, const PlanResult *other) {
     for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
     return name[most];
 }
-// The best layouts of the search with another degree, and then the best layout itself with one
-// other choice.
+// Adds the fastest layouts of the search with another degree. Returns the number of added layouts.
 static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
     const PlanResult *best = &list->result[0];
     const PlanLayout *l = &best->layout;
@@ -59,6 +58,8 @@ static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
     }
     return n;
 }
+// Adds layout l, the best layout with one other choice, if this layout is possible. Returns the
+// number of added layouts.
 static size_t add_choice(const PlanTask *t, const PlanResult *best, const PlanLayout *l,
                          PlanAlternative *found, const char *name) {
     char why[80];
@@ -150,8 +151,8 @@ size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found
     return PLAN_STRESSES;
 }
 
-// The layout that needs least memory, with more replicas, or with shorter sequences: the first that
-// fits. Searches try more recomputation, ZeRO and degrees themselves.
+// Advises more memory, and changes of the layout that needs least memory: the fewest replicas and
+// the longest sequences that fit. A search tries recomputation, ZeRO and degrees itself.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room) {
     char name[PLAN_NAME];
     double need = plan_memory_sum(&least->fullest) + t->cluster.reserve;

@@ -1,4 +1,4 @@
-// refused.c: rejects options that exclude each other before the training. Each message has the
+// refused.c rejects options that exclude each other, before the training. Each message gives the
 // reason and a choice that works.
 #include "08_3d/kept.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -40,8 +40,8 @@ static void require_tensor(const TrainerConfig *c) {
             c->mesh.tp, q, m->heads);
 }
 
-// A compressed gradient is no longer the sum over replicas. Options that need a part of the sum,
-// or need it early, are refused.
+// Rejects options that exclude --compress. A compressed gradient is no longer the sum over
+// replicas. So options that need a part of the sum, or need the sum early, are rejected.
 static void require_compression(const TrainerConfig *c) {
     if (c->reduction != REDUCE_COMPRESSED) return;
     REQUIRE(c->compression.method != TOP_K || c->compression.one_of > 0,
@@ -72,8 +72,8 @@ static void require_compression(const TrainerConfig *c) {
             c->mesh.tp);
 }
 
-// trainer_require() calls this rule after all other rules, because a plan needs sizes that can
-// work.
+// Rejects options that exclude --activation-budget. trainer_require() calls this rule after all
+// other rules, because a plan needs sizes that can work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,

@@ -1,5 +1,5 @@
-// resume.c: compares the options and the data of a run with those of its checkpoint, gives the
-// run its id, and looks through the folder of --save before the first step.
+// resume.c compares the options and the data of a run with those of its checkpoint, gives the run
+// its id, and checks the folder of --save before the first step.
 #include "08_3d/resume.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -11,19 +11,19 @@
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 
-// The weights have their shapes from these: no run may change them.
+// These options give the weights their shapes. No run may change these options.
 static const char *const model_options[] = { "layers", "width",          "heads",      "context",
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",
                                              NULL };
-// A run that resumes may change these with --override only, and the content of --data.
+// A run that resumes may change these options, and the content of --data, only with --override.
 static const char *const training_options[] = {
     "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
     "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
     "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
-// Any run may change these. The storage is one of them, because a checkpoint has masters. "ranks"
-// is not an option, but the page reports its change, too.
+// Any run may change these options. The storage may change because a checkpoint has masters.
+// "ranks" is not an option, but the page reports a change of the ranks, too.
 static const char *const layout_options[] = {
     "steps",
     "ranks",
@@ -74,8 +74,8 @@ static void take(RunOptions *o, const char *name, const char *text) {
     option->taken = true;
 }
 
-// Without --decay-steps the learning rate falls over the first run's --steps. Without --vocab
-// tokens are bytes.
+// Returns the value of an option that defines the training. Without --decay-steps the learning rate
+// falls over the first run's --steps. Without --vocab tokens are bytes.
 static const char *training_value(const RunOptions *o, const char *name) {
     const char *value = run_option(o, name);
     if (!value && strcmp(name, "decay-steps") == 0) return run_option(o, "steps");
@@ -99,7 +99,7 @@ void resume_record(const RunOptions *o, cJSON *index) {
     }
 }
 
-// "0.003" and "3e-3" are the same number.
+// Are two values the same? "0.003" and "3e-3" are the same number.
 static bool same(const char *a, const char *b) {
     if (!a || !b) return a == b;
     char *end_a, *end_b;
@@ -167,7 +167,8 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
                 "--override %s",
                 dir, *name, before ? before : "left out", asked ? asked : "left out", *name, *name);
     }
-    // Without --data-eval the last tenth of --data is held out. With it that tenth is learned, too.
+    // Without --data-eval the last tenth of --data is held out. With --data-eval the training also
+    // learns this tenth.
     REQUIRE(checkpoint_index_layout(checkpoint_index(c), "data-eval") ||
                 !run_option(o, "data-eval") || overridden(o, "data"),
             "--resume %s: it was trained on nine tenths of --data, because --data-eval was not "
@@ -216,8 +217,8 @@ typedef struct {
     size_t step;
     bool part;
 } Entry;
-// The names in dir that this program gives to checkpoints. usage_error() where one of them is
-// not this program's.
+// Returns the entries of dir whose names this program gives to checkpoints. Calls usage_error() if
+// such an entry is not this program's.
 static Entry *entries_of(const char *dir, size_t *n) {
     size_t step, room = 0;
     bool part;
@@ -243,9 +244,9 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// If this run begins after step `from`, may this checkpoint stay? Yes if it belongs to this run and
-// to an earlier step. A torn checkpoint may stay if this run starts after its step, or if
-// --newest-good has skipped it.
+// May this checkpoint stay if this run begins after step `from`? The checkpoint must belong to this
+// run, or be torn in a resumed run. Its step must be at most `from`, unless --newest-good may have
+// skipped the checkpoint.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
@@ -294,7 +295,7 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-// Returns the sum over the files that are learned, or over those of --data-eval.
+// Returns the sum over the learned files, or over the files of --data-eval.
 static FileSum data_sum(const Data *data, bool held_out) {
     FileSum sum = { 0 };
     if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);
@@ -302,7 +303,7 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Has the content of --data-eval changed? No if it is not known what it was.
+// Has the content of --data-eval changed? Returns false if the former content is not known.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);
@@ -339,8 +340,8 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// Returns the value of the option in the checkpointed run. A checkpoint without one of these
-// three options is older than the option.
+// Returns the value of the option in the checkpointed run. A checkpoint that lacks storage,
+// gradients or skip-nonfinite is older than this option.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

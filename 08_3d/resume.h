@@ -1,5 +1,6 @@
-// resume.h: resumes a run: takes its options from the checkpoint, compares them with the options
-// given, and checks that the folder of --save has no checkpoints of other runs.
+// resume.h declares functions that resume a run. They take the run's options from the checkpoint,
+// compare these options with the given ones, and check that the folder of --save has no checkpoints
+// of other runs.
 #ifndef RESUME_H
 #define RESUME_H
 #include "08_3d/checkpoint.h"
@@ -18,7 +19,8 @@ typedef struct RunOptions {
     RunOption *option;
     size_t n;
 } RunOptions;
-const char *run_option(const RunOptions *o, const char *name); // its value, or NULL
+// Returns the option's value, or NULL.
+const char *run_option(const RunOptions *o, const char *name);
 bool run_option_given(const RunOptions *o, const char *name);
 
 // Writes the options into the index of a checkpoint: "options" define the training, "layout"
@@ -26,19 +28,19 @@ bool run_option_given(const RunOptions *o, const char *name);
 void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
-// Takes from the checkpoint the options that define the training and were not given. NULL without
-// --resume.
+// Takes from the checkpoint the options that define the training and were not given. Returns NULL
+// without --resume.
 // note: lines for the page, or "".
-// usage_error() in three cases:
+// Calls usage_error() in three cases:
 //     --save belongs to another run
 //     the checkpoint cannot be read
 //     without --override, an option that defines the training has another value
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
-// Collective. The run's id (the checkpoint's id, or a new one) and the fingerprint of its data.
-// usage_error() if the content of --data has changed, or if the folder of --save has checkpoints
-// that this run may not replace.
+// Collective. Returns the run's id (the checkpoint's id, or a new one) and the fingerprint of its
+// data. Calls usage_error() if the content of --data has changed, or if the folder of --save has
+// checkpoints that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
 // Returns a line for the page: the resumed run, its step, and the options and the held-out text
-// that differ. free() it.
+// that differ. The caller frees the line.
 char *resume_line(const RunOptions *o, const Checkpoint *before, const SavedRun *run);
 #endif

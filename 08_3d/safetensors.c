@@ -1,4 +1,5 @@
-// safetensors.c: the header of an exported file, and the gathering of its tensors on rank 0.
+// safetensors.c writes the header of an exported file, gathers its tensors on rank 0, and writes
+// them.
 #include "08_3d/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +10,8 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// Other readers find a model's sizes in config.json. A file of GPT-2 has them in its header, too,
-// because the file may be used alone.
+// Writes the metadata of the header. Other readers find a model's sizes in config.json. A file of
+// GPT-2 has the sizes also in its header, because the file may be used alone.
 static size_t metadata(char *json, size_t room, const ModelConfig *c) {
     if (hub_family(c) != HUB_GPT2)
         return (size_t)snprintf(json, room, "{\"__metadata__\":{\"format\":\"pt\"}");
@@ -28,15 +29,16 @@ static size_t shape(char *json, size_t room, const NamedPart *part) {
                             part->transposed ? part->rows : columns);
 }
 
-// GPT2LMHeadModel looks for a table of the head's own beside "transformer.", and then for every
-// other tensor behind it. A file without such a table has the plain names of GPT-2.
+// Returns the prefix of a tensor's name. If a file has a table of the head's own, GPT2LMHeadModel
+// expects all other names to begin with "transformer.". A file without such a table has the plain
+// names of GPT-2.
 static const char *prefix(const ModelConfig *c, const char *name) {
     bool apart = hub_family(c) == HUB_GPT2 && c->untied;
     return apart && strcmp(name, "lm_head.weight") != 0 ? "transformer." : "";
 }
 
-// Describes the whole model's tensors in model order, also those that this rank does not hold. The
-// model is only described, never allocated.
+// Returns the header, which describes the whole model's tensors in model order, also the tensors
+// that this rank does not hold. `whole` is a described model without memory.
 static char *header(const Model *whole, FileType type, size_t *length) {
     size_t room = 256 + MOST_PARTS * 224 * config_tensors(&whole->config), n = 0, offset = 0;
     char *json = host_alloc(room);
@@ -79,8 +81,8 @@ typedef struct {
     size_t place;
     real value;
 } PlacedValue;
-// Returns the elements of this tensor that this rank writes, as in a checkpoint: of equal replicas
-// one rank sends them.
+// Returns the elements of this tensor that this rank sends. As in a checkpoint, only one of several
+// equal replicas sends its elements.
 static PlacedValue *own_elements(const Model *m, const char *name, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++)
@@ -123,7 +125,7 @@ static void write_part(const Param *p, const NamedPart *part, const real *values
     for (size_t row = 0; row < p->rows; row++)
         for (size_t column = part->columns.lo; column < part->columns.hi; column++)
             list[part_place(part, row, column)] = values[row * p->cols + column];
-    // Errors stay with the file: output_close() asks for them.
+    // A write error is stored in the file; output_close() reports the error.
     char *bytes = host_alloc(n * file_type_bytes(type));
     file_type_put(type, bytes, list, n);
     fwrite(bytes, file_type_bytes(type), n, o->f);
@@ -131,7 +133,7 @@ static void write_part(const Param *p, const NamedPart *part, const real *values
     free(list);
 }
 
-// Collective: appends this tensor to the file, which rank 0 has open.
+// Appends this tensor to the file, which rank 0 has open. Collective.
 static void write_tensor(const Model *m, const Param *p, FileType type, Output *o) {
     size_t n;
     if (p->cols == 0) return; // the family has no such tensor
@@ -143,7 +145,7 @@ static void write_tensor(const Model *m, const Param *p, FileType type, Output *
         NamedPart part[MOST_PARTS];
         size_t parts = model_parts(&m->config, p, part);
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
-        // A write error is stored in the file; output_close() reports it.
+        // A write error is stored in the file; output_close() reports the error.
         for (size_t k = 0; k < parts; k++) write_part(p, &part[k], whole.values, type, o);
     }
     free(whole.values);

@@ -1,21 +1,22 @@
-// safetensors.h: writes a model's weights as one safetensors file
-// (github.com/huggingface/safetensors, "Format"): an 8-byte little-endian header length, a JSON
-// header padded with spaces to a multiple of 8, then the tensors, row-major.
+// safetensors.h declares functions that write a model's weights as one safetensors file
+// (github.com/huggingface/safetensors, "Format"). The file has an 8-byte little-endian header
+// length, a JSON header padded with spaces to a multiple of 8, then the tensors, row-major.
 //
 // Names, shapes and layout are those of Hugging Face's (model_names.h), so GPT2LMHeadModel,
-// LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. A tied table stands in the
-// file once. The elements are F32, F64 or BF16. With 16-bit storage they are the masters, or their
-// rounded copy. The bytes do not depend on the layout that trained the model.
+// LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. The file has a tied table
+// once. The elements are F32, F64 or BF16. With 16-bit storage the elements are the masters, or the
+// masters' rounded copies. The bytes do not depend on the layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 #include "08_3d/tensor_file.h"
 #include "common/model/model.h"
 
-// usage_error() when FILE, or config.json beside it, cannot be written, or when no class of Hugging
-// Face's has such a model: rank 0 asks before the training, not after it.
+// Checks, before the training and on rank 0, that FILE and the config.json beside it can be
+// written. Calls usage_error() if they cannot be written, or if no class of Hugging Face's has such
+// a model.
 void safetensors_require(const ModelConfig *c, const char *file);
-// Collective: gathers the weights to rank 0, tensor by tensor. Rank 0 writes FILE.tmp and
-// renames it (a pipe or a device is written in place), and config.json beside it
-// (model_config.h). fault() when it cannot be written.
+// Gathers the weights to rank 0, tensor by tensor. Rank 0 writes FILE.tmp and renames it to FILE. A
+// pipe or a device is written in place. Rank 0 also writes the config.json beside FILE
+// (model_config.h). Collective. Calls fault() if a file cannot be written.
 void safetensors_export(const Model *m, const char *file, FileType type);
 #endif

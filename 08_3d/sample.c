@@ -8,8 +8,8 @@
 // and values of all earlier tokens. These never change, because no position sees a later one. So
 // each rank keeps them for its heads and blocks, and a step is a forward of one row.
 //
-// Left out: batches of many texts, which make writing efficient (Pope et al. 2022; Kwon et al.
-// 2023); data parallelism, which would be several runs.
+// The program leaves out batches of many texts, which make writing efficient (Pope et al. 2022;
+// Kwon et al. 2023), and data parallelism, which would be several runs.
 #include <math.h>
 #include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -23,8 +23,9 @@
 
 // -------------------------------------------------- attention of new positions to all earlier ones
 
-// S_QKV [T, A + 2K] has the T new positions only. Their keys, which are rotated already, and their
-// values join the cache, then their queries attend to the whole cache. K = A without grouped heads.
+// Runs attention with the cache. S_QKV [T, A + 2K] has only the T new positions. The new keys,
+// which are already rotated, and the new values join the cache. Then the new queries attend to the
+// whole cache. K = A without grouped heads.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), all = c->n + h->T;
@@ -60,8 +61,9 @@ static Batch batch_of(Arena *a, const int *tokens, size_t count, size_t first) {
     return (Batch){ .B = 1, .T = count, .tokens = device[0], .position = device[1] };
 }
 
-// One forward of `count` positions, from position `first` on, through all stages. A message is
-// [count, C]. all: logits of all rows; else of the last row only, which gives the next token.
+// Runs one forward of `count` positions, from position `first` on, through all stages. A message is
+// [count, C]. Returns the logits of all rows if `all`, else the logits of the last row, which give
+// the next token.
 static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, size_t first,
                       bool all) {
     Comm *pp = s->mesh.pp;
@@ -90,7 +92,7 @@ static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, siz
     return logits;
 }
 
-// Attention with the cache, or the block's own attention.
+// Gives each block attention with the cache, or the block's own attention.
 static void attach(Sampler *s, bool cached) {
     for (size_t i = 0, block = 0; i < s->m->n_layers; i++)
         if (s->m->layers[i].kind == &tensor_parallel_block)
@@ -115,10 +117,10 @@ void sampler_forget(Sampler *s) {
 
 // ------------------------------------------------------------ the choice: the same at every layout
 
-// The largest of logit / temperature + Gumbel number is an entry drawn with probability
-// softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is a function of (seed,
-// number of the token, entry). So the choice does not depend on which rank has which entries, and
-// no rank needs all of them.
+// An entry's score is logit / temperature + a Gumbel number. The entry with the largest score is
+// drawn with probability softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is
+// a function of (seed, number of the token, entry). So the choice does not depend on which rank has
+// which entries, and no rank needs all entries.
 enum { KEY_SAMPLE = 5 }; // keys 1 to 4 belong to common/model
 typedef struct {
     double logit, score;
@@ -128,7 +130,7 @@ double sampler_score(const Choice *c, double logit, size_t number, size_t entry)
     uint64_t key = random_key(random_key(random_key(c->seed, KEY_SAMPLE), number), entry);
     return c->temperature == 0 ? logit : logit / c->temperature - log(-log(random_unit(key)));
 }
-// Of equal candidates the smaller entry is better.
+// Is x better than y? If the scores are equal, the smaller entry is better.
 static bool better(const Candidate *x, const Candidate *y) {
     return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }
@@ -157,7 +159,8 @@ static void offer(Best *best, Candidate c) {
     }
     list[i] = c;
 }
-// With --top-k the k largest logits stay in the choice. Without it k is 1, and the best score wins.
+// Offers an entry to the best candidates. With --top-k the k largest logits stay in the choice.
+// Without --top-k, k is 1, and the best score wins.
 static void offer_logit(Best *best, const Choice *c, double logit, size_t number, size_t entry) {
     double score = c->top_k ? logit : sampler_score(c, logit, number, entry);
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
@@ -178,7 +181,7 @@ static size_t choose(Sampler *s, Tensor logits, size_t number) {
     tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
     for (size_t i = 0; i < logits.cols; i++) {
         size_t entry = s->head->vocab.lo + i;
-        // A NaN has no order. The checks report it.
+        // A NaN has no order. The checks report a NaN.
         double logit = isnan(row[i]) ? -HUGE_VAL : (double)row[i];
         offer_logit(&best, c, logit, number, entry);
     }
@@ -211,7 +214,8 @@ int sampler_choose(Sampler *s, Tensor logits, size_t number) {
     Tensor token = tensor_new(&buffers, 1, 1);
     real value = s->head ? (real)choose(s, logits, number) : 0;
     tensor_upload(token, &value);
-    // 1 element. The first stage needs it as input, and all stages need it to end together.
+    // The message is one token. The first stage needs the token as input, and all stages need the
+    // token to end together.
     comm_broadcast(pp, token, pp->size - 1);
     tensor_download(&value, token);
     arena_free(&buffers);
@@ -278,5 +282,5 @@ static const Option options[] = {
     { "logits", "FILE", NULL, "with --check: the logits of every position, a line each" },
     { 0 },
 };
-// experiments/sample_run.c: the loop and the checks
+// experiments/sample_run.c has the loop, experiments/sample_checks.c has the checks.
 EXPERIMENT(sample_run, options);

@@ -1,5 +1,5 @@
-// sampler.h: writes text with a model that is cut over tp x pp, one token after another, and keeps
-// a cache of keys and values.
+// sampler.h declares a sampler, which writes text with a model that is cut over tp x pp, one token
+// after another. The sampler keeps a cache of keys and values.
 #ifndef SAMPLER_H
 #define SAMPLER_H
 #include "08_3d/mesh.h"
@@ -32,10 +32,11 @@ typedef struct {
 // ---- All functions except the last one are collective. ----
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
-// Forward of `count` tokens behind those in the cache. On the last stage: logits [rows, V/tp] of
-// all these tokens, or of the last one. On other stages: an empty tensor.
+// Runs a forward of `count` tokens that follow the tokens in the cache. The last stage gets the
+// logits [rows, V/tp] of all these tokens, or of the last one. The other stages get an empty
+// tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
-// Forward from position 0, without the cache. Leaves the cache as it is.
+// Runs a forward from position 0, without the cache. The cache does not change.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);
 void sampler_forget(Sampler *s); // empties the caches
 // Chooses token `number` of the text by the last row of logits. All ranks return the same token.

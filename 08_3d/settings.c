@@ -1,5 +1,5 @@
-// settings.c: the names of the trainer's options in tables, a list of stages, and the learning
-// rate.
+// settings.c holds tables with the names that the trainer's options take, reads a list of stages,
+// and computes the learning rate.
 #include "08_3d/settings.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// settings.h: turns the texts of the trainer's options into values: schedules, tensor cuts, lists
-// of stages, learning rates.
+// settings.h declares functions that turn the texts of the trainer's options into values:
+// schedules, tensor cuts, lists of stages, learning rates.
 #ifndef SETTINGS_H
 #define SETTINGS_H
 #include "08_3d/trainer.h"
@@ -8,17 +8,19 @@
 ScheduleRule settings_schedule(const char *name);
 // May a stage of this schedule have several chunks?
 bool settings_interleaved(const char *name);
-TensorKind settings_tensor(const char *name);   // the value of --tensor 1d|2d|2.5d|3d
-Recompute settings_recompute(const char *name); // the value of --recompute none|selective|full
-// "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order.
-// free() it. usage_error() if text is not such a list.
+// Returns the value of --tensor 1d|2d|2.5d|3d.
+TensorKind settings_tensor(const char *name);
+// Returns the value of --recompute none|selective|full.
+Recompute settings_recompute(const char *name);
+// Turns a list such as "3,4,3" into {3, 4, 3}: the blocks of each of pp stages, or of each chunk,
+// in model order. The caller frees the list. Calls usage_error() if text is not such a list.
 // text NULL: the result is NULL.
 // layers: the number of blocks of the model.
 size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t layers);
 
-// A linear warm-up to the highest rate, then a cosine down to the lowest one, which stays from
-// step `decay` on.
-// lowest: a share of the highest rate.
+// The learning rate rises linearly to the highest rate, then falls along a cosine to the lowest
+// rate, and stays there from step `decay` on.
+// lowest: the lowest rate, as a share of the highest rate.
 typedef struct {
     double highest, lowest;
     size_t warmup, decay;

@@ -1,4 +1,4 @@
-// step_lines.c: decides when a step gets a line, and writes that line.
+// step_lines.c decides when a step gets a line, and writes that line.
 #include "08_3d/step_lines.h"
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
     return s;
 }
 
-// FLOP/s of one product of two n x n matrices; 0: there is no memory for it. Neither the clock nor
-// the ledger records it.
+// Returns the FLOP/s of one product of two n x n matrices, or 0 if memory is too small. Neither the
+// clock nor the ledger records this product.
 static double product_rate(int n) {
     const size_t bytes = (size_t)n * (size_t)n * sizeof(real);
     real *a = device_alloc(bytes);
@@ -43,8 +43,9 @@ static double product_rate(int n) {
     return rate;
 }
 
-// FLOP/s of this rank alone: the best of several products. A product that takes too little time is
-// made larger. Only called in a long run, so short runs lose no time.
+// Returns the FLOP/s of this rank alone: the best of several products. If a product takes too
+// little time, the next product is larger. Only a long run calls this function, so short runs lose
+// no time.
 static double measure_peak(void) {
     const double too_short = 1e-3; // seconds
     const int most = device_is_gpu() ? 4096 : 1024;

@@ -1,6 +1,6 @@
-// step_lines.h: the table of the steps: a line for the first and the last step, for each tenth
-// of them, and about every ten seconds. Speed, time left and MFU are real time under either
-// clock.
+// step_lines.h declares functions that write the table of the steps. The table has a line for the
+// first and the last step, for each tenth of the steps, and about every ten seconds. Speed, time
+// left and MFU are in real time under either clock.
 #ifndef STEP_LINES_H
 #define STEP_LINES_H
 #include "08_3d/trainer.h"
@@ -19,8 +19,9 @@ typedef struct {
     double counted, tokens, seconds;
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective
-// Call it after each step; `seconds` is the time of the step. True: `line` holds the line to print.
-// scale: the factor of the step's loss scale; 0: the line does not show it.
+// Counts a step, which took `seconds`. Call this function after each step. Returns true if `line`
+// holds a line to print.
+// scale: the factor of the step's loss scale; 0: the line shows no factor.
 bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, double scale, size_t tokens,
                     double seconds, char line[STEP_LINE]);
 #endif

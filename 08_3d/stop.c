@@ -1,8 +1,8 @@
-// stop.c: asks all ranks whether one of them has to stop.
+// stop.c asks all ranks whether a rank has to stop.
 #include "08_3d/stop.h"
 
-// Ranks notice a signal at different steps, and their clocks differ. One rank is enough to stop
-// all.
+// Must the run end now? Ranks notice a signal at different steps, and their clocks differ. If one
+// rank must stop, all ranks stop.
 bool stop_due(double left, double step) {
     // The next step may take as long as this one.
     return side_any(stop_asked() >= 0 || step > left);

@@ -1,4 +1,4 @@
-// tensor_file.c: parses the header of a safetensors file and finds its tensors.
+// tensor_file.c parses the header of a safetensors file and finds its tensors.
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include "common/base/util.h"
 #include "common/tensor/storage.h"
 
-// A whole number from 0 to 2^53, which JSON's doubles hold exactly.
+// Reads a whole number from 0 to 2^53, which JSON's doubles hold exactly. Returns false for any
+// other value.
 static bool whole(const cJSON *j, size_t *value) {
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0))
         return false;
@@ -22,9 +23,9 @@ static bool whole(const cJSON *j, size_t *value) {
     return (double)*value == j->valuedouble;
 }
 
-// GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias",
-// "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary positions,
-// "model.layers.0.self_attn.rotary_emb.inv_freq". No program needs them.
+// Is a tensor with this name ignored? GPT-2's files may have causal masks of any type:
+// "h.0.attn.bias", "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary
+// positions, "model.layers.0.self_attn.rotary_emb.inv_freq". No program needs these tensors.
 bool tensor_file_leaves_out(const char *name) {
     const char *attention = strstr(name, ".attn."), *angles = strstr(name, ".rotary_emb.");
     if (angles) return strcmp(angles, ".rotary_emb.inv_freq") == 0;
@@ -53,7 +54,7 @@ void file_type_put(FileType type, void *out, const real *values, size_t n) {
         }
 }
 
-// Returns NULL, or the text of an error in the tensor.
+// Reads the description of a tensor. Returns NULL, or the text of an error in the tensor.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,
                              size_t bytes) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");
@@ -156,7 +157,7 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(notes, key));
 }
 
-// Returns the upper half of a float.
+// Returns the value of a bfloat, whose bits are the upper half of a float.
 static double value_of_bfloat(uint16_t bits) {
     uint32_t word = (uint32_t)bits << 16;
     float value;

@@ -1,8 +1,8 @@
-// tensor_file.h: reads and writes safetensors files (github.com/huggingface/safetensors, "Format").
-// Such a file has 8 bytes with the length of the header, little-endian; the header, a JSON object
-// that maps a name to dtype, shape and offsets; and the tensors, row-major. Files are mapped for
-// reading, so only the pages that are used come into memory. Causal masks and angles of rotary
-// positions in older files are ignored.
+// tensor_file.h declares functions that read and write safetensors files
+// (github.com/huggingface/safetensors, "Format"). Such a file begins with 8 bytes, the length of
+// the header, little-endian. Then follow the header, a JSON object that maps a name to dtype, shape
+// and offsets, and the tensors, row-major. Files are mapped for reading, so only the used pages
+// come into memory. Causal masks and angles of rotary positions in older files are ignored.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>
@@ -29,25 +29,25 @@ typedef struct {
     struct cJSON *header; // holds the names
 } TensorFile;
 enum { TENSOR_FILE_WHY = 512 };
-// False: the file is torn, or is not a safetensors file of these types. `why` names the file
-// and the reason.
+// Opens a file. Returns false if the file is torn, or is not a safetensors file of these types.
+// `why` names the file and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
 // Opens a file's bytes in memory, which the caller keeps and frees. name: for the messages.
 bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,
                        char why[TENSOR_FILE_WHY]);
 void tensor_file_close(TensorFile *f);
-// NULL where there is none
+// Returns the tensor with this name, or NULL.
 const FileTensor *tensor_file_find(const TensorFile *f, const char *name);
 // Is a tensor with this name ignored?
 bool tensor_file_leaves_out(const char *name);
-// Returns the value of "__metadata__" with this key; NULL where there is none.
+// Returns the value of "__metadata__" with this key, or NULL.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
-// Returns the value of "__metadata__" with this key, for values that enter a computation.
-// usage_error() if it is not finite. from: the file's name for the message.
+// Returns element i of the tensor, for elements that enter a computation. Calls usage_error() if
+// the element is not finite. from: the file's name for the message.
 real tensor_file_finite(const FileTensor *t, size_t i, const char *from);
-// The beginning of a file: the length of the header, and json [n], padded with spaces so that the
-// tensors begin at a multiple of 8. free() it.
+// Returns the beginning of a file: the length of the header, and json [n], padded with spaces so
+// that the tensors begin at a multiple of 8. The caller frees this text.
 // *bytes: the number of bytes of this beginning.
 char *tensor_file_header(const char *json, size_t n, size_t *bytes);
 #endif

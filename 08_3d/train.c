@@ -5,9 +5,9 @@
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8
 // --batch 8 --reduce ordered
 //
-// Trains GPT-2's or Llama's architecture on text with data x tensor x pipeline parallelism.
-// trainer.c has the step, train_settings.c reads the options. This file has the loop. With --check
-// rank 0 trains the unsplit model beside the split one.
+// Trains a model of GPT-2's or Llama's architecture on text, with data x tensor x pipeline
+// parallelism. trainer.c has the step, train_settings.c reads the options. This file has the loop.
+// With --check rank 0 trains the unsplit model beside the split one.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,11 +56,12 @@ static void curve_free(LossCurve c) {
     free(c.norm);
 }
 
-// Windows of the held-out text that are evaluated: during the training, and at its end.
+// The most windows of the held-out text that are evaluated: SOME_WINDOWS during the training,
+// MOST_WINDOWS at its end.
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Shows lines that checkpoint.h and resume.h have written. say() adds the last newline itself.
+// Prints lines that checkpoint.h and resume.h have written. say() adds the last newline itself.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;
@@ -68,13 +69,15 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// Is a checkpoint written after `done` steps? Every --save-every steps, and after the last one.
+// Is a checkpoint written after `done` steps? The program writes one every --save-every steps, and
+// after the last step.
 static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// Writes a checkpoint if one is due. Call it after each step; `seconds` is the step's time. True:
-// the training ends here, because it was told to stop, or because its weights are not finite.
+// Writes a checkpoint if one is due. Call this function after each step; `seconds` is the step's
+// time. Returns true if the training ends now, because of a signal, of --exit-after, or of weights
+// that are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -103,8 +106,8 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
     return stop;
 }
 
-// Moves blocks between stages after every --rebalance steps, if the measured times ask for another
-// cut. Call it between two steps.
+// Moves blocks between stages after every --rebalance steps, if another cut is better for the
+// measured times. Call this function between two steps.
 static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
@@ -117,8 +120,9 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Is the held-out loss measured after `done` steps? Every --eval-every steps. With --keep also
-// before each checkpoint, because the best checkpoint by this loss is kept.
+// Is the held-out loss measured after `done` steps? The program measures the loss every
+// --eval-every steps. With --keep it also measures the loss before each checkpoint, because the
+// checkpoint with the best loss is kept.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);
@@ -212,7 +216,7 @@ static void train_export(Run *run, const Trainer *t) {
                                                    : FILE_F32);
 }
 
-// Says where the result is kept.
+// Prints the places of the saved results.
 static void say_saved(Run *run, size_t done) {
     if (option_given(run, "save"))
         say(run, "saved: %s/step-%06zu; --resume %s and more --steps go on\n",
@@ -223,7 +227,7 @@ static void say_saved(Run *run, size_t done) {
         say(run, "nothing is saved; --save DIR keeps checkpoints, --export FILE the weights\n");
 }
 
-// "fell from 5.8162 to 5.5976 nats per byte in 3 steps"
+// Writes a text such as "fell from 5.8162 to 5.5976 nats per byte in 3 steps".
 enum { LOSS_TEXT = 96 };
 static void loss_text(char text[LOSS_TEXT], const char *unit, double first, double last,
                       size_t steps) {
@@ -239,7 +243,7 @@ static void loss_text(char text[LOSS_TEXT], const char *unit, double first, doub
                  first, last, unit, steps);
 }
 
-// The last lines of the page. done: the steps of this run.
+// Prints the last lines of the page. done: the steps of this run.
 static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCurve got,
                    Speed speed) {
     char loss[LOSS_TEXT];
@@ -294,8 +298,7 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     report_config_number(run, "byte_entropy", entropy);
 }
 
-// Checks that the files can be written and that their options are complete. Call it before the
-// training.
+// Checks, before the training, that the files can be written and that their options are complete.
 static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
         safetensors_require(c, option_text(run, "export"));
@@ -314,7 +317,8 @@ static void require_files(Run *run, const ModelConfig *c) {
     stop_catch();
 }
 
-// The weights of --init: the training begins at step 0 with them, and with a new optimizer state.
+// Opens the weights of --init. The training begins at step 0 with these weights and with a new
+// optimizer state.
 static Weights init_open(Run *run) {
     Weights w = { 0 };
     if (!option_given(run, "init")) return w;

@@ -1,5 +1,5 @@
-// train_finite.c: the lines of the trainer's page about steps and weights that are not finite, and
-// the check that fails then.
+// train_finite.c prints the lines of the trainer's page about steps and weights that are not
+// finite, and makes the check that fails then.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ FiniteRule train_finite_rule(Run *run) {
     return rule;
 }
 
-// printf would write the sign of a NaN.
+// Returns a number as text. A NaN has no sign here; printf would write the sign.
 static const char *number(char text[32], double value) {
     if (isnan(value)) return "nan";
     snprintf(text, 32, "%.6g", value);
@@ -41,8 +41,8 @@ static void say_where_to_resume(Run *run) {
 }
 
 // Names the first rank whose part of the loss or of the gradient is not finite. The loss is checked
-// before its sum over ranks. The gradient is checked after the sum, because the values before it
-// are overwritten. So the bad value of one replica is then in the gradients of all replicas.
+// before the sum over ranks. The gradient is checked after the sum, because the sum overwrites the
+// earlier values. So the bad value of one replica is in the gradients of all replicas.
 static void name_first_rank(Run *run, const Trainer *t, size_t step) {
     static const char what[] = "a step that is not finite changes nothing";
     char name[80];

@@ -1,5 +1,6 @@
-// train_program.h: what the files of the program 08_3d/train share: its options as values
-// (train_settings.c), its page about steps that are not finite (train_finite.c).
+// train_program.h declares functions that the files of the program 08_3d/train share: the options
+// as values (train_settings.c), 16-bit storage (train_storage.c), and the page's lines about steps
+// that are not finite (train_finite.c).
 #ifndef TRAIN_PROGRAM_H
 #define TRAIN_PROGRAM_H
 #include "08_3d/experiments/experiments.h"
@@ -7,54 +8,64 @@
 #include "08_3d/resume.h"
 #include "08_3d/settings.h"
 
-// ---- train_settings.c: usage_error() for what no training can have ----
-TrainerConfig train_config(Run *run); // free() its stage_blocks
-// The options of the model take the values of --init's model, where they are not given.
-// usage_error() for an option with another value. Rotary positions: *c takes a shorter --context.
+// ---- train_settings.c: calls usage_error() for options that no training can have ----
+// Returns the configuration of the options. The caller frees stage_blocks.
+TrainerConfig train_config(Run *run);
+// Gives the options of the model the values of --init's model, if the options are not given. Calls
+// usage_error() for an option with another value. With rotary positions *c takes a shorter
+// --context.
 void train_take_model(Run *run, ModelConfig *c);
-const char *train_reduction_words(const TrainerConfig *c); // behind "ZeRO 0": ", overlapped"
+// Returns the words that follow "ZeRO 0" on the page, such as ", overlapped".
+const char *train_reduction_words(const TrainerConfig *c);
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
 size_t train_steps(Run *run);
-void train_stop_require(Run *run);   // usage_error() if --exit-after cannot work
-double train_seconds_left(Run *run); // until --exit-after; INFINITY without it
-// Lines about values that were not given and that a user may not expect.
+// Calls usage_error() if --exit-after cannot work.
+void train_stop_require(Run *run);
+// Returns the seconds until --exit-after, or INFINITY without --exit-after.
+double train_seconds_left(Run *run);
+// Prints lines about values that were not given and that a user may not expect.
 void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
 // Records numbers in the JSON that no option has.
 void train_record(Run *run, const TrainerConfig *c);
-// Returns all options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet.
-// free() their list.
+// Returns all options as texts, for resume.h. The caller frees the list. n: the degrees of the
+// mesh; NULL: not known yet.
 RunOptions train_run_options(Run *run, const Degrees *n);
-// The values that resume_open() has taken from a checkpoint become the defaults of this run.
+// Makes the values that resume_open() has taken from a checkpoint the defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);
 
 // ---- train_storage.c: 16-bit storage, and its loss scale ----
 // Fills the model's storage and the loss scale from --storage, --gradients and --loss-scale.
-// usage_error() if they exclude each other.
+// Calls usage_error() if these options exclude each other.
 void train_take_storage(Run *run, TrainerConfig *c);
-void train_say_storage(Run *run, const Trainer *t); // on the page; with reals: nothing
-// The loss scale at the end of this many steps, and how many of them were skipped after an
-// overflow; on the page and in the JSON. Without a loss scale: nothing.
+// Prints a line about the storage on the page. Does nothing if all tensors are reals.
+void train_say_storage(Run *run, const Trainer *t);
+// Reports the loss scale after `steps` steps, and the number of steps that were skipped after an
+// overflow, on the page and in the JSON. Does nothing without a loss scale.
 void train_say_skipped(Run *run, const Trainer *t, size_t steps);
-bool train_scaled(const Trainer *t); // are gradients multiplied by a loss scale?
-// The norm of a step whose gradients overflowed is 0 in the curves that are compared, because no
-// infinite number is close to another.
+// Are gradients multiplied by a loss scale?
+bool train_scaled(const Trainer *t);
+// Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need
+// this, because no infinite number is close to another.
 StepResult train_overflow_is_0(StepResult r);
-// Copies the loss scale into the run of a checkpoint, and out of it. A dynamic loss scale goes on,
-// unless the run has been given another one.
+// Copies the loss scale into the run of a checkpoint.
 void train_scale_save(const Trainer *t, SavedRun *saved);
+// Copies a dynamic loss scale from the run of a checkpoint, unless the run has been given another
+// loss scale.
 void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
 
 // ---- train_finite.c: the rule of finite.h, and its lines on the page ----
 // train_finite_step, _weights and _held_out are collective and return the same on all ranks.
-// usage_error() with options that need every step's gradient
+
+// Returns the rule of --skip-nonfinite. Calls usage_error() with options that need every step's
+// gradient.
 FiniteRule train_finite_rule(Run *run);
-// Call it between a step's gradients and its update. STEP_LOST: the page names the first rank with
-// a value that is not finite, and the checkpoint from which to resume.
+// Decides between a step's gradients and its update. If the result is STEP_LOST, the page names the
+// first rank with a value that is not finite, and the checkpoint from which to resume.
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r);
-// Call it before the weights are saved or judged. done: the number of steps that made them. False:
-// the training is lost.
+// Checks the weights before they are saved or judged. Returns false if the training is lost. done:
+// the number of steps that made these weights.
 bool train_finite_weights(Run *run, FiniteRule *rule, const Trainer *t, size_t done);
 bool train_finite_held_out(Run *run, FiniteRule *rule, double loss);
 #endif

@@ -1,5 +1,5 @@
-// train_settings.c: reads the trainer's options. usage_error() for options that no training can
-// have.
+// train_settings.c reads the trainer's options, and calls usage_error() for options that no
+// training can have.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 // ---------------------------------------------------------------- the trainer's configuration
 
-// --chunks, if the schedule has chunks; else 1. A single stage has nothing to interleave.
+// Returns --chunks if the schedule has chunks; else 1. A single stage has nothing to interleave.
 static size_t chunks(Run *run, size_t stages) {
     bool interleaved = settings_interleaved(option_text(run, "schedule"));
     size_t v = option_size(run, "chunks");
@@ -68,7 +68,8 @@ static void take_family(Run *run, ModelConfig *c) {
 
 // ---------------------------------------------------------------- the model of --init
 
-// An option that the model of --init decides: it may be given, but not differ.
+// Sets an option that the model of --init decides. Calls usage_error() if the option was given with
+// another value.
 static void take_text(Run *run, const char *name, const char *value, bool same) {
     REQUIRE(!option_given(run, name) || same,
             "--%s %s: the model of --init %s has --%s %s: leave --%s out", name,
@@ -198,7 +199,7 @@ Optimizer train_optimizer(Run *run) {
     return o;
 }
 
-// A tenth where --min-lr is not given.
+// Returns the lowest rate as a share of the peak, a tenth if --min-lr is not given.
 static double lowest_part(Run *run, double peak) {
     if (!option_text(run, "min-lr")) return 0.1;
     double least = option_real(run, "min-lr");

@@ -1,5 +1,5 @@
-// train_storage.c: --storage, --gradients and --loss-scale of the trainer: their values, their
-// lines on the page, and the loss scale in a checkpoint.
+// train_storage.c reads the trainer's options --storage, --gradients and --loss-scale, prints their
+// lines on the page, and copies the loss scale to and from a checkpoint.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 
 // ---------------------------------------------------------------- options
 
-// --loss-scale N, or dynamic[,FIRST[,PATIENCE]]. A power of two changes no bit of a gradient's
-// fraction. Storage other than fp16 has the range of reals, and needs factor 1.
+// Reads --loss-scale N, or dynamic[,FIRST[,PATIENCE]]. A power of two changes no bit of a
+// gradient's fraction. Storage other than fp16 has the range of reals, and needs factor 1.
 static LossScale loss_scale(Run *run) {
     static const double highest = 0x1p40;
     LossScale s = { .factor = 0x1p16, .patience = 1000 }; // as in PyTorch; as in DeepSpeed

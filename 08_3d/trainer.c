@@ -1,6 +1,6 @@
-// trainer.c: the techniques of chapters 01 to 07 in one step. train_step_plain() is the idea. The
-// rest of the file is the same step with every option. refused.c rejects options that exclude each
-// other; kept.c has the sizes of activations and the plan for a budget.
+// trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is the
+// idea. The rest of the file is the same step with every option. refused.c rejects options that
+// exclude each other; kept.c has the sizes of activations and the plan for a budget.
 #include "08_3d/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -60,8 +60,9 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 // ---------------------------------------------------------------- the pipeline's list
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
-// The batch is cut over replicas, then into micro-batches. Every replica runs the same number of
-// them, because ZeRO reduces in each micro-batch. Where sequences do not divide, some are smaller.
+// Returns the number of micro-batches per replica. The batch is cut over replicas, then into
+// micro-batches. Every replica runs the same number of micro-batches, because ZeRO reduces in each
+// micro-batch. If the sequences do not divide, some micro-batches are smaller.
 size_t trainer_micro_batches(const TrainerConfig *c) {
     return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
 }
@@ -77,8 +78,8 @@ TesseractSides tensor_sides(const TrainerConfig *c) {
 
 // ---------------------------------------------------------------- composition
 
-// A bucket as large as a block: while one block's gradient is reduced, the backward of the block
-// below runs.
+// Returns buckets that are as large as a block. While one block's gradient is reduced, the backward
+// of the block below runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
     size_t capacity = block->units[0]->size * sizeof(real);
@@ -96,14 +97,14 @@ static void cut_tensors(const Trainer *t, Model *m) {
     case TENSOR_3D: cube_parallel(m, &t->cube);     // 03.11
     }
 }
-// Several ranks of a tp group have the loss of the same tokens, and one of them counts it. On a
-// cube the other ranks have 0 already.
+// Does this rank count its loss? Several ranks of a tp group have the loss of the same tokens, and
+// one of these ranks counts the loss. On a cube the other ranks have 0 already.
 static bool counts_loss(const Trainer *t) {
     if (t->config.tensor == TENSOR_3D) return true;
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
 }
 
-// 07.04: each block keeps what the stage's plan says.
+// Makes each block recompute what the stage's plan says (07.04).
 static void recompute_within(const Trainer *t, Model *m) {
     Recompute *choice = host_alloc(m->n_layers * sizeof *choice);
     if (!kept_choices(&t->config, t->mesh.at.pp, choice))
@@ -112,7 +113,7 @@ static void recompute_within(const Trainer *t, Model *m) {
     free(choice);
 }
 
-// This stage's layers. Each technique wraps the layers that the techniques before it have made:
+// Returns this stage's layers. Each technique wraps the layers that earlier techniques have made:
 //
 //     timed( ZeRO( recompute( TP block ) ) )
 //     buckets( recompute( TP block ) )               in place of ZeRO
@@ -129,18 +130,21 @@ static Model *stage_new(Trainer *t) {
     cut_tensors(t, m);
     for (size_t k = 0; c->blockwise && k < m->n_layers; k++)
         m->layers[k].attention = &attention_blockwise;
-    // After the cut, because the ring passes the keys and values of this rank's heads.
+    // The ring comes after the cut, because the ring passes the keys and values of this rank's
+    // heads.
     if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag); // 03.08
-    // Inside ZeRO, because a block's second forward runs in its backward, where ZeRO has gathered
-    // its weights.
+    // Recomputation is inside ZeRO, because a block's second forward runs in its backward, where
+    // ZeRO has gathered the block's weights.
     if (c->activation_budget) recompute_within(t, m); // 07.04
     else recompute(m, c->recompute);                  // 07.02, 07.03
     // ZeRO allocates the tensors, so it comes after all techniques that change them.
     if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true); // 06.05
     else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; stage 0: 01
-    // Outside of recomputation, because a bucket starts when a layer's whole backward has ended.
+    // Buckets are outside of recomputation, because a bucket starts when a layer's whole backward
+    // has ended.
     if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m); // 01.04
-    // Outside of all other wrappers, because a layer's time includes the work of its techniques.
+    // Timing is outside of all other wrappers, because a layer's time includes the work of its
+    // techniques.
     if (c->rebalanced) partition_time_layers(m, t->cost); // 04.04
     // The optimizer keeps moments of the elements that this rank owns under ZeRO.
     optimizer_allocate(&t->optimizer, m);
@@ -198,9 +202,9 @@ void trainer_free(Trainer *t) {
 
 // ---------------------------------------------------------------- one step
 
-// What is not sent now is added to a later step's gradient, which may have another loss scale. So
-// compression gets the gradients themselves. The factor is a power of two: no bit of a fraction
-// changes.
+// Sums the gradients with compression. The residual is added to a later step's gradient, which may
+// have another loss scale. So compression gets the gradients without the factor. The factor is a
+// power of two, so no bit of a fraction changes.
 static void compress(Trainer *t) {
     const Tensor g = t->model->g;
     const double factor = t->loss_scale.factor;
@@ -211,10 +215,11 @@ static void compress(Trainer *t) {
 
 // Completes the gradients of this replica, then sums them over dp.
 static void reduce(Trainer *t) {
-    // Gradients to which each rank has added some rows only, such as norms under sequence
-    // parallelism.
+    // Completes the gradients to which each rank has added only some rows, such as norms under
+    // sequence parallelism.
     model_partial_sums(t->model);
-    // Before any reduction over dp, because it needs full local gradients.
+    // The tied sum comes before any reduction over dp, because the reduction needs full local
+    // gradients.
     pipeline_tied_sum(t->model, t->mesh.tied);
     t->reduction[0] = clock_now();
     // Compression comes after both sums, because copies (norms on slices, wte on two stages) stay
@@ -223,8 +228,9 @@ static void reduce(Trainer *t) {
     else zero_reduce(t->model, trainer_zero(&t->config)); // stage 0: an all-reduce
     t->reduction[1] = clock_now();
 }
-// With --overlap the last backward has started the buckets. A stage with both uses of wte has added
-// them there. Where two stages have a copy each, wte travels over dp after their sum.
+// Waits for the buckets, which the last backward has started (--overlap). A stage with both uses of
+// wte has added both gradients there. If two stages have a copy of wte each, wte is reduced over dp
+// after the sum of both stages.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);
@@ -252,7 +258,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     if (t->buckets) finish_buckets(t);
     else reduce(t);
 
-    // The last stage of every replica has the loss of its sequences, or of its positions of them.
+    // The last stage of every replica has the loss of its sequences, or of its positions of these
+    // sequences.
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
@@ -276,7 +283,8 @@ void trainer_update(Trainer *t, StepResult r) {
     zero_end(t->model, trainer_zero(&t->config));
 }
 
-// Every rank still takes part in ZeRO's gather, which sends the weights as they were.
+// Skips the update. Every rank still takes part in ZeRO's gather, which sends the unchanged
+// weights.
 void trainer_skip(Trainer *t, StepResult r) {
     if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
     zero_end(t->model, trainer_zero(&t->config));

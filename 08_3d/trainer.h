@@ -1,5 +1,5 @@
-// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation:
-// chapters 01 to 07, composed.
+// trainer.h declares the trainer, which composes chapters 01 to 07: data x context x tensor x
+// pipeline parallelism, with ZeRO and recomputation.
 #ifndef TRAINER_H
 #define TRAINER_H
 #include "01_data_parallel/compression.h"
@@ -49,12 +49,12 @@ typedef struct {
     // patience 0: the factor is fixed.
     LossScale loss_scale;
 } TrainerConfig;
-// usage_error() for options that cannot work (refused.c).
+// Calls usage_error() for options that cannot work (refused.c).
 void trainer_require(const TrainerConfig *c);
-// Returns the Reduction that these four options name. usage_error() if two exclude each other
-// (refused.c).
+// Returns the Reduction that these four options name. Calls usage_error() if two options exclude
+// each other (refused.c).
 Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed);
-// ZeRO's stage, 0 to 3. Stage 0 is data parallelism.
+// Returns ZeRO's stage, 0 to 3. Stage 0 is data parallelism.
 static inline size_t trainer_zero(const TrainerConfig *c) {
     if (c->reduction == REDUCE_PREFETCH) return 3;
     return c->reduction < REDUCE_ZERO_1 ? 0 : 1 + (size_t)(c->reduction - REDUCE_ZERO_1);
@@ -62,10 +62,13 @@ static inline size_t trainer_zero(const TrainerConfig *c) {
 static inline bool tensor_is_grid(const TrainerConfig *c) {
     return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D;
 }
-TesseractSides tensor_sides(const TrainerConfig *c);  // the sides of a grid
-size_t trainer_chunks(const TrainerConfig *c);        // 1 or more
-size_t trainer_micro_batches(const TrainerConfig *c); // micro-batches of a step on each replica
-// Returns the ops of a stage for m micro-batches, in order. schedule_free() it.
+// Returns the sides of a grid.
+TesseractSides tensor_sides(const TrainerConfig *c);
+// Returns the number of chunks per stage, at least 1.
+size_t trainer_chunks(const TrainerConfig *c);
+// Returns the number of micro-batches of a step on each replica.
+size_t trainer_micro_batches(const TrainerConfig *c);
+// Returns the ops of a stage for m micro-batches, in order. The caller calls schedule_free().
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
@@ -89,9 +92,9 @@ typedef struct {
     Picoseconds reduction[2];
 } Trainer;
 
-// The whole idea in one function: a step of dp x tp x pp by 1F1B, without any option. stage has
-// the layers of pipeline_stage_layers(), is cut by tensor_parallel(), and is allocated.
-// tests/plain-step.t compares it with trainer_gradients() and trainer_update().
+// Runs a step of dp x tp x pp by 1F1B, without any option. This function is the whole idea of the
+// chapter. stage has the layers of pipeline_stage_layers(), is cut by tensor_parallel(), and is
+// allocated. tests/plain-step.t compares this step with trainer_gradients() and trainer_update().
 StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
                             const Data *d, uint64_t step);
 
@@ -101,17 +104,20 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 // scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // Was the factor of a dynamic loss scale too large for this step's gradients? All ranks return the
-// same, because they decide by the norm, which is a sum over all of them. Such a step must be
-// skipped, and the next factor is smaller. At factor 1 nothing is left to reduce: the gradient
-// itself is not finite then, and the result is false. Not collective.
+// same, because the norm is a sum over all ranks. Such a step must be skipped, and the next factor
+// is smaller. At factor 1 no smaller factor helps, because the gradient itself is not finite; the
+// result is false. Not collective.
 bool trainer_overflowed(const Trainer *t, StepResult r);
-void trainer_update(Trainer *t, StepResult r); // clips, updates; under ZeRO gathers weights
-// In place of trainer_update(): no weight changes. After an overflow the loss scale changes.
+// Clips the gradient and updates the weights. Under ZeRO also gathers the weights.
+void trainer_update(Trainer *t, StepResult r);
+// Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
+// the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);
-// Cuts the stages anew by the times of this step, and moves layers. Call it after an update. False:
-// all layers stay where they are.
+// Cuts the stages anew by the times of this step, and moves layers. Call this function after an
+// update. Returns false if no layer moves.
 bool trainer_rebalance(Trainer *t);
-// Mean loss per token over this many windows, spread over the held-out text. Forwards only.
+// Returns the mean loss per token over this many windows, spread over the held-out text. Runs only
+// forwards.
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows);
 void trainer_free(Trainer *t);
 #endif

@@ -1,11 +1,11 @@
-// unsent.c: reads and writes the state of a compression, and names the layout that it belongs to.
+// unsent.c reads and writes the state of a compression, and names the layout of this state.
 #include "08_3d/unsent.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// "dp 2 x tp 1 x pp 2, blocks 2 2, top-k 32". Residuals can be loaded only if this text is the
-// same, because otherwise they belong to other elements.
+// Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k 32". Residuals can be loaded only
+// if this text is the same, because otherwise the residuals belong to other elements.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);

@@ -1,14 +1,14 @@
-// unsent.h: saves the residuals of --compress in a checkpoint and loads them. Each rank has its
-// own, so only the same layout can resume with them.
+// unsent.h declares functions that save the residuals of --compress in a checkpoint and load them.
+// Each rank has its own residuals, so only the same layout can resume with them.
 #ifndef UNSENT_H
 #define UNSENT_H
 #include "08_3d/checkpoint.h"
 #include "08_3d/trainer.h"
 
-// This rank's residuals, for checkpoint_save(). Without --compress n is 0.
+// Returns this rank's residuals, for checkpoint_save(). Without --compress n is 0.
 RankState unsent_read(const Trainer *t);
 void unsent_free(RankState *s);
 // Loads this rank's residuals from the checkpoint. Does nothing if the training was not compressed
-// before, because then nothing is unsent.
+// before, because then no residuals exist.
 void unsent_resume(const Checkpoint *c, Trainer *t);
 #endif

@@ -1,4 +1,5 @@
-// weight_files.c: opens one safetensors file, or the files of an index, and compares the two.
+// weight_files.c opens one safetensors file, or the files of an index, and compares the files with
+// the index.
 #include "08_3d/weight_files.h"
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ static bool is_index(const char *path) {
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-// Returns the path of a file in the folder of the index. free() it.
+// Returns the path of a file in the folder of the index. The caller frees the path.
 static char *beside(const char *index, const char *name) {
     const char *slash = strrchr(index, '/');
     int folder = slash ? (int)(slash + 1 - index) : 0;
@@ -26,7 +27,8 @@ static char *beside(const char *index, const char *name) {
     return path;
 }
 
-// Returns NULL if the map is not an object of texts, each the name of a file in the same folder.
+// Returns the map of an index, or NULL if the map is not an object of texts. Each text must be the
+// name of a file in the same folder.
 static const cJSON *weight_map(const cJSON *index) {
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map"), *entry;
     if (!cJSON_IsObject(map) || !map->child) return NULL;
@@ -48,8 +50,8 @@ static size_t shard_of(const Shard *shard, size_t n, const char *name) {
     return i;
 }
 
-// Compares one file with the map. The file must have each tensor that the map places in it, and no
-// other tensor.
+// Compares one file with the map. The file must have each tensor that the map places in the file,
+// and no other tensor.
 static bool agrees(const TensorFile *f, const cJSON *map, const Shard *shard, const char *index,
                    char why[WEIGHT_FILES_WHY]) {
     for (size_t i = 0; i < f->n; i++) {

@@ -1,4 +1,4 @@
-// weights.c: opens a model's weights from any of their sources, and fills a rank's part of them.
+// weights.c opens a model's weights from any source, and fills a rank's part of the weights.
 #include "08_3d/weights.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static const FileTensor *find(const Weights *w, const char *name) {
     return t ? t : weight_files_find(&w->files, with);
 }
 
-// A tensor that must have two sides: wte or wpe.
+// Returns wte or wpe, which must exist and have two sides.
 static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(w, name);
     REQUIRE(t,
@@ -36,7 +36,7 @@ static bool same_values(const FileTensor *a, const FileTensor *b) {
     return true;
 }
 
-// Returns the number of heads that --heads or config.json says; 0: neither.
+// Returns the number of heads of --heads or config.json, or 0 if neither gives the number.
 static size_t heads_of(const Weights *w, const size_t *chosen) {
     size_t configured = w->model.heads;
     REQUIRE(!chosen || !configured || *chosen == configured,
@@ -46,8 +46,8 @@ static size_t heads_of(const Weights *w, const size_t *chosen) {
 }
 
 // Returns the number of heads of a GPT-2 whose file was named, not its folder. A config.json beside
-// the file may be that of another model. So --heads and the file's header come first. All other
-// sizes are those of the tensors.
+// the file may belong to another model. So --heads and the file's header come first. All other
+// sizes follow from the tensors.
 static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->files.file[0], "n_head");
     ModelConfig beside = { 0 };
@@ -61,8 +61,8 @@ static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     return beside.heads;
 }
 
-// GPT-2: the tensors have the sizes that *c lacks. check_tensors() compares all other sizes with
-// the tensors.
+// Sets the sizes that *c lacks from the tensors of a GPT-2. check_tensors() compares all other
+// sizes with the tensors.
 static void sizes_of_tensors(const Weights *w, ModelConfig *c) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight"),
                      *mlp = find(w, "h.0.mlp.c_fc.weight");
@@ -101,7 +101,7 @@ static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
 
 // ---------------------------------------------------------------- every tensor, once
 
-// Returns all parts of all tensors of the model, in model order. free() them.
+// Returns all parts of all tensors of the model, in model order. The caller frees the list.
 static NamedPart *parts_of(const ModelConfig *c, size_t *n) {
     Model *whole = model_describe(c, model_layers(c));
     NamedPart *list = host_alloc(MOST_PARTS * config_tensors(c) * sizeof *list);
@@ -132,7 +132,7 @@ static void require_part(const Weights *w, const NamedPart *part) {
                 part->transposed ? columns : part->rows, part->transposed ? part->rows : columns);
 }
 
-// Some writers store a tied table twice. Returns whether t is such a copy.
+// Is t a copy of a tied table? Some writers store a tied table twice.
 static bool is_copy_of_table(const Weights *w, const FileTensor *t) {
     const FileTensor *first = find(w, "wte.weight");
     if (!first) first = find(w, "model.embed_tokens.weight");
@@ -173,7 +173,8 @@ static void check_tensors(const Weights *w) {
 
 // ---------------------------------------------------------------- values
 
-// The parts that were found last, because elements are asked for one after another.
+// The parts that were found last. The callers ask for elements one after another, so these parts
+// are needed again.
 typedef struct {
     const Weights *weights;
     const Param *param;

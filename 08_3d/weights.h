@@ -1,10 +1,10 @@
-// weights.h: opens the weights of a trained model. A rank reads only its own part. The weights are
-// in one of these places:
+// weights.h declares functions that open the weights of a trained model. A rank reads only its own
+// part. The weights are in one of these places:
 //     a checkpoint (checkpoint.h)
 //     a safetensors file with the names of Hugging Face's GPT-2, Llama or Qwen2; --export writes
 //         such a file
 //     several such files with their index
-//     a folder with these and a config.json
+//     a folder with such a file, or such files, and a config.json
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
@@ -21,13 +21,14 @@ typedef struct {
     WeightFiles files;
     ModelConfig model; // its sizes; no dropout
 } Weights;
-// The sizes of the model follow from the config.json beside the file, and for GPT-2 from the
-// tensors and the file's header, too. heads: the number of heads; NULL: as the files say. Every
-// name and shape is checked. Collective. usage_error() if there is no model at `from`.
+// Opens the weights at `from`. The sizes of the model follow from the config.json beside the file,
+// and for GPT-2 also from the tensors and the file's header. Every name and shape is checked.
+// Collective. Calls usage_error() if there is no model at `from`. heads: the number of heads; NULL:
+// as the files say.
 Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
                      uint64_t seed);
-// Allocates the weights of a described model, without gradients, and fills them. usage_error()
-// where one is not finite.
+// Allocates the weights of a described model, without gradients, and fills them. Calls
+// usage_error() if a weight is not finite.
 void weights_load(const Weights *w, Model *m);
 // Fills the weights that a rank of an allocated model has, also under ZeRO.
 void weights_fill(const Weights *w, Model *m);

@@ -1,11 +1,11 @@
-// zero_step.c: any stage of ZeRO (chapter 06) for the trainer, also where a schedule runs backwards
-// in two halves.
+// zero_step.c provides the stages of ZeRO (chapter 06) for the trainer, also for schedules that run
+// backwards in two halves.
 #include "08_3d/zero_step.h"
 
 // ---------------------------------------------------- backwards in two halves (05.06, zero bubble)
 
-// The dx half of a backward comes first. Under stage 3 it gathers the weights; under stage 2 it
-// needs no communication, because dx needs no whole gradient.
+// Runs the dx half of a backward, which comes first. Under stage 2 this half needs no
+// communication, because dx needs no whole gradient. Under stage 3 this half gathers the weights.
 static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
 }
@@ -15,9 +15,9 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
 }
-// Computes the gradients of the weights later. This half does not read the weights, so it does not
-// gather them. zero2_backward_and_reduce() allocates and reduces the gradients. The layer whose
-// backward it calls has only the second half.
+// Runs the second half of a backward, which computes the gradients of the weights. This half does
+// not read the weights, so they are not gathered. zero2_backward_and_reduce() allocates and reduces
+// the gradients. The layer whose backward it calls has only the second half.
 static void second_half(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)dy; // the first half has copied the dy of every product
     (void)dx;
@@ -71,10 +71,10 @@ void zero_allocate(Model *m, Comm *dp, size_t stage) {
     }
 }
 
-// Stage 0. g <- the sum over the replicas of each unit. Each replica has the gradient of its own
-// sequences and updates all weights, so it needs the whole sum. Neighbouring units with the same
-// replicas share one all-reduce. If dp has all units, this all-reduce is that of
-// data_parallel_all_reduce (chapter 01).
+// Replaces the gradient of each unit by the sum over the unit's replicas (stage 0). Each replica
+// has the gradient of its own sequences and updates all weights, so each replica needs the whole
+// sum. Neighbouring units with the same replicas share one all-reduce. If all units have the
+// replicas dp, this all-reduce is that of data_parallel_all_reduce (chapter 01).
 static void all_reduce_units(Model *m) {
     for (size_t i = 0, end, lo = 0, hi = 0; i < m->n_units; i = end, lo = hi) {
         Comm *replicas = m->units[i].replicas;

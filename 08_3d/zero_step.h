@@ -1,15 +1,17 @@
-// zero_step.h: the stages of ZeRO behind one set of functions, as the trainer calls them. Stage 0
-// is data parallelism, as in DeepSpeed. A step: zero_begin, forwards and backwards,
-// [model_partial_sums, tied sum], zero_reduce, norm, optimizer_step, zero_end.
+// zero_step.h declares one set of functions for all stages of ZeRO. Stage 0 is data parallelism, as
+// in DeepSpeed. A step of the trainer runs zero_begin, forwards and backwards, [model_partial_sums,
+// tied sum], zero_reduce, norm, optimizer_step, zero_end.
 #ifndef ZERO_STEP_H
 #define ZERO_STEP_H
 #include "06_zero/zero.h"
 
-void zero_allocate(Model *m, Comm *dp, size_t stage); // in place of model_allocate()
+// Allocates the model, in place of model_allocate().
+void zero_allocate(Model *m, Comm *dp, size_t stage);
 void zero_begin(Model *m, size_t stage);
-void zero_reduce(Model *m, size_t stage); // own_g is final then
+// Reduces the gradients over the replicas. Afterwards own_g is final.
+void zero_reduce(Model *m, size_t stage);
 void zero_end(Model *m, size_t stage);
-// before and after forwards without a backward
+// Call these two functions before and after forwards without a backward.
 void zero_evaluation_begin(Model *m, size_t stage);
 void zero_evaluation_end(Model *m, size_t stage);
 #endif

@@ -1,5 +1,5 @@
-// experiments/01_mesh.c: checks the map rank -> coordinates with its formula, then the
-// communicators that are made from it, and shows on which link each group communicates.
+// experiments/01_mesh.c checks the map from rank to coordinates with its formula, then checks the
+// communicators that are made from the map. The page shows on which link each group communicates.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 // ---------------------------------------------------------------- the map, without any
 // communication
 
-// rank = tp + n.tp (cp + n.cp (dp + n.dp pp))
+// Returns the coordinates of a rank by the inverse of rank = tp + n.tp (cp + n.cp (dp + n.dp pp)).
 static Coordinates place_of(Degrees n, size_t rank) {
     size_t cp = mesh_cp(n);
     return (Coordinates){ .tp = rank % n.tp,
@@ -35,7 +35,7 @@ typedef struct {
     size_t degree;
 } Kind;
 enum { TP, DP, PP, KINDS = 6 };
-// Returns the number of kinds. The last one exists only with --cp.
+// Fills the kinds of groups, and returns the number of kinds. The last kind exists only with --cp.
 static size_t kinds_of(const Mesh *m, Kind kind[KINDS]) {
     Degrees n = m->n;
     const Kind all[KINDS] = {
@@ -82,8 +82,8 @@ static void check_groups(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
 
 // ---------------------------------------------------------------- the page
 
-// The members of rank 0's group along these axes: "0 2", or "0 1 2 3 4 5 6..." where there are
-// many.
+// Writes the members of rank 0's group along these axes, such as "0 2". A long list is cut: "0 1 2
+// 3 4 5 6...".
 enum { LIST = 40 };
 static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsigned axes) {
     const size_t full = 20;
@@ -99,7 +99,8 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
     }
 }
 
-// A row for each kind of group. The row shows rank 0's group; the other groups have the same form.
+// Prints a row for each kind of group. The row shows rank 0's group; the other groups have the same
+// form.
 static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     Result row[KINDS + 1] = { 0 };
     char text[KINDS][3][64], link[KINDS][LINK_NAME], group[KINDS][112];

@@ -2,8 +2,8 @@
 // world, with the trainer's own functions. The simulated clock has nodes of four ranks. The link
 // inside a node is fast (on NVLink's scale), and the link between nodes is slow (on InfiniBand's).
 // The layouts differ in time, in memory and in the traffic on each link. The fastest layout runs
-// once more with its ranks numbered in the opposite order. layout_traffic.c has the bytes on each
-// link, layout_page.c the page.
+// once more with its ranks numbered in the opposite order. layout_traffic.c computes the bytes on
+// each link, layout_page.c prints the page.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static TrainerConfig config_of(Run *run, Degrees n) {
 
 // ---------------------------------------------------------------- a layout, trained and compared
 
-// What plan.h has to know of this layout, on these links.
+// Returns the task of plan.h for this training on these links.
 static PlanTask plan_task(const TrainerConfig *c, const ClockConfig *clock) {
     const ClockLink *in = &clock->link, *out = &clock->between;
     size_t e = sizeof(real);
@@ -54,8 +54,8 @@ static PlanResult planned(const TrainerConfig *c, const ClockConfig *clock) {
 }
 
 // Does plan.h, which shares no code with the clock, predict this layout? Memory must match to the
-// byte. Where all groups of one kind lie alike, the step must match to the picosecond. Rank 0
-// judges.
+// byte. If all groups of one kind lie in the nodes in the same way, the step must match to the
+// picosecond. Rank 0 judges.
 static bool as_planned(const TrainerConfig *c, const Layout *l) {
     PlanResult r = planned(c, clock_config());
     const double *m = r.largest.bytes;
@@ -66,7 +66,8 @@ static bool as_planned(const TrainerConfig *c, const Layout *l) {
 }
 
 // On the links of this lesson every message finds its lane free. On a slower link the messages of
-// an interleaved pipeline wait for each other. The plan must match the played step there, too.
+// an interleaved pipeline wait for each other. lanes_as_played() checks that the plan matches the
+// played step on a slower link, too.
 enum { STAGES = 4, CHUNKS = 2 };
 static bool lanes_as_played(Run *run) {
     TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = STAGES });
@@ -81,8 +82,8 @@ static bool lanes_as_played(Run *run) {
     return planned(&c, &slow).step == step_time_with(&c, &slow);
 }
 
-// Checks the costs of one layout: id "dp2.tp2.pp2.state", name "dp 2 x tp 2 x pp 2: state". A step
-// has no closed form, so it is played.
+// Checks the costs of one layout, such as the cost with id "dp2.tp2.pp2.state" and name "dp 2 x tp
+// 2 x pp 2: state". The time of a step has no closed form, so step_time() plays the step.
 static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOrder *process,
                          LayoutTraffic sent, double step) {
     Degrees n = c->mesh;
@@ -92,7 +93,8 @@ static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOr
              process ? ", the wrong way round" : "");
     Prediction p = predict_step(c, rank, false);
     LayoutTraffic want = layout_traffic(c, &p, rank, clock_config()->node, process);
-    // step_time() knows the mesh's order only. If groups of one kind differ, it leaves out waits.
+    // step_time() knows only the mesh's order. If groups of one kind differ, step_time() leaves out
+    // waits.
     bool timed = !process && clock_config()->simulated && mesh_groups_alike(n);
     const CostRow row[] = {
         { "inside", "sent inside nodes", "bytes", BY_FORMULA(want.inside), sent.inside },
@@ -107,7 +109,7 @@ static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOr
     };
     check_costs(run, ids, names, row);
 }
-// The largest value of a cost over all ranks, on rank 0.
+// Returns the largest value of a cost over all ranks, on rank 0.
 static double most_of(Run *run, Degrees n, LayoutOrder *process, const char *what) {
     char id[64];
     snprintf(id, sizeof id, "dp%zu.tp%zu.pp%zu%s.%s", n.dp, n.tp, n.pp, process ? ".wrong" : "",

@@ -1,4 +1,4 @@
-// compressed.c: the compression rule of 01.06 applied on one device, slice by slice.
+// compressed.c applies the compression rule of 01.06 on one device, slice by slice.
 #include "08_3d/experiments/experiments.h"
 #include "08_3d/unsent.h"
 #include <stdlib.h>
@@ -23,7 +23,7 @@ typedef struct {
     size_t unit;
 } Described;
 
-// This rank's parameters, unit by unit, as it compresses them.
+// Returns descriptions of this rank's parameters, unit by unit, in the order of compression.
 static Described *describe(const Model *m, size_t *n) {
     Described *list = host_alloc(config_tensors(&m->config) * sizeof *list);
     *n = 0;
@@ -93,7 +93,7 @@ void compressed_free(Compressed *c) {
 
 // ---------------------------------------------------------------- the rule, slice by slice
 
-// The offset of each tensor in the flat gradient of the whole model: [config_tensors].
+// Returns the offset of each tensor in the flat gradient of the whole model: [config_tensors].
 static size_t *places(const Model *m) {
     size_t *place = host_alloc(config_tensors(&m->config) * sizeof *place), at = 0;
     for (size_t u = 0; u < m->n_units; u++) {
@@ -106,7 +106,7 @@ static size_t *places(const Model *m) {
     return place;
 }
 
-// Element i of the slice is element at[i] of the whole model.
+// Returns at: element i of the slice is element at[i] of the whole model.
 static size_t *elements_of(const Model *slice, const size_t *place) {
     size_t *at = host_alloc(slice->size * sizeof *at), n = 0;
     for (size_t u = 0; u < slice->n_units; u++)
@@ -118,8 +118,8 @@ static size_t *elements_of(const Model *slice, const size_t *place) {
     return at;
 }
 
-// sum [size of the whole] <- the reconstructed sum of the slice's elements. g [dp][size]: the
-// replicas' gradients.
+// Writes the reconstructed sum of the slice's elements to sum [size of the whole model]. g
+// [dp][size]: the replicas' gradients.
 static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, size_t size) {
     Arena a = arena(MEM_REFERENCE);
     const size_t n = s->shape.size, dp = s->rule.error.rows;
@@ -137,8 +137,8 @@ static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, s
     free(at);
 }
 
-// The gradient of replica k's sequences, in the order of its micro-batches, computed with the loss
-// scale `factor` and then without it. Returns the sum of its losses.
+// Computes the gradient of replica k's sequences, in the order of its micro-batches, with the loss
+// scale `factor`, and divides the gradient by `factor`. Returns the sum of the replica's losses.
 static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
                                size_t k, double factor) {
     const size_t n = trainer_micro_batches(c);
@@ -185,7 +185,7 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 
 static void take_up(Tensor q, real *state) { tensor_upload(q, state); }
 
-// Each replica of a slice gives its factors; they are equal.
+// Loads the residuals and factors of all ranks. The replicas of a slice have equal factors.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t) {
     if (!c) return;
     RankState want = unsent_read(t);

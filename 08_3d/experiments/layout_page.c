@@ -1,17 +1,17 @@
-// layout_page.c: the page of 02_layouts.c: a bar and a row for each layout, and the answer.
+// layout_page.c prints the page of 02_layouts.c: a bar and a row for each layout, and the answer.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
-// "dp 2 x tp 2 x pp 2"
+// Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", and returns `text`.
 enum { NAME = 48 };
 static const char *layout_name(char text[NAME], const Layout *l) {
     snprintf(text, NAME, "dp %zu x tp %zu x pp %zu", l->n.dp, l->n.tp, l->n.pp);
     return text;
 }
 
-// A row per layout, the fastest first, and the one of the opposite order last.
+// A row of the table. The fastest layout is first, and the layout with the opposite order is last.
 typedef struct {
     char name[NAME], cell[5][32];
 } Row;
@@ -45,7 +45,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
         "tp");
 }
 
-// A bar per layout, as long as its step: how the ranks spend it, as a mean.
+// Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
+// as a mean over the ranks.
 static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
     enum { WIDTH = 66 };
     double longest = fmax(layout[n - 1].step, wrong->step);

@@ -1,5 +1,5 @@
-// layout_traffic.c: the bytes that a rank sends in a step of a layout, inside its node and to other
-// nodes: predicted from sizes, and measured.
+// layout_traffic.c predicts, from sizes, the bytes that a rank sends in a step of a layout, inside
+// its node and to other nodes. The file also reads the measured bytes.
 #include "08_3d/experiments/experiments.h"
 
 // ---------------------------------------------------------------- predicted

@@ -1,11 +1,11 @@
-// mesh_picture.c: the options of a mesh, and a mesh as lines of text.
+// mesh_picture.c reads the options of a mesh, and prints a mesh as lines of text.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include "common/comm/clock.h"
 
 enum { LINE = 96 };
 
-// 0 when it is not given.
+// Returns the value of a degree's option, or 0 if the option is not given.
 static size_t degree(Run *run, const char *name) {
     size_t n = option_given(run, name) ? option_size(run, name) : 0;
     REQUIRE(n > 0 || !option_given(run, name),

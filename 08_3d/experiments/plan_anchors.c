@@ -1,23 +1,25 @@
-// plan_anchors.c: published step times beside those of the plan, on one table (--papers). Nothing
-// is fitted per row. The constants of a GPU (plan_presets.c: efficiency, bandwidth, launch) are
-// fitted to every other row of Megatron-LM and Llama 3 on that GPU; the remaining rows are held
-// out, and so are all rows of other systems.
+// plan_anchors.c prints published step times beside those of the plan (--papers). Nothing is fitted
+// per row. The constants of a GPU (plan_presets.c: efficiency, bandwidth, launch) are fitted to
+// every other row of Megatron-LM and Llama 3 on that GPU. The remaining rows are held out, and so
+// are all rows of other systems.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
 // The quantities that papers print. STEP: seconds of a step. HARDWARE: TFLOP/s per GPU, with the
-// repeated forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: the same, and only the part of
-// attention counts that the causal mask leaves. BLOCK: ms of the forward and backward of a block.
+// repeated forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: MFU in percent, which counts only
+// the part of attention that the causal mask leaves. BLOCK: ms of the forward and backward of a
+// block.
 typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
-// The systems. Each overlaps other communication. PTD-P's Megatron-LM waits for every message and
-// sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a backward run
-// beside products; section 6.3 of the paper says that the sum over dp does not. In 2024 all of them
-// overlap. Messages between stages are scattered and gathered since PTD-P's section 4.1. FSDP is
-// ZeRO 3 of PyTorch, which gathers one layer ahead; FLASH is ZeRO 1 on PyTorch's DDP. ZERO3_2021 is
-// DeepSpeed in PTD-P's table 2: its six steps take as long as if a node had one network card and
-// nothing overlapped. The cause is not known, so these rows are not counted.
+// The systems differ in the communication that they overlap. PTD-P's Megatron-LM waits for every
+// message and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a
+// backward run beside products; section 6.3 of the paper says that the sum over dp does not. In
+// 2024 all communication overlaps. Messages between stages are scattered and gathered since PTD-P's
+// section 4.1. FSDP is ZeRO 3 of PyTorch, which gathers one layer ahead; FLASH is ZeRO 1 on
+// PyTorch's DDP. ZERO3_2021 is DeepSpeed in PTD-P's table 2. Its six steps take as long as if a
+// node had one network card and nothing overlapped. The cause is not known, so these rows are not
+// counted.
 typedef enum {
     MEGATRON_2021,
     TORCH_DDP,
@@ -54,7 +56,7 @@ static const struct {
     [ZERO3_2021] = { .format = "mixed", .rails = 1 },
 };
 // One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
-// OTHER: rows of other systems. Nothing is fitted to them. NOT_COUNTED: only the order of these
+// OTHER: rows of other systems, to which nothing is fitted. NOT_COUNTED: only the order of these
 // rows is compared.
 typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
 typedef struct {
@@ -84,8 +86,8 @@ typedef struct {
         "PTD-P table 2", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, 1, 1, 0, false, \
             RECOMPUTE_FULL, value, HARDWARE, MEGATRON_2021 \
     }
-// Korthikanti table 5, with the sizes and micro-batches of table 3. v 3 for 175B and 530B (section
-// 6). The last row: eight replicas (section 6.3).
+// Korthikanti table 5, with the sizes and micro-batches of table 3. v is 3 for 175B and 530B
+// (section 6). The last row has eight replicas (section 6.3).
 #define BIG(name, L, h, a, gpus, batch, pp, b, v, present, value) \
     { \
         "Korthikanti table 5", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, b, v, 0, present, \
@@ -132,9 +134,9 @@ static const Row a100[] = {
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
 // 12 fills 96 GPUs. b and v 0: the plan tries 1, 2 and 4 sequences and all numbers of chunks that
-// divide, and takes the fastest that fit. Llama 3, table 4, does not give the chunks: one block
-// each is assumed, and parts of equal cost, because the paper takes a block from the first and the
-// last part.
+// divide a stage's blocks, and takes the fastest layout that fits. Llama 3, table 4, does not give
+// the chunks. One block per chunk is assumed, and parts of equal cost, because the paper takes a
+// block from the first and the last part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
@@ -247,12 +249,14 @@ static PlanLayout layout_of(const Row *r) {
                          .balanced = r->v && r->model.layers % (r->pp * r->v) != 0 };
 }
 
-// The plan's value of what the paper prints.
+// Returns the share of a forward's FLOPs that the causal mask leaves.
 static double causal_part(const PlanTask *t) {
     CutSizes whole = cut_sizes(&t->model.model, 1, 0);
     CutSizes causal = cut_positions(whole, &(Positions){ 0 }, true);
     return work_stage(&causal, 1).flops / work_stage(&whole, 1).flops;
 }
+// Returns the fastest layout that fits, with 1, 2 or 4 sequences per micro-batch and any number of
+// chunks that divides a stage's blocks.
 static PlanResult fastest(const PlanTask *t, PlanLayout l) {
     PlanResult best = { .step = INFINITY };
     size_t each = t->model.model.layers / l.n.pp;
@@ -266,6 +270,7 @@ static PlanResult fastest(const PlanTask *t, PlanLayout l) {
         }
     return best;
 }
+// Returns the plan's value of the quantity that the paper prints.
 static double planned(const Row *r, const PlanCluster *cluster) {
     PlanTask t = task_of(r, cluster);
     PlanLayout l = layout_of(r);
@@ -280,7 +285,7 @@ static double planned(const Row *r, const PlanCluster *cluster) {
     if (r->printed == CAUSAL_SHARE) return 100 * p.mfu * causal_part(&t);
     return r->printed == HARDWARE ? p.hfu * t.cluster.flops * 1e-12 : 100 * p.mfu;
 }
-// The error of the planned step: its time over the published time, minus 1.
+// Returns the error of the planned step: the planned time divided by the published time, minus 1.
 static double error_of(const Row *r, double value) {
     return r->printed == STEP || r->printed == BLOCK ? value / r->value - 1 : r->value / value - 1;
 }
@@ -292,7 +297,8 @@ static void count(AnchorErrors *e, double error) {
     e->n++;
 }
 
-// use: of the table's rows. FIT: of the first row; then HELD_OUT and FIT alternate.
+// use: the use of the table's rows. FIT is the use of the first row; then HELD_OUT and FIT
+// alternate.
 typedef struct {
     const char *cluster, *gpu;
     const Row *row;
@@ -329,8 +335,8 @@ static void rows(Run *run, const Table *t, AnchorErrors of[USES], bool print) {
     }
 }
 
-// ZeRO 3 is slower than PTD-P's own layout, and loses speed with each doubling of the GPUs, because
-// each rank has fewer sequences per gather.
+// Is ZeRO 3 slower than PTD-P's own layout, and slower with more GPUs? With more GPUs each rank has
+// fewer sequences per gather.
 static bool zero3_loses(void) {
     bool holds = true;
     double before = 0;

@@ -10,18 +10,19 @@
 
 enum { E = sizeof(real) };
 
-// Bytes that each of n ranks sends in a ring for `count` elements of `size` bytes.
+// Returns the bytes that each of n ranks sends in a ring for `count` elements of `size` bytes.
 static size_t ring_sent(size_t passes, size_t n, size_t count, size_t size) {
     return (size_t)ring_bytes(passes, n, count, size);
 }
 
-// The number of ranks with the same parameters. They sum gradients, and ZeRO shards over them.
+// Returns the number of ranks with the same parameters. These ranks sum gradients, and ZeRO shards
+// over them.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }
 
-// All chunks of a rank's stage together.
+// Returns the sizes of all chunks of a rank's stage together.
 static CutSizes stage_sizes(const TrainerConfig *c, Coordinates at) {
     size_t last = trainer_chunks(c) - 1;
     CutSizes z = kept_part_sizes(c, at, at.pp),
@@ -32,7 +33,7 @@ static CutSizes stage_sizes(const TrainerConfig *c, Coordinates at) {
     return z;
 }
 
-// A rank's stage, and its place on its grid or cube, if its tp group is one.
+// A rank's stage, and the rank's place on its grid or cube, if the tp group is a grid or cube.
 typedef struct {
     CutSizes z;
     bool is_grid, is_cube;
@@ -62,7 +63,7 @@ static size_t unit_elements(const RankStage *own, size_t i) {
            : own->is_grid ? grid_elements_unit(&own->grid, &own->z, i)
                           : elements_unit(&own->z, i);
 }
-// Of the B sequences of a micro-batch, the number whose activations are on this rank.
+// Returns the number of a micro-batch's B sequences whose activations are on this rank.
 static size_t own_sequences(const RankStage *own, size_t B) {
     return own->is_grid ? grid_sequences(&own->grid, B) : B;
 }
@@ -71,8 +72,8 @@ static size_t own_message(const RankStage *own, size_t B) {
                         : message_elements(&own->z, own_sequences(own, B));
 }
 
-// Adds up f(unit), in elements, over the units of a stage; wte, and an untied head's table, are
-// given apart.
+// The sum of f(unit), in elements, over the units of a stage. wte: the sum over the tables wte and
+// an untied head's. others: the sum over all other units.
 typedef struct {
     size_t wte, others;
 } PerUnit;
@@ -97,7 +98,8 @@ static size_t unit_ring(size_t size, size_t n, size_t rank) {
 
 // ---------------------------------------------------------------- traffic
 
-// One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
+// Adds one all-reduce of the gradient; with overlap one all-reduce of each bucket, which is as
+// large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const RankStage *own) {
     const CutSizes *z = &own->z;
     const size_t norm = z->first + z->blocks; // the unit of the last norm, gain and bias
@@ -120,7 +122,7 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     free(piece);
 }
 
-// The compressed sum, unit by unit (01.06).
+// Adds the compressed sum, unit by unit (01.06).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
                                   const RankStage *own) {
     const CompressionCosts costs = compression_costs(&own->z, &c->compression, c->mesh.dp, at.dp);
@@ -136,7 +138,7 @@ static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coord
     out->compression_peak = costs.buffers * E;
 }
 
-// All kinds of calls on the rows, columns and depth of a grid.
+// Adds all kinds of calls on the rows, columns and depth of a grid.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++)
         out->tp_calls += times * (size_t)a->calls[kind];
@@ -144,14 +146,15 @@ static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     out->tp_received += times * (size_t)a->received;
 }
 
-// On a cube everything is a ring: a rank receives what it sends.
+// Adds the calls and bytes on a cube. All calls on a cube run in rings, so a rank receives as many
+// bytes as it sends.
 static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
     out->tp_calls += times * (size_t)t.calls;
     out->tp_bytes += times * (size_t)cube_bytes(&t);
     out->tp_received += times * (size_t)cube_bytes(&t);
 }
 
-// Tensor-parallel traffic in the layers, for forward and backward of B sequences.
+// Adds the tensor-parallel traffic in the layers, for forward and backward of B sequences.
 static void tensor_traffic(Prediction *out, const RankStage *own, size_t B, bool again) {
     const CutSizes *z = &own->z;
     if (own->is_cube) {
@@ -173,8 +176,7 @@ static void tensor_traffic(Prediction *out, const RankStage *own, size_t B, bool
     out->tp_bytes += (size_t)s.bytes;
 }
 
-// The number of this rank's blocks that run their forward again in backward, and their traffic for
-// it.
+// Returns the number of this rank's blocks that repeat their forward in backward.
 static size_t forwards_again(const TrainerConfig *c, const RankStage *own) {
     if (!own->choice) return c->recompute == RECOMPUTE_FULL ? own->z.blocks : 0;
     size_t n = 0;
@@ -194,9 +196,10 @@ static void tensor_traffic_again(Prediction *out, const RankStage *own, size_t B
     out->tp_received += with.tp_received - without.tp_received;
 }
 
-// Ring attention of B sequences in a block. A rank sends on the keys and values of all ranks except
-// the next one, in each forward pass (`forwards` of them), and in backward the gradients of all.
-// Keys and values travel as they are stored. Their gradients are sums over ranks: reals.
+// Returns the bytes that a rank sends for ring attention of B sequences in a block. In each of
+// `forwards` passes, a forward or a backward, the rank sends the keys and values of all ranks
+// except the next one. The gradients of all keys and values are sent once. Keys and values travel
+// as they are stored. The gradients are sums over ranks, so they travel as reals.
 static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                            size_t forwards) {
     if (mesh_cp(c->mesh) == 1) return 0;
@@ -207,8 +210,9 @@ static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSize
     return (forwards * passed_on + z->Tk * E) * B * position;
 }
 
-// Partial gradients are summed before ZeRO reduces them: once, or in every micro-batch if ZeRO
-// reduces and drops them there. Those of wte are always summed once.
+// Adds the sums of partial gradients, which precede ZeRO's reduction. They run once per step, or in
+// every micro-batch if ZeRO reduces and drops the gradients there. The partial gradients of wte are
+// always summed once.
 static void partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m) {
     const size_t times = trainer_zero(c) < 2 ? 1 : m;
     if (own->z.sequence) {

@@ -5,7 +5,7 @@
 #include "08_3d/kept.h"
 #include "common/model/costs.h"
 
-// A rank's part of the model: a stage, or a chunk of one.
+// A rank's part of the model: a stage, or a chunk of a stage.
 typedef struct {
     const TrainerConfig *c;
     Coordinates at;
@@ -13,14 +13,15 @@ typedef struct {
     const Recompute *choice; // the choice of each block; NULL: all as --recompute says
 } Part;
 
-// Part `chunk` of this rank's stage. choice: of the blocks of the whole stage, or NULL.
+// Returns chunk `chunk` of this rank's stage. choice: the recomputation of each block of the whole
+// stage, or NULL.
 static Part part_of(const TrainerConfig *c, Coordinates at, size_t chunk, const Recompute *choice) {
     for (size_t k = 0; choice && k < chunk; k++) // skips the choices of the chunks before
         choice += kept_part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
     CutSizes z = kept_part_sizes(c, at, chunk * c->mesh.pp + at.pp);
     return (Part){ c, at, z, choice };
 }
-// Bytes of block i that forward drops and backward computes again.
+// Returns the bytes of block i that forward drops and backward recomputes.
 static size_t dropped(const Part *part, const KeptBytes *k, size_t i) {
     switch (part->choice ? part->choice[i] : part->c->recompute) {
     case RECOMPUTE_FULL: return k->block;
@@ -29,8 +30,8 @@ static size_t dropped(const Part *part, const KeptBytes *k, size_t i) {
     }
 }
 
-// Bytes of one micro-batch of B sequences: while it waits for its backward, and the peak during
-// a whole forward or backward.
+// The bytes of one micro-batch of B sequences: the bytes while it waits for its backward, and the
+// peak during a whole forward or backward.
 typedef struct {
     size_t waiting, working;
 } InFlight;
@@ -49,7 +50,7 @@ static InFlight in_flight(const Part *part, size_t B) {
     return (InFlight){ now, now > highest ? now : highest };
 }
 
-// A backward in two halves (05.06): the bytes after the first half, and the peak during that
+// A backward in two halves (05.06): the bytes after the first half, and the peak during the first
 // half. From the last layer to the first, the rank stores the inputs of the second half, then frees
 // the other tensors that forward has kept.
 typedef struct {

@@ -1,4 +1,4 @@
-// sample_checks.c: compares the logits and the text of 08_3d/sample with forwards without a cache,
+// sample_checks.c compares the logits and the text of 08_3d/sample with forwards without a cache,
 // and with the unsplit model.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
@@ -30,16 +30,16 @@ static int by_value(const void *a, const void *b) {
     real x = *(const real *)a, y = *(const real *)b;
     return (x < y) - (x > y);
 }
-// Makes the choice of this row again on one rank. True: the choice is this token, or rounding could
-// make it this token.
+// Repeats the choice of this row on one rank. Returns true if the choice is this token, or if
+// rounding could make the choice this token.
 static bool is_choice(const Choice *c, const real *row, size_t V, size_t number, size_t token) {
     size_t k = c->top_k && c->top_k < V ? c->top_k : V, ties = k, choice = V;
     real *sorted = host_alloc(V * sizeof *sorted);
     memcpy(sorted, row, V * sizeof *sorted);
     qsort(sorted, V, sizeof *sorted, by_value);
     real least = sorted[k - 1];
-    // ties: the number of entries with exactly this logit that are among the k. Of equal logits the
-    // first ones are among the k.
+    // ties: the number of entries with exactly the least logit that are among the k. Of equal
+    // logits the first ones are among the k.
     while (sorted[k - ties] > least) ties--;
     double most = 0, score_of_token = -HUGE_VAL;
     double near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
@@ -61,8 +61,8 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
            (unsure && (double)(row[token] - least) > -near);
 }
 
-// Rank 0 runs forwards of the whole model over each whole window. True: this model would have
-// chosen every token.
+// Runs forwards of the whole model over each whole window, on rank 0. Returns true if this model
+// would have chosen every token.
 static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
                     const SampleWindows *windows, Snapshot *want) {
     Model *m = model_describe(&w->model, (Range){ 0, w->model.layers + 2 }); // no loss

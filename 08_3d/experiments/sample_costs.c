@@ -1,11 +1,11 @@
-// sample_costs.c: the bytes that a rank sends and keeps while it writes, from sizes alone, and the
-// page's answer.
+// sample_costs.c computes the bytes that a rank sends and keeps while it writes, from sizes alone,
+// and prints the page's answer.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include "common/model/costs.h"
 
-// Positions computed and bytes sent, from sizes: a second text beside the measured loop of
-// sample_run.c.
+// Returns the number of computed positions, and adds the bytes sent over tp and pp, from sizes
+// alone. The code is independent of the measured loop of sample_run.c.
 static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, double *pp) {
     size_t e = sizeof(real), T = c->context, blocks = part_size(c->layers, z->pp, z->pp_rank),
            in_cache = 0, rows = 0;
@@ -51,7 +51,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     const bool grouped = config_head_ratio(c) > 1;
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
-    // A row of bytes sent is left out where there is no link of its kind.
+    // A row of bytes sent is left out if the layout has no link of the row's kind.
     Result row[5] = {
         { "positions computed",
           "cache: 1 per token; T/2 when the context is full",

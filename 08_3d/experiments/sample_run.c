@@ -1,5 +1,5 @@
-// sample_run.c: the program 08_3d/sample: reads its options, writes the text with the sampler and
-// shows the page. sample_checks.c compares the text with references.
+// sample_run.c holds the program 08_3d/sample, which reads its options, writes the text with the
+// sampler and shows the page. sample_checks.c compares the text with references.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -147,7 +147,8 @@ static Weights opened_model(Run *run) {
     return weights_open(run->world, "from", option_text(run, "from"),
                         option_given(run, "heads") ? &heads : NULL, run->seed);
 }
-// No tensor has a row for each rotary position, so a cache may be shorter than the model allows.
+// Applies --context to a model with rotary positions. No tensor has a row for each rotary position,
+// so a cache may be shorter than the model allows.
 static void take_context(Run *run, ModelConfig *c) {
     if (!option_given(run, "context")) return;
     size_t n = option_size(run, "context");
@@ -207,7 +208,7 @@ void sample_run(Run *run) {
         speed < 100 ? 1 : 0, speed);
     report_config_number(run, "tokens_per_second", speed);
     Timing timing = picture_timing(run);
-    // One rank only computes, so its chart would show nothing.
+    // A single rank only computes, so its chart would show nothing.
     if (world > 1 || option_flag(run, "verbose") || option_text(run, "svg") ||
         option_text(run, "trace")) {
         say(run, "\n");

@@ -1,4 +1,4 @@
-// sample_train.c: the short training with which 08_3d/sample starts where --from names no model. A
+// sample_train.c runs the short training with which 08_3d/sample starts if --from names no model. A
 // model without training would write random bytes.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
@@ -9,12 +9,13 @@
 
 // A text of this tree that does not change, so that the model always writes the same.
 static const char text_file[] = "LICENSE";
-// --train-steps, and not seconds, because these would depend on the machine. 600 steps take two
-// seconds on a fast core and five on a slow one.
+// The option counts steps (--train-steps), because a number of seconds would give each machine
+// another model. 600 steps take two seconds on a fast core and five on a slow one.
 enum { SEQUENCES = 8, WARMUP = 30, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
 static const double highest_rate = 0.007;
 
-// Sequences that begin anywhere in the text, because the sampler's windows begin anywhere, too.
+// Returns sequences that begin anywhere in the text, because the sampler's windows begin anywhere,
+// too.
 static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t bytes, size_t step) {
     const size_t T = c->context, count = SEQUENCES * T;
     int *host[3], *device[3]; // tokens, targets, positions
@@ -43,7 +44,7 @@ static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t b
                     .training = true };
 }
 
-// The learning rate rises to the highest rate and then falls to zero, both linearly.
+// Returns the learning rate, which rises to the highest rate and then falls to zero, both linearly.
 static double rate(size_t step, size_t steps) {
     if (step < WARMUP || steps <= WARMUP) return highest_rate * (double)(step + 1) / WARMUP;
     return highest_rate * (double)(steps - step) / (double)(steps - WARMUP);
@@ -54,7 +55,8 @@ typedef struct {
     double first, last, seconds;
 } Losses;
 
-// Trains the model on this rank. values gets the elements of each parameter, by its number.
+// Trains the model on this rank. values gets the elements of each parameter, by the parameter's
+// number.
 static Losses train(Run *run, const ModelConfig *c, const char *text, size_t bytes, real **values) {
     Losses losses = { 0 };
     const size_t steps = option_size(run, "train-steps");
@@ -86,7 +88,8 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     return losses;
 }
 
-// Room for the elements of each parameter, by its number, in one block of *all elements.
+// Returns room for the elements of each parameter, by the parameter's number, in one block of *all
+// elements.
 static real **values_new(const ModelConfig *c, size_t *all) {
     Model *m = model_describe(c, model_layers(c));
     real **values = host_alloc(config_tensors(c) * sizeof *values);

@@ -1,4 +1,5 @@
-// step_groups.c: the groups of a mesh for the player of expected steps, and how they lie in nodes.
+// step_groups.c computes the groups of a mesh for the player of expected steps, and how the groups
+// lie in nodes.
 #include "08_3d/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -36,8 +37,8 @@ bool step_cp_near(Degrees n, Coordinates at) {
     return near;
 }
 
-// Groups of neighbouring ranks lie alike in the nodes if their size divides a node or is a multiple
-// of one.
+// Do groups of `ranks` neighbouring ranks all lie in the nodes in the same way? They do if this
+// number divides a node's ranks, or is a multiple of a node's ranks.
 static bool divides(size_t ranks, size_t node) { return ranks % node == 0 || node % ranks == 0; }
 
 bool mesh_groups_alike(Degrees n) {

@@ -26,11 +26,11 @@ typedef struct {
     CutSizes stage, *chunk; // all that the stage has; each of its chunks
 } RankSteps;
 
-// The number of ranks over which gradients are summed and state is sharded: dp x cp.
+// Returns dp x cp: the number of ranks over which gradients are summed and state is sharded.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t sequences(const RankSteps *r, size_t k) { return part_size(r->B, r->m, k); }
 
-// Chunk k of stage i, one of v: part k pp + i of the model.
+// Returns the sizes of chunk k of stage i: part k pp + i of the model.
 static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
     size_t parts = c->mesh.pp * trainer_chunks(c), part = k * c->mesh.pp + i;
     CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part);
@@ -45,20 +45,20 @@ static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
 
 // ---------------------------------------------------------------- a forward, a backward
 
-// size: bytes of an element
+// Plays `times` calls of `count` elements on a group. size: bytes of an element.
 static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times,
                   size_t count, size_t size) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, size);
 }
-// The bytes of an element of activations, of gradients, and of what this call moves: weights are
-// gathered, gradients are reduced.
+// These three functions return the bytes of an element: of activations, of gradients, and of the
+// tensors that a call moves. Weights are gathered, gradients are reduced.
 static size_t stored(const RankSteps *r) { return element_size(r->c->model.storage); }
 static size_t gradient(const RankSteps *r) { return gradient_bytes(&r->c->model); }
 static size_t moved(const RankSteps *r, CommKind kind) {
     return kind == COMM_ALL_GATHER ? weight_bytes(&r->c->model) : gradient(r);
 }
-// One call over the replicas for each unit of z except tables. table() makes the call for wte, and
-// for an untied head's table.
+// Plays one call over the replicas for each unit of z except tables. table() plays the calls for
+// wte and for an untied head's table.
 static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind) {
     for (size_t i = 0; i < cut_layers(z); i++)
         play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), moved(r, kind));
@@ -68,8 +68,8 @@ static void table(Play *play, const RankSteps *r, CommKind kind) {
         play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), moved(r, kind));
 }
 
-// Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h,
-// traffic_partial_sums.
+// Plays the sums of the partial gradients of sequence parallelism, before ZeRO reduces
+// (traffic_partial_sums in costs.h).
 static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
     size_t elements[PARTIAL_SUMS];
     elements_partial_sums(z, elements);
@@ -79,7 +79,7 @@ static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
                   i + 1 < PARTIAL_SUMS ? z->blocks : (size_t)z->last, elements[i], gradient(r));
 }
 
-// The time that a block of ring attention waits for its messages, where chunks are equal (03.12).
+// Returns the time that a block of ring attention waits for its messages, if all chunks are equal.
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
     const size_t n = mesh_cp(r->c->mesh), T = z->T, elements = B * T * 2 * z->key_heads * z->D;
     const size_t link = r->cp_near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
@@ -92,8 +92,9 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
     return context_ring_waits(n, own, other, hop, sum_hop);
 }
 
-// `whole` sums over tp of [tokens, C], and `half` halves of one. Under sequence parallelism a sum
-// is a reduce-scatter and an all-gather; without it there are no halves.
+// Plays `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
+// is a reduce-scatter and an all-gather; half a sum is one of them. Without sequence parallelism
+// `half` is 0.
 static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole,
                          size_t half) {
     if (r->c->mesh.tp == 1) return;
@@ -116,8 +117,9 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
         calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T, E);
 }
 
-// inputs, weights: both halves of a backward, or one of them. The second half has the products for
-// the gradients of weights, and the reduction of these gradients. No other stage waits for it.
+// Plays a backward, or one half of a backward. inputs, weights: plays the first, the second half.
+// The second half has the products for the gradients of weights, and the reduction of these
+// gradients. No other stage waits for the second half.
 static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs,
                      bool weights) {
     const TrainerConfig *c = r->c;

@@ -1,4 +1,4 @@
-// train_checks.c: the comparisons of a training.
+// train_checks.c compares a training with the unsplit model, and the replicas with each other.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,11 +7,12 @@
 #include "common/model/block.h"
 #include "judge/frame/training.h"
 
-// A replica holds some tensors more than once: norms, positions and row-cut biases on every slice,
-// wte on its first and last stage. When sums are added in rank order, all these ranks must hold the
-// same bits. Under --reduce fast the order of the terms may depend on a tensor's place in its
-// message, and these copies lie at different places. Then two weaker rules hold: the same place of
-// every replica has the same bits, and the copies within a replica are close.
+// Is this tensor the original, which the norm counts? A replica holds some tensors more than once:
+// norms, positions and row-cut biases on every slice, wte on its first and last stage. When sums
+// are added in rank order, all these ranks must hold the same bits. Under --reduce fast the order
+// of the terms may depend on a tensor's place in its message, and the copies lie at different
+// places. Then two weaker rules hold. The same place of every replica has the same bits. The copies
+// within a replica are close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -23,9 +24,9 @@ static bool table(const Unit *u, const Param *p) {
 }
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
-// The tensors of which this rank holds copy number `copy`. On a grid the layers of its depth
-// hold the same, and a layer has no copies. On a cube the q^2 ranks over which a vector's
-// gradient is summed have a copy each.
+// Puts the tensors of which this rank holds copy number `copy` into the snapshot. On a grid the
+// layers of the depth hold the same tensors, and a layer has no copies. On a cube the q^2 ranks
+// over which a vector's gradient is summed have a copy each.
 static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
     bool grid = tensor_is_grid(&t->config), holds = copy == (grid ? t->grid.layer : t->mesh.at.tp);
     if (t->config.tensor != TENSOR_3D) {
@@ -66,16 +67,16 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     snapshot_free(want);
 }
 
-// The norm of a row of C features divides by their deviation, and magnifies rounding where that
-// is small: at most 1 / sqrt(1e-5) times. In double, rounding stays below the limit even so.
-// Dropout that empties a row leaves no deviation. The share of such rows is dropout^C. By chance
-// all features may be close to their mean. The share of rows that deviate k times less than
-// usual is about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k =
-// 1e6^(1 / (C-1)) times less. LIMIT_ROUNDING is ten times the usual error, so this counts above
-// k = 10: below 7 features. Ranks of a grid or cube know only the sums of a row and of its
-// squares, and their difference loses k^2: below 13 features. PowerSGD makes columns
-// orthonormal, and one that is short beside those before it is mostly rounding then: the limit
-// of 01.06.
+// Returns the limit for the difference between the split and the unsplit model. The norm of a row
+// of C features divides by the features' deviation. A small deviation magnifies rounding, at most 1
+// / sqrt(1e-5) times. In double, rounding stays below the limit even so. Dropout that empties a row
+// leaves no deviation. The share of such rows is dropout^C. By chance all features may be close to
+// their mean. The share of rows that deviate k times less than usual is about k^-(C-1). A few
+// hundred checks have about a million rows. Of these rows the least deviates k = 1e6^(1 / (C-1))
+// times less. LIMIT_ROUNDING is ten times the usual error, so k matters above 10: below 7 features.
+// Ranks of a grid or cube know only the sums of a row and of its squares. The difference of these
+// sums loses k^2, so k^2 matters below 13 features. PowerSGD makes columns orthonormal. A column
+// that is short beside earlier columns is then mostly rounding, which needs the limit of 01.06.
 //
 // With 16-bit storage the limit is training_limit(), in both precisions.
 static double split_limit(const TrainerConfig *c) {
@@ -90,9 +91,9 @@ static double split_limit(const TrainerConfig *c) {
     return power * LIMIT_ROUNDING * magnified;
 }
 
-// The gradient that a norm lets through has no part along the mean and none along the row
-// itself. Of 2 columns nothing is left: a difference of equal terms that is 1e-5 / variance of
-// their size, mostly rounding.
+// Rejects models that --check cannot judge. The gradient that passes a norm has no part along the
+// mean and no part along the row itself. With 2 columns nothing remains but a difference of equal
+// terms. This difference is 1e-5 / variance of the terms' size, mostly rounding.
 void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
@@ -118,8 +119,9 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     snapshot_free(want);
 }
 
-// On a cube whose side does not divide the sizes, the units of the ranks with copies of a vector
-// differ in size. Under ZeRO their shards then cut the copies at different elements.
+// Do shards cut the copies of a tensor at different elements? If a cube's side does not divide the
+// sizes, the units of the ranks with copies of a vector differ in size. Under ZeRO the shards of
+// these units then cut the copies at different elements.
 static bool copies_cut_apart(const TrainerConfig *c) {
     if (c->tensor != TENSOR_3D || trainer_zero(c) == 0) return false;
     const size_t side = cube_side(c->mesh.tp);
@@ -138,7 +140,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
              *wanted = snapshot_new(run);
-    // Copies that are cut apart are compared whole.
+    // Copies that are cut at different elements are compared whole.
     const bool cut_apart = copies_cut_apart(&t->config), ordered = run->reduce == REDUCE_ORDERED;
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : one_of_each(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);

@@ -1,5 +1,5 @@
-// train_costs.c: checks the costs of a training's last step against the predictions, and shows
-// them.
+// train_costs.c checks the costs of a training's last step against the predictions, and prints the
+// costs.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include "common/model/costs.h"
 
-// Shows the blocks and the stage of each part of the model: "stage 0: 2 blocks, 1: 2 blocks, 0: 1
+// Prints the stage and the blocks of each part of the model: "stage 0: 2 blocks, 1: 2 blocks, 0: 1
 // block, ...".
 static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
     char line[400] = "  chunks of the stages, in model order:";
@@ -32,7 +32,8 @@ void train_show_mesh(Run *run, const TrainerConfig *c) {
     free(blocks);
 }
 
-// The axes of the grid or cube of a tp group; NULL: there is no such axis.
+// Fills the communicators of the axes of a tp group's grid or cube. NULL: the grid or cube has no
+// such axis.
 enum { AXES = 5 };
 static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
     const CommGrid *g = t->config.tensor == TENSOR_3D ? &t->cube.grid : &t->grid;
@@ -73,7 +74,8 @@ static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
     closed(run, "tp.sent", "tensor-parallel traffic", "bytes sent", p->tp_bytes,
            comm_bytes_sent(tp));
 }
-// All calls on the rows, columns and depth of a tp group's grid or cube, and on a cube's planes.
+// Checks the calls and bytes on the rows, columns and depth of a tp group's grid or cube, and on a
+// cube's planes.
 static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     Comm *axes[AXES];
     size_t calls = 0, sent = 0, received = 0;
@@ -89,8 +91,8 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
            received);
 }
 
-// The time of this rank's sum over replicas, from the arrival of the last replica. Collective over
-// dp, uncounted.
+// Returns the time of this rank's sum over replicas, from the arrival of the last replica.
+// Collective over dp, not counted in the ledger.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
@@ -213,9 +215,9 @@ void train_results(Run *run, const Trainer *t) {
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
-// Can step_time() play this step to the picosecond? Hidden sums, compression and a budget are not
-// in its lists. Its ranks of one group have equal work: equal replicas, equal chunks of positions,
-// and groups that lie in the nodes in the same way.
+// Can step_time() play this step to the picosecond? step_time() does not play hidden sums,
+// compression and a budget. The ranks of one group must have equal work: equal replicas, equal
+// chunks of positions, and groups that lie in the nodes in the same way.
 static bool step_is_listed(const TrainerConfig *c) {
     size_t cp = mesh_cp(c->mesh);
     if (!clock_config()->simulated || c->tensor != TENSOR_1D) return false;

@@ -1,11 +1,11 @@
-// unsplit.c: the model on one device, and one step of it.
+// unsplit.c makes the model on one device, and computes the gradients of one step.
 #include "08_3d/experiments/experiments.h"
 
 Model *unsplit_model(const TrainerConfig *c) {
     ledger_pause();
     Model *m = model_describe(&c->model, model_layers(&c->model));
-    // Among elements that are nearly as large, the last bit decides which one top-k sends. So
-    // attention must add in the order of the split model's.
+    // Of two elements of nearly the same size, the last bit decides which element top-k sends. So
+    // attention must add in the same order as the split model's attention.
     for (size_t i = 0; c->reduction == REDUCE_COMPRESSED && c->blockwise && i < m->n_layers; i++)
         m->layers[i].attention = &attention_blockwise;
     model_allocate(m);
