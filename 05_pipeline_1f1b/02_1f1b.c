@@ -18,8 +18,8 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Forwards that stage i runs before its steady state: one for each of the p - 1 - i later stages,
-// so that each has work.
+// Returns the number of forwards that stage i runs before its steady state: one for each of the p -
+// 1 - i later stages, so that each has work.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
@@ -39,8 +39,8 @@ static void wait_received(Sending *s) { // returns at once if nothing was sent
     s->request = NULL;
 }
 
-// pipeline_forward computes y from x through the stage's layers; pipeline_backward computes dx from
-// dy (04_pipeline_naive/stage.c).
+// Run one micro-batch with its messages. pipeline_forward computes y from x through the stage's
+// layers; pipeline_backward computes dx from dy (04_pipeline_naive/stage.c).
 static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
     if (!s->first) {
@@ -97,8 +97,9 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     return pipeline_end(&s);
 }
 
-// The same order as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c) runs any such list
-// and starts each receive one message early. The trainer of chapter 08 uses the list.
+// Returns the order of pipeline_1f1b as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c)
+// runs any such list and starts each receive one message early. The trainer of chapter 08 uses the
+// list.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = { 0 };

@@ -14,7 +14,7 @@
 // Left out: recomputation, data and tensor parallelism, which combine with all of them (07, 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
-// The lists of one batch.
+// Return the lists of one batch.
 static Schedule naive(size_t p, size_t m, size_t batches, size_t i) {
     (void)batches;
     return schedule_naive(p, m, i);
@@ -35,8 +35,8 @@ static Schedule zero_bubble(size_t p, size_t m, size_t batches, size_t i) {
     (void)batches;
     return schedule_zb_h1(p, m, i);
 }
-// The lists of several batches: the pipeline never runs empty between them. PipeDream updates after
-// every micro-batch.
+// Return the lists of several batches. The pipeline never runs empty between two batches. PipeDream
+// updates after every micro-batch.
 static Schedule pipedream(size_t p, size_t m, size_t batches, size_t i) {
     return schedule_pipedream(WEIGHT_STASHING, p, batches * m, i);
 }

@@ -27,7 +27,8 @@ static const double lr = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-5, decay =
 
 // ------------------------------------------------ Adam, by hand, for elements lo <= i < hi
 
-// w, g, m and v point to element lo, so a rank that holds only a part can pass that part.
+// Updates elements lo to hi - 1. w, g, m and v point to element lo, so a rank that holds only a
+// part can pass that part.
 static void adam(double *w, const double *g, double *m, double *v, size_t lo, size_t hi, int step) {
     for (size_t i = lo; i < hi; i++, w++, g++, m++, v++) {
         *m = beta1 * *m + (1 - beta1) * *g;

@@ -26,8 +26,8 @@
 
 // ------------------------------------------------ weights live for one layer's forward or backward
 
-// A layer computes with all its weights, but a rank holds only a part of them: hence the
-// all-gather.
+// Gathers the weights of a unit, because a layer computes with all its weights, but a rank holds
+// only a part of them.
 static void gather_unit(Unit *u, Arena *a) {
     Tensor w = unit_new_weights(u, a, u->size);
     // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its
@@ -92,9 +92,9 @@ void zero3_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
-// Embedding and head read wte, so the weights of wte are gathered once, before the first forward,
-// and kept. The arena m->gathered holds nothing else, because zero2_reduce frees m->buffers (wte's
-// gradients) while the weights are still in use.
+// Gathers the weights of wte once, before the first forward, and keeps them, because embedding and
+// head read wte. The arena m->gathered holds nothing else, because zero2_reduce frees m->buffers
+// (wte's gradients) while the weights are still in use.
 void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];

@@ -1,4 +1,4 @@
-// by_hand.h: sizes and functions of 01_by_hand.c, whose ranks are imagined.
+// by_hand.h: declares the sizes and functions of 01_by_hand.c, whose ranks are imagined.
 #ifndef ZERO_BY_HAND_H
 #define ZERO_BY_HAND_H
 #include "common/base/util.h"

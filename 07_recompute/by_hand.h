@@ -1,4 +1,4 @@
-// by_hand.h: the chain of layers of 01_by_hand.c.
+// by_hand.h: declares the chain of layers of 01_by_hand.c, for its experiment.
 #ifndef RECOMPUTE_BY_HAND_H
 #define RECOMPUTE_BY_HAND_H
 #include "common/base/real.h"

@@ -22,7 +22,7 @@ static const VersionsWay ways[WAYS] = {
     [BARE] = { "no-stashing", "no stashing", VERSIONS_PIPEDREAM, NO_STASHING, false },
 };
 
-// |a - b| / |b| over all stages, of the gradients of mini-batch 1.
+// Returns |a - b| / |b| over all stages, of the gradients of mini-batch 1.
 static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) {
     double squares[2] = { 0 };
     for (size_t e = 0; e < a->size; e++) {

@@ -24,13 +24,14 @@ static const struct {
                  { "planner, memory p", "auto-p" },
                  { "planner, memory 2p-1", "auto-2p-1" } };
 
-// The list of stage i. The planner makes its list for these times.
+// Returns the list of stage i. The planner makes its list for these times.
 static Schedule list_of(size_t way, size_t p, size_t m, size_t i, const OpTimes *times) {
     if (way == ONE_F_ONE_B) return schedule_1f1b(p, m, i);
     if (way == ZB_H1) return schedule_zb_h1(p, m, i);
     return schedule_zb_auto(p, m, i, way == PLANNED_P ? p : 2 * p - 1, *times);
 }
-// The time of some steps in a row, without a barrier, by the lists for these times.
+// Returns the time of `steps` steps in a row, without a barrier between them, by the lists for
+// these times.
 static double steps_of(size_t way, size_t p, const OpTimes *times, size_t steps) {
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) {
@@ -41,7 +42,7 @@ static double steps_of(size_t way, size_t p, const OpTimes *times, size_t steps)
 
 // ---------------------------------------------------------------- equal stages
 
-// Measures a step, and the next one without a barrier.
+// Measures a step, then two steps in a row without a barrier between them.
 static void measure(Run *run, const Stack *stack, size_t way) {
     size_t p = run->world->size, i = run->world->rank, most = way == ZB_H1 ? p : p - i;
     OpTimes t = zb_times(stack);
@@ -125,7 +126,7 @@ static StepResult zero_bubble_step(PipelineRank *rank, Model *m, Optimizer *o, c
     schedule_free(&list);
     return pipeline_update(rank, m, o, batch, r);
 }
-// The planner's lists, for the times of the equal stages.
+// Returns the planner's list of stage i, for the times of the equal stages.
 static Schedule planned(size_t way, size_t p, size_t m, size_t i) {
     Stack stack = equal_stack();
     OpTimes times = zb_times(&stack);

@@ -47,7 +47,7 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     for (size_t l = 2; l-- > 0;) print_matrix(run, "dW", l, &dw[l]);
 }
 
-// The page's table.
+// Prints the page's table.
 static void show(Run *run) {
     static const char *const columns[] = { "elements kept", "multiplications", NULL };
     static const char *const formula[WAYS] = {
