@@ -104,7 +104,7 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
 size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro-batch k
-size_t stage_neighbours(const Run *run); // returns 2, at the ends 1, for a single stage 0
+size_t stage_neighbours(const Run *run);          // returns 2, at the ends 1, for a single stage 0
 // Returns the peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // Return times under the simulated clock: of a forward of stage i for B sequences (a backward takes

@@ -1,4 +1,4 @@
-// launch.h: the choice of a transport.
+// launch.h: declares the choice of a transport.
 #ifndef LAUNCH_H
 #define LAUNCH_H
 #include "common/comm/comm.h"
@@ -15,6 +15,6 @@ typedef struct {
     char why[160];
     size_t ranks;
 } LaunchChoice;
-// usage_error() if the wish is impossible
+// Chooses the transport and the number of ranks. Calls usage_error() if the wish is impossible.
 LaunchChoice launch_choose(const LaunchWish *wish);
 #endif
