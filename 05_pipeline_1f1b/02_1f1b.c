@@ -18,8 +18,8 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Returns the number of forwards that stage i runs before its steady state: one for each of the p -
-// 1 - i later stages, so that each has work.
+// Returns the number of forwards before the steady state of stage i: one for each of the p - 1 - i
+// later stages, so that each has work.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
