@@ -74,7 +74,7 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 
 // ---------------------------------------------------------------- when each op runs
 
-// Units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
+// The units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
 typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;

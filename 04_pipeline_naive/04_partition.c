@@ -78,7 +78,8 @@ static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     for (; k >= blocks[i]; i++) k -= blocks[i];
     return i % pp->size; // several chunks per stage go round the stages (05.03)
 }
-static Unit *block_of(const Model *m, size_t k) { // NULL: not on this stage
+// Returns the unit of block k, or NULL if another stage has the block.
+static Unit *block_of(const Model *m, size_t k) {
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;

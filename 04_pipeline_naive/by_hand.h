@@ -5,7 +5,7 @@
 #include "common/base/util.h"
 #include "common/base/real.h"
 
-// 7 samples in 4 micro-batches of 2, 2, 2 and 1.
+// The 4 micro-batches have 2, 2, 2 and 1 of the 7 samples.
 enum { LAYERS = 4, SAMPLES = 7, PIECES = 4, STEPS = 3 };
 enum { T_FORWARD = 1, T_BACKWARD = 2, MOST_UNITS = LAYERS * PIECES * (T_FORWARD + T_BACKWARD) };
 typedef struct {

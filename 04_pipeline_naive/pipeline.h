@@ -13,9 +13,9 @@
 
 // ---------------------------------------------------------------- stage.c: one stage computes
 
-// Returns the layers of stage i. blocks [p] is the number of blocks of each stage, such as {3, 4,
-// 3}; NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the last
-// stage has the head and the loss.
+// Returns the layers of stage i. blocks [p] has the number of blocks of each stage; for example,
+// {3, 4, 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the
+// last stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
@@ -100,7 +100,7 @@ typedef struct {
     PipeOp *ops;
     size_t n;
 } Schedule; // the list of one stage; free with schedule_free
-typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // the list of stage i
+typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // returns the list of stage i
 // Returns the list that runs forward and backward of one micro-batch, then of the next.
 Schedule schedule_naive(size_t p, size_t m, size_t i);
 // Returns the list of all forwards, then all backwards (Huang et al. 2018).
@@ -155,7 +155,7 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
 // each as large as the largest message. With one micro-batch there is one send buffer.
 typedef struct Executor Executor;
-// s comes from pipeline_begin. s and list outlive the executor.
+// Makes an executor for this list. s comes from pipeline_begin. s and list outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Runs before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for a
 // free send buffer. Returns k: s->micro[k] is the op's micro-batch.

@@ -4,10 +4,11 @@
 //
 // Holds: a list of ops per stage; nothing is computed here. A list is legal if it has every
 //     op once, every receive gets the message that it waits for, and every send gets a buffer.
-// Sends: a message per op: forwards to the next stage, backwards to the previous one, in list
-//     order.
-// Saves: 1F1B: at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
-// Costs: the same time: (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message none.
+// Sends: a message per op, in list order. Forwards send to the next stage, backwards to the
+//     previous one.
+// Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
+// Costs: as much time as GPipe, (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message
+//     none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
 // forward and its backward there.
 // Left out: chunks, halves of backwards, and times of messages (make play-05:

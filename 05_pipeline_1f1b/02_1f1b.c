@@ -6,11 +6,11 @@
 // Holds: stage i has some neighbouring layers with their gradients and optimizer state; the first
 //     and the last stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
 //     because a backward runs as early as it can and frees what its forward kept.
-// Sends: as GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per
-//     step one all-reduce of wte's gradient over {first, last}, V*C elements, and over all
-//     stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
+// Sends: the messages of GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage
+//     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
+//     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages.
+// Costs: no more than GPipe. A step takes (m+p-1)(f+b), and messages.
 //
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
 // end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
@@ -33,7 +33,8 @@ static Tensor output_buffer(Sending *s, Shape shape) {
     s->arena = arena(MEM_COMMUNICATION);
     return tensor_shaped(&s->arena, shape);
 }
-static void wait_received(Sending *s) { // returns at once if nothing was sent
+// Waits until the message is received. Returns at once if nothing was sent.
+static void wait_received(Sending *s) {
     comm_wait(s->request);
     arena_free(&s->arena);
     s->request = NULL;

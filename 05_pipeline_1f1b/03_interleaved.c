@@ -4,9 +4,9 @@
 // vary: layers 17..20, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p equal parts.
-// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back; a link
-//     from the last stage to the first one is new.
-// Saves: idle time: a step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
+// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back. The
+//     link from the last stage to the first one is new.
+// Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
 //     chunks.
 // Costs: about v times the messages; (v-1)p + 2(p-1-i) + 1 chunks in flight on stage i.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
@@ -45,13 +45,13 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why 2 (p-1-i) and not p-1-i? Where messages take no time both warm-ups are equally fast. With
-// p-1-i the next stage needs a chunk's output as soon as it is computed. With 2 (p-1-i) the next
-// stage has another op to run while the message travels. Besides, messages between two ranks are
-// matched by their order alone. If p = 2 and v > 1, the next and the previous stage are the same
-// rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send dx of 0 before y of 2. But
-// stage 1 runs F2c0 before B0c0, so it would take dx of 0 for its x of 2. With v = 1 all messages
-// from one rank to another are of one kind, so p-1-i is enough.
+// Why does the warm-up have 2 (p-1-i) forwards and not p-1-i? If messages take no time, both
+// warm-ups are equally fast. With p-1-i the next stage needs a chunk's output as soon as it is
+// computed. With 2 (p-1-i) the next stage has another op to run while the message travels. Besides,
+// messages between two ranks are matched by their order alone. If p = 2 and v > 1, the next and the
+// previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send
+// dx of 0 before y of 2. But stage 1 runs F2c0 before B0c0, so it would take dx of 0 for its x of
+// 2. With v = 1 all messages from one rank to another are of one kind, so p-1-i is enough.
 
 // Runs the list with its messages. The messages go round a ring: y to the next stage, dx to the
 // previous one. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So y

@@ -7,9 +7,9 @@
 //     (weight stashing) or p times (vertical sync); activations of p - i mini-batches.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
 //     move, and there is no sum over stages; embedding and head have a table each.
-// Saves: the bubble: each further mini-batch takes f + b, because the pipeline never runs empty.
-// Costs: p - i versions of the weights; gradients are p-1-i updates old (vertical sync: p-1). So
-//     the training is not the unsplit one. With weight stashing and SGD, for all i:
+// Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
+// Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
+//     the training differs from the unsplit one. With weight stashing and SGD, for all i:
 //     W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)).
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.

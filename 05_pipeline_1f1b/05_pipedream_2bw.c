@@ -8,8 +8,9 @@
 //     of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
 //     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
-// Saves: the bubble: each further batch of m micro-batches takes m(f+b); versions: 2, not p - i.
-// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)), batch 0 reads W(0).
+// Saves: the bubble, because each further batch of m micro-batches takes m(f+b). Saves versions,
+//     too: a stage has 2, not p - i.
+// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
@@ -43,9 +44,9 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ------------------------------------------------------ the update, and the tied table after it
 
-// table: the unit of the tied table, on the first and the last of several stages. Its gradient has
-// two buffers, each [1, V*C]: backward adds into table->g while table->own_g is on its way to the
-// pipeline's other end.
+// table: the unit of the tied table, on the first and the last of several stages. The table's
+// gradient has two buffers, each [1, V*C]. Backward adds into table->g while table->own_g is on its
+// way to the other end of the pipeline.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;

@@ -8,8 +8,8 @@
 // Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, each at its
 //     end; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
 //     12L + 4 doubles over all stages.
-// Saves: idle time: without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), 1F1B
-//     (m+p-1)(F+B+W).
+// Saves: idle time. Without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and 1F1B
+//     takes (m+p-1)(F+B+W).
 // Costs: activations until W, and a copy of dy for every layer; with cap 2p-1 about twice 1F1B's on
 //     stage 0, and almost no bubble.
 // F is a forward; B (of inputs) and W (of weights) are the halves of a backward; also their times.
@@ -71,8 +71,8 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
     executor_free(e);
     return pipeline_end(&s);
 }
-// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. It is a barrier: clipping needs the
-// norm of all gradients, so no stage updates before the last W of all stages is done.
+// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. This function is a barrier, because
+// clipping needs the norm of all gradients. So no stage updates before the last W of all stages.
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 

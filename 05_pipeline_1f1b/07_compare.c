@@ -4,8 +4,8 @@
 //
 // Holds: rank i has stage i: activations of 1 (naive), m (GPipe), p - i (1F1B, PipeDream, 2BW) or p
 //     (ZB-H1) micro-batches; one version of the weights, p - i (PipeDream) or 2 (2BW).
-// Sends: y forward and dx back, [B*T, C] per micro-batch and boundary; interleaved has pv - 1
-// boundaries.
+// Sends: y forward and dx back, [B*T, C] per micro-batch and boundary. Interleaved has pv - 1
+//     boundaries.
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
 //     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
 // Costs: the first five give the bits of one device; PipeDream and 2BW use gradients of old

@@ -1,5 +1,5 @@
-// pipeline_1f1b.h: the schedules after GPipe (chapter 04): 1F1B, interleaved 1F1B, PipeDream, 2BW,
-// zero bubble. Stage i of p, m micro-batches per step.
+// pipeline_1f1b.h: declares the schedules after GPipe (chapter 04): 1F1B, interleaved 1F1B,
+// PipeDream, 2BW, zero bubble. A pipeline has stages i of p, and a step has m micro-batches.
 #ifndef PIPELINE_1F1B_H
 #define PIPELINE_1F1B_H
 #include "04_pipeline_naive/pipeline.h"
@@ -14,13 +14,12 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns this order as a
 // Returns the list of stage i. With v > 1, m must be a multiple of p. With v = 1 the list is that
 // of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// The next three functions are in chunks.c.
 // Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
-// of each part; NULL makes the parts as equal as possible.
+// of each part; NULL makes the parts as equal as possible. This function and the next two are in
+// chunks.c.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
-// These functions do what pipeline_begin and pipeline_loss do, for stages with one or several
-// chunks.
+// Do what pipeline_begin and pipeline_loss do, for stages with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved; // v = model_chunks(); 1 where pp has one rank
@@ -94,7 +93,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 // Run the two halves of the backward of y = x w, and the two halves of a stage's backward.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
-void pipeline_backward_inputs(PipelineStage *s, size_t k); // dx from dy
+void pipeline_backward_inputs(PipelineStage *s, size_t k); // computes dx from dy
 // Adds the weights' gradients and frees x. May run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 // Returns the list of ZB-H1. min(p, m) micro-batches are in flight, counted until their W.

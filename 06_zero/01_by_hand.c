@@ -9,7 +9,7 @@
 //         gradients per step; with parts, a reduce-scatter of 10 gradients and an all-gather of 10
 //         weights.
 // Saves:  m and v: 8 of 16 bytes per parameter in fp32 become 8/N.
-// Costs:  no bytes: an all-reduce is a reduce-scatter and an all-gather.
+// Costs:  no bytes, because an all-reduce is a reduce-scatter and an all-gather.
 // Rajbhandari et al. 2020. Left out: a model. Rank r has a vector target[r]. Its loss is half the
 // squared distance of w from target[r], so its gradient is w - target[r].
 //

@@ -7,15 +7,15 @@
 //         1/N of every unit.
 // Sends:  per step a reduce-scatter of the gradients and an all-gather of the weights, one call per
 //         unit each: 2 (N-1)/N of the model per rank, for any number of micro-batches.
-// Saves:  8 (N-1)/N bytes per parameter in fp32: state is 8 + 8/N, not 16.
+// Saves:  8 (N-1)/N bytes per parameter in fp32. The state is 8 + 8/N bytes, not 16.
 // Costs:  the bytes of an all-reduce, which is a reduce-scatter and an all-gather; the latency of
 //         two calls per unit.
 // Rajbhandari et al. 2020, section 5.1. With 16-bit weights and an fp32 master the saving is larger
 // (06_mixed_precision).
 #include "06_zero/zero.h"
 
-// A unit is an embedding table, a block, or the last norm. It has `size` elements, and the N ranks
-// of u->replicas (dp in this lesson) hold a replica of it.
+// A unit is an embedding table, a block, or the last norm. A unit has `size` elements. Each of the
+// N ranks of u->replicas (dp in this lesson) holds a replica of the unit.
 //
 //     data parallel:   all-reduce of g;       every rank updates all of w
 //     ZeRO-1:          reduce-scatter of g;   every rank updates its part of w;   all-gather of w

@@ -7,9 +7,9 @@
 //         whole gradient of a layer while the layer's backward runs; both whole gradients of wte
 //         from zero2_begin to zero2_reduce.
 // Sends:  for each of m micro-batches, after each layer's backward, a reduce-scatter of the layer's
-//         gradient; per step a reduce-scatter of wte's gradient and an all-gather of the weights: m
-//         + 1 times (N-1)/N of the model per rank (wte: 2 times).
-// Saves:  12 (N-1)/N bytes per parameter in fp32: state is 4 + 12/N, not 16.
+//         gradient. Per step a reduce-scatter of wte's gradient and an all-gather of the weights.
+//         In all m + 1 times (N-1)/N of the model per rank (wte: 2 times).
+// Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
 // Rajbhandari et al. 2020, section 5.2. Left out: the reduction of one layer while the backward of
 // the next one runs (01_data_parallel/04_overlap.c); 16-bit gradients.

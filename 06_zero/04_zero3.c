@@ -7,19 +7,19 @@
 //         weights, and in backward its whole gradient; wte's weights and two gradients for the
 //         whole step.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
-//         its backward, and a reduce-scatter of its gradient after that: 3m times (N-1)/N of the
-//         model per rank and step (wte: 2 times).
-// Saves:  16 (N-1)/N bytes per parameter in fp32: state is 16/N, not 16.
+//         its backward, and a reduce-scatter of its gradient afterwards. In all 3m times (N-1)/N of
+//         the model per rank and step (wte: 2 times).
+// Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes, not 16.
 // Costs:  3m passes over the parameters, not 2; in flight 3 wte and twice the largest unit.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. Left out:
 // gathering the next unit while a unit computes (05_prefetch.c); 16-bit weights; offloading parts
 // to host memory.
 #include "06_zero/zero.h"
 
-// A unit's weights are gathered just before its layer runs, in forward and in backward, and dropped
-// afterwards. At any time one block is whole and all other blocks are in parts. wte, which
-// embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights that one
-// wrapped module gathers.)
+// Each rank gathers a unit's weights just before the unit's layer runs, in forward and in backward,
+// and drops them afterwards. At any time one block is whole and all other blocks are in parts. wte,
+// which embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights
+// that one wrapped module gathers.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both

@@ -8,10 +8,10 @@
 // Sends:  the messages of 04_zero3.c, but earlier: the gather of a layer's weights starts before
 //         the previous layer computes, and the reduction of a layer's gradient runs while the next
 //         layer computes.
-// Saves:  time: a unit's ring is hidden if a layer computes for at least as long as the ring takes.
-// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. With weights kept from forward to
-//         backward (reshard: no): 2m passes over the parameters, not 3m, and all units whole at the
-//         end of forward.
+// Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
+// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. If weights are kept from forward to
+//         backward (reshard: no), 2m passes over the parameters, not 3m. All units are then whole
+//         at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. Left out:
 // keeping the last unit from forward to backward (as torchtitan does); FSDP's rate limiter of units
 // in flight; two communications at a time.

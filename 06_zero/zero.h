@@ -15,8 +15,8 @@
 //
 // A unit in flight (its gathered weights or its whole gradient) is counted as MEM_COMMUNICATION.
 // Embedding and head both use the table wte, at both ends of a step. So stages 2 and 3 reduce the
-// gradient of wte once per step. Stage 3 gathers the weights of wte once per step and keeps them to
-// the end of the step.
+// gradient of wte once per step. Stage 3 gathers the weights of wte once per step, and keeps these
+// weights to the end of the step.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"
@@ -27,8 +27,8 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
                             double clip);
 
 // ---- Stage 1: 02_zero1.c ----
-// Each stage has an allocator that replaces model_allocate(). The ranks of u->replicas divide and
-// reduce a unit. That group is dp, unless the unit has a group of its own.
+// Allocates the model in place of model_allocate(). Each stage has such a function. The ranks of
+// u->replicas divide and reduce a unit. That group is dp, unless the unit has a group of its own.
 void zero1_allocate(Model *m, Comm *dp);
 void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
 void zero1_gather(
@@ -64,13 +64,13 @@ void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
-// prefetch_model.c:
-// Allocates the parts and wraps each layer. reshard: true drops weights after forward and gathers
-// them again for backward, as 04_zero3.c does; false keeps the weights from forward to backward.
+// Allocates the parts and wraps each layer (prefetch_model.c). reshard: true drops weights after
+// forward and gathers them again for backward, as 04_zero3.c does; false keeps the weights from
+// forward to backward.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
 void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
 void prefetch_free(Model *m);   // call before model_free
-// 05_prefetch.c:
+// Runs a step with prefetch (05_prefetch.c).
 ZeroStep prefetch_step;
 extern const LayerKind prefetch_layer;
 // The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
@@ -95,7 +95,7 @@ typedef struct Prefetch {
 void prefetch_finish_reduction(Prefetch *all);
 
 // ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----
-// Every gradient of a step is multiplied by factor, a power of two. patience: steps without an
+// A step multiplies every gradient by factor, a power of two. patience: steps without an
 // overflow until the factor is doubled; 0: the factor is fixed.
 typedef struct {
     double factor;

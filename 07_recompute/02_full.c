@@ -11,8 +11,8 @@
 //         for a tensor-parallel block, none for a plain block. A stage receives and sends no
 //         activation again.
 // Saves:  15C + 4 + 2HT elements per token and block; the input, C, stays.
-// Costs:  one more forward of every recomputed layer: 4F instead of 3F if all layers are
-//         recomputed.
+// Costs:  one more forward of every recomputed layer. The work is 4F instead of 3F if all layers
+//         are recomputed.
 // Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
 // Left out: keeping as many micro-batches as fit and recomputing the rest; segments of unequal
 // length.

@@ -7,7 +7,7 @@
 //         [B*H/tp*T, T] before and after dropout; the probabilities of one block while its backward
 //         runs.
 // Sends:  nothing more: every rank has q and k of its own heads.
-// Saves:  2HT/tp elements per token and block: the only items that grow with the square of the
+// Saves:  2HT/tp elements per token and block. No other items grow with the square of the
 //         sequence.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
 //         (24C^2 + 4TC)/tp FLOPs.

@@ -7,7 +7,7 @@
 //         below); in all, at most the budget.
 // Sends:  nothing more, except that a fully recomputed block sends its forward's messages again
 //         (02_full.c).
-// Saves:  work: of all plans within the budget, the planner takes the plan with the least
+// Saves:  work. Of all plans within the budget, the planner takes the plan with the least
 //         recomputation.
 // Costs:  planning before training, from sizes alone: dynamic programming over the blocks.
 // Korthikanti et al. 2022, appendix C, stores as much as fits; Chen et al. 2016, section 4.3,

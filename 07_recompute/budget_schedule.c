@@ -16,7 +16,7 @@ static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     return kept;
 }
 
-// Elements during and after the first half of a backward in halves. The walk starts at the last
+// The elements during and after the first half of a backward in halves. The walk starts at the last
 // layer. In each layer the inputs of the weight gradients are added first; then the items that only
 // the first half needs are freed.
 typedef struct {
@@ -108,8 +108,8 @@ static void choose_first(size_t blocks, size_t full, size_t selective, Recompute
                     : i < full + selective ? RECOMPUTE_SELECTIVE
                                            : RECOMPUTE_NONE;
 }
-// Tries all pairs of counts of blocks that are recomputed in full and selectively, about blocks^2 /
-// 2. All blocks of a stage have the same work.
+// Tries all pairs of counts, about blocks^2 / 2: how many blocks are recomputed in full, and how
+// many selectively. Chooses the pair with the least work. All blocks of a stage have the same work.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;

@@ -33,7 +33,7 @@ void recompute(Model *m, Recompute how);
 // budget. The caller gives the sizes; the plan needs no model.
 
 enum { RECOMPUTE_CHOICES = RECOMPUTE_FULL + 1 };
-// One block. Sizes are elements per token.
+// The sizes of one block, in elements per token.
 typedef struct {
     size_t kept[RECOMPUTE_CHOICES];  // from forward to backward, under each choice
     size_t at_work;                  // held while its forward or backward runs

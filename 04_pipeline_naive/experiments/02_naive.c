@@ -2,7 +2,7 @@
 // Messages, memory and times of each stage equal their formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
 
-// 9 blocks do not divide by 4 stages (3, 2, 2, 2). A sequence has 5 to 10 counted tokens.
+// The 4 stages have 3, 2, 2 and 2 of the 9 blocks. A sequence has 5 to 10 counted tokens.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };

@@ -3,8 +3,8 @@
 // beside those of the naive order.
 #include "04_pipeline_naive/experiments/experiments.h"
 
-// 7 sequences of 5 to 10 counted tokens come in 4 micro-batches of 2, 2, 2 and 1. The 4 stages have
-// 3, 2, 2 and 2 of the 9 blocks.
+// The 4 micro-batches have 2, 2, 2 and 1 of the 7 sequences. A sequence has 5 to 10 counted tokens.
+// The 4 stages have 3, 2, 2 and 2 of the 9 blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };

@@ -145,7 +145,7 @@ static void by_hand(Run *run) {
     judge_all(run);
 }
 
-// All options are the player's.
+// The player uses all options.
 static const Option options[] = {
     { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL,
       "draw, judge and time this schedule" },

@@ -3,8 +3,8 @@
 // more messages and more activations. tests/schedule.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
-// 17 blocks in 8 parts: 3, 2, 2, 2, ...; 19 sequences of 5 to 10 counted tokens in 8 micro-batches:
-// 3, 3, 3, 2, ...
+// The 8 parts have 3, 2, 2, 2, ... of the 17 blocks. The 8 micro-batches have 3, 3, 3, 2, ... of
+// the 19 sequences. A sequence has 5 to 10 counted tokens.
 static const ModelConfig sizes = {
     .layers = 17, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };

@@ -4,8 +4,8 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
-// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4
-// stages: 3, 2, 2, 2.
+// The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
+// counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9 blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
@@ -16,7 +16,7 @@ static Stack equal_stack(void) { return (Stack){ .model = sizes, .blocks = 2, .s
 // ---------------------------------------------------------------- four ways to make the lists
 
 enum { ONE_F_ONE_B, ZB_H1, PLANNED_P, PLANNED_2P, WAYS };
-// id: for --draw and in the ids of costs.
+// --draw and the ids of costs use `id`.
 static const struct {
     const char *name, *id;
 } ways[WAYS] = { { "1F1B", "1f1b" },

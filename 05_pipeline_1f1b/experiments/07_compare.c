@@ -9,7 +9,7 @@ static const ModelConfig sizes = {
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The idle share, without messages.
+// The formulas of the idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };

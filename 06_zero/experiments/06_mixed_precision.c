@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "06_zero/experiments/experiments.h"
 
-// untied: no table has two gradients, so all bytes are per parameter.
+// The model is untied, so no table has two gradients, and all bytes are per parameter.
 static const ModelConfig tiny = {
     .layers = 2, .width = 32, .heads = 4, .context = 16, .vocab = 256, .untied = true
 };

@@ -92,7 +92,8 @@ typedef struct {
     // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
     double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
-// Returns the share of wte, the table that embedding and head share, or of both tables.
+// Returns the share of wte, the table that embedding and head share. An untied model has two
+// tables.
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
 // Returns the share of all other units: wpe, one per block, the last norm.
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);

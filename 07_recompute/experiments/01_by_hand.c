@@ -1,5 +1,5 @@
-// Compares five ways through the chain: their gradients are equal in every bit; elements kept and
-// multiplications match the formulas.
+// Compares five ways through the chain. Checks that their gradients are equal in every bit, and
+// that the elements kept and the multiplications match the formulas.
 #include "07_recompute/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>

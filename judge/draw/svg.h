@@ -36,7 +36,7 @@ void recording_free(Recording *r);
 // Shows r as picture_show() does. r is valid on rank 0.
 void recording_show(Run *run, Recording *r, const char *title, int what);
 
-// svg_write and trace_write write complete files or none (output.h). memory NULL: no strip.
+// Writes a complete SVG file or none (output.h), as trace_write() also does. memory NULL: no strip.
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory,
                const char *file);
 void svg_text(FILE *f, const char *text); // escapes the special characters of XML

@@ -9,7 +9,7 @@ typedef struct {
     size_t emulate;        // the number of virtual ranks; 0: not given
     size_t default_ranks;  // the lesson's own rank count, used without a launcher
 } LaunchWish;
-// why[] holds the reason.
+// The result of the choice. why[] holds the reason.
 typedef struct {
     Transport transport;
     char why[160];

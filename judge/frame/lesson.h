@@ -64,7 +64,7 @@ void option_default(Run *run, const char *name, const char *text);
 // frame refuses --storage bf16 and fp16 for such a lesson, and for programs with none of the three
 // entries.
 Element option_storage(const Run *run);
-bool option_main_gradients(const Run *run); // true if the lesson has no --gradients
+bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
 #define ONLY_STORAGE_OPTION \
     { "storage", "real|bf16|fp16", "real", NULL }
 #define STORAGE_OPTION \
@@ -97,13 +97,14 @@ void report_ended_early(Run *run);
 // predict times for one link call this function before the work.
 void require_one_link(Run *run);
 
-// The limits of a sum whose terms are added in another order, relative to the largest element. In
-// 16 bits an error near a tie of the rounding becomes a whole unit in the last place, and the next
-// layers pass the unit on. storage_limit() is 32 halves of a unit; numbers_limit() an eighth of
-// that, because losses are sums of many elements. Each is 1.0 to 2.4 times the largest error of two
-// thousand runs of the lessons with 50 seeds. The limits are for trainings that do not diverge:
-// where the loss grows 28 times in two steps, rounding grows with it, and misses the limit of
-// reals, too. rounding_limit() and numbers_limit() are those of --storage.
+// Return the limits of a sum whose terms are added in another order, relative to the largest
+// element. In 16 bits an error near a tie of the rounding becomes a whole unit in the last place,
+// and the next layers pass the unit on. storage_limit() is 32 halves of a unit. numbers_limit() is
+// an eighth of storage_limit(), because losses are sums of many elements. Each limit is 1.0 to 2.4
+// times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
+// trainings that do not diverge. If the loss grows 28 times in two steps, the rounding error grows
+// with the loss and exceeds the limit of reals, too. rounding_limit() and numbers_limit() are the
+// limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
@@ -130,7 +131,8 @@ void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t col
                           const size_t *index);
 // Appends the label to the names of all later puts.
 void snapshot_label(Snapshot *s, const char *label);
-// Assembles the whole tensors on rank 0. All ranks must call this function. The checks call it.
+// Assembles the whole tensors on rank 0. All ranks must call this function. The checks call this
+// function, too.
 void snapshot_join(Snapshot *s);
 // Returns the whole tensor, on rank 0, after the join. Calls fault() if elements are missing.
 const real *snapshot_values(Snapshot *s, const char *name);

@@ -44,7 +44,8 @@ size_t play_cards(const Play *p, size_t group);
 
 // ---- the steps of a rank, in their order ----
 
-// Each call appends a step to this rank's list. Most return the step's place in the list.
+// Most of these functions append a step to this rank's list and return the step's place in the
+// list.
 size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls that end
