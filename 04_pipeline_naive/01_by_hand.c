@@ -20,7 +20,7 @@ static const real rate = (real)0.5;
 static real layer_forward(const ChainLayer *l, real x) {
     return (real)tanh((double)(l->w * x + l->b));
 }
-// Adds to the layer's gradients; returns dx.
+// Adds to the layer's gradients. Returns dx.
 static real layer_backward(ChainLayer *l, real x, real y, real dy) {
     real dz = dy * (1 - y * y);
     l->dw += dz * x;
@@ -59,14 +59,14 @@ static double run_backward(Chain *c, size_t i, Range samples) {
 // ---------------------------------------------- two ways to order the ops, alike on every device
 
 static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, k }; }
-// Naive: the forward of a micro-batch starts after the backward of the one before.
+// Writes the naive list: the forward of a micro-batch starts after the backward of the one before.
 void chain_there_and_back(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) {
         add(d, 'F', k);
         add(d, 'B', k);
     }
 }
-// Micro-batched: all forwards, then all backwards.
+// Writes the micro-batched list: all forwards, then all backwards.
 void chain_all_there_all_back(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) add(d, 'F', k);
     for (size_t k = 0; k < pieces; k++) add(d, 'B', k);
@@ -74,12 +74,13 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 
 // ---------------------------------------------------------------- when each op runs
 
-// Units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
+// The units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
 typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;
 
-// An op of device i needs the result of another op. Has that op run? *ready is the end of that op.
+// Has the op ended whose result `op` of device i needs? *ready becomes the time at which that op
+// ended, or 0 if `op` needs no result.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
     if (op.what == 'F' && i == 0) return true; // samples are always there
@@ -89,7 +90,8 @@ static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_
     return *ready > 0;
 }
 
-// Asks the devices in turn, again and again, whether their next op can run, until none can.
+// Visits the devices in turn and runs the next op of a device if the op's input is ready. Ends when
+// no device can run an op.
 void chain_play(Chain *c) {
     size_t next[LAYERS] = { 0 }, free_at[LAYERS] = { 0 }, ready;
     Ends ends = { 0 };

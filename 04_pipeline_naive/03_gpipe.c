@@ -21,8 +21,9 @@
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
-// A stage starts micro-batch 1 as soon as it has sent y of micro-batch 0. So all stages work at the
-// same time, on different micro-batches. comm_send waits until the neighbour has received.
+// Runs all forwards of a step on this stage, then all backwards. A stage starts micro-batch 1 as
+// soon as it has sent y of micro-batch 0. So all stages work at the same time, on different
+// micro-batches. comm_send waits until the neighbour has received.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.03a (4 points): GPipe's two loops. Run all forwards, then all backwards, in an
@@ -60,8 +61,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 
 // ------------------------------------------------------- a schedule becomes data: a list per stage
 
-// The naive loop and GPipe's loops run the same ops in different orders. So the order becomes a
-// list, F0 B0 F1 B1 ... or F0 F1 ... B0 B1 ..., and one executor runs any list.
+// Returns the naive list, F0 B0 F1 B1 ... The list of schedule_gpipe is F0 F1 ... B0 B1 ... Both
+// lists have the same ops in different orders, and one executor runs any list.
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
     (void)i; // all stages have the same list
@@ -123,7 +124,8 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     return pipeline_end(&s);
 }
 
-// One step with any list. Differs from naive_step (02_naive.c) only in the call of pipeline_run.
+// Runs one step with any list. Differs from naive_step (02_naive.c) only in the call of
+// pipeline_run.
 StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                          size_t micro_batches) {
     Schedule list = rank->schedule(rank->pp->size, micro_batches, rank->pp->rank);

@@ -56,11 +56,12 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 
 // ---- the cut for measured costs (layer_times.c measures them) ----
 
-// There are L + 2 costs: of the embedding, of each block, of the head with the loss.
+// Returns the number of costs, L + 2: one of the embedding, of each block, and of the head with the
+// loss.
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
 
-// blocks [p v], with v chunks per stage, <- the best cut for the costs that all stages have
-// measured. Afterwards cost has the costs of all layers.
+// Fills blocks [p v], for v chunks per stage, with the best cut for the costs that all stages have
+// measured. Afterwards `cost` has the costs of all layers.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
     size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
     // L + 2 doubles; for each layer its stage adds the cost, and the other stages add zeros
@@ -77,14 +78,16 @@ static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     for (; k >= blocks[i]; i++) k -= blocks[i];
     return i % pp->size; // several chunks per stage go round the stages (05.03)
 }
-static Unit *block_of(const Model *m, size_t k) { // NULL: not on this stage
+// Returns the unit of block k, or NULL if another stage has the block.
+static Unit *block_of(const Model *m, size_t k) {
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;
 }
-// The whole weights, or this replica's shard where ZeRO-3 keeps only the shard.
+// Returns the whole weights, or this replica's shard if ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
-// A unit of 16-bit weights has masters (06.06), which the optimizer made in its first step.
+// Copies the weights and the optimizer state of a unit. A unit of 16-bit weights also has masters
+// (06.06), which the optimizer made in its first step.
 static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));
     if (from->master.data) tensor_copy(to->master, from->master);
@@ -94,9 +97,10 @@ static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(to->v, from->v);
 }
 
-// Call it between two steps. All stages go through the blocks in model order, so no two stages wait
-// for each other. `from` has before[i] blocks on stage i, `to` has after[i]. `to` is allocated and
-// has its optimizer state.
+// Moves each layer's weights and state to the layer's new stage. Call this function between two
+// steps. All stages go through the blocks in model order, so no two stages wait for each other.
+// `from` has before[i] blocks on stage i, `to` has after[i]. `to` is allocated and has its
+// optimizer state.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after) {
     comm_connect(pp, COMM_EVERYBODY);

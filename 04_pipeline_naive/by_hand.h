@@ -1,10 +1,11 @@
-// by_hand.h: a chain of small layers on imagined devices (01_by_hand.c), for its experiment.
+// by_hand.h: declares the chain of small layers on imagined devices (01_by_hand.c). The experiment
+// uses these declarations, too.
 #ifndef PIPELINE_BY_HAND_H
 #define PIPELINE_BY_HAND_H
 #include "common/base/util.h"
 #include "common/base/real.h"
 
-// 7 samples in 4 micro-batches of 2, 2, 2 and 1.
+// The 4 micro-batches have 2, 2, 2 and 1 of the 7 samples.
 enum { LAYERS = 4, SAMPLES = 7, PIECES = 4, STEPS = 3 };
 enum { T_FORWARD = 1, T_BACKWARD = 2, MOST_UNITS = LAYERS * PIECES * (T_FORWARD + T_BACKWARD) };
 typedef struct {
@@ -34,8 +35,8 @@ typedef struct {
 // A rule writes a device's list of ops. Both rules give every device the same list.
 typedef void Rule(Device *d, size_t pieces);
 Rule chain_there_and_back, chain_all_there_all_back;
-// The chain on p devices. Weights and samples depend on the seed alone, not on p.
+// Returns the chain on p devices. Weights and samples depend on the seed alone, not on p.
 Chain chain_new(uint64_t seed, size_t p, size_t pieces, Rule *rule);
 void chain_play(Chain *c);   // computes every op, and records when the op ran
-void chain_update(Chain *c); // w -= rate dw, for every layer; then gradients are zero
+void chain_update(Chain *c); // takes one SGD step in every layer, then zeroes the gradients
 #endif

@@ -5,7 +5,7 @@
 
 // ----------------------------------- the rule: which op an op needs, and which op takes its result
 
-// The same op of the part before (step -1) or behind (step 1), and the stage of that part.
+// Returns the same op of the part before (step -1) or behind (step 1), and the stage of that part.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
     size_t part = op.chunk * p + i + (size_t)step;
     op.chunk = part / p;
@@ -121,8 +121,8 @@ static void sends_done(Sends *out) {
     for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
 }
 
-// In a pipeline of one stage with several chunks, x of the next chunk or dy of the chunk before
-// stays on this stage.
+// Allocates and returns the input of op `to`: x of the next chunk, or dy of the chunk before. In a
+// pipeline of one stage with several chunks this tensor stays on the stage.
 static Tensor hand_over(const Executor *e, PipeOp to) {
     PipelineBatch *b = batch_of(e, to);
     if (to.what == FORWARD) return b->x = tensor_shaped(&b->input, b->in);

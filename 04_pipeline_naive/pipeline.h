@@ -13,9 +13,9 @@
 
 // ---------------------------------------------------------------- stage.c: one stage computes
 
-// The layers of stage i. blocks [p] is the number of blocks of each stage, such as {3, 4, 3}; NULL
-// makes the stages as equal as possible. Stage 0 also has the embedding, and the last stage has the
-// head and the loss.
+// Returns the layers of stage i. blocks [p] has the number of blocks of each stage; for example,
+// {3, 4, 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the
+// last stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
@@ -48,30 +48,32 @@ typedef struct {
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineBatch pipeline_batch(const Batch *b, Layer *layers, size_t n_layers, bool end);
-// Micro-batch k: computes y from x. Sends nothing.
+// Computes y from x for micro-batch k. Sends nothing.
 void pipeline_forward(PipelineStage *s, size_t k);
-// Micro-batch k: computes dx from dy, adds to the weights' gradients, frees x. Sends nothing.
+// Computes dx from dy for micro-batch k, adds to the weights' gradients, and frees x. Sends
+// nothing.
 void pipeline_backward(PipelineStage *s, size_t k);
-// fault() unless the forward of micro-batch k has run on this stage and its backward has not.
+// Calls fault() unless the forward of micro-batch k has run on this stage and its backward has not.
 void pipeline_require_forward(const PipelineStage *s, size_t k);
 PipelineResult pipeline_end(PipelineStage *s);
 
 // --------------------------------------------------------------- 02_naive.c, 03_gpipe.c: a step
 
-// All forwards and backwards of a step on this stage, with their messages. Adds to m's gradients.
+// Runs all forwards and backwards of a step on this stage, and sends and receives their messages.
+// Adds to m's gradients.
 typedef PipelineResult PipelineLoop(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineLoop pipeline_naive, pipeline_gpipe;
 
-// Sums the gradients of the tied embedding over the two stages that hold a copy of it. tied is the
-// group {first, last}, NULL on other stages. In a pipeline of one stage the function adds the
-// gradients of the two uses. Call it after the last backward.
+// Sums the gradients of the tied embedding over the two stages that hold a copy of the embedding.
+// tied is the group {first, last}, and NULL on other stages. In a pipeline of one stage the
+// function adds the gradients of the two uses. Call this function after the last backward.
 void pipeline_tied_sum(Model *m, Comm *tied);
 // Returns the group {first, last} of the pipeline pp, or NULL on middle stages and in a pipeline of
-// one stage. Collective over pp.
+// one stage. All ranks of pp must call this function.
 Comm *pipeline_tied_group(Comm *pp);
 
-// Forward of one micro-batch for evaluation; keeps no activations. A stage waits until the next
-// stage has received. Returns the sum of token losses on the last stage, 0 elsewhere.
+// Runs the forward of one micro-batch for evaluation, and keeps no activations. A stage waits until
+// the next stage has received y. Returns the sum of token losses on the last stage, 0 elsewhere.
 double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // --------------------------------------------------------- 03_gpipe.c: a schedule is a list of ops
@@ -98,14 +100,14 @@ typedef struct {
     PipeOp *ops;
     size_t n;
 } Schedule; // the list of one stage; free with schedule_free
-typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // the list of stage i
-// Forward and backward of one micro-batch, then of the next.
+typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // returns the list of stage i
+// Returns the list that runs forward and backward of one micro-batch, then of the next.
 Schedule schedule_naive(size_t p, size_t m, size_t i);
-// All forwards, then all backwards (Huang et al. 2018).
+// Returns the list of all forwards, then all backwards (Huang et al. 2018).
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);
 void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch);
 void schedule_add_op(Schedule *s, PipeOp op);
-size_t schedule_chunks(const Schedule *s); // v: one more than the largest chunk of the list
+size_t schedule_chunks(const Schedule *s); // returns v, one more than the list's largest chunk
 void schedule_free(Schedule *s);
 
 // The groups and the settings of this rank in a training of a pipeline.
@@ -118,22 +120,24 @@ typedef struct {
 typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                 size_t micro_batches);
 PipelineStep naive_step, pipeline_step; // 02_naive.c: its own loop; 03_gpipe.c: any list
-// The end of a step of any schedule (02_naive.c): tied sum, sums of loss and squares, update.
+// Ends a step of any schedule (02_naive.c): sums the tied gradient, the loss and the gradient's
+// squares, then updates the weights.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r);
 
 // ---------------------------------------------------------------- executor.c
 
-// The rule of every pipeline. *needs becomes the op that must be done before `op` of stage i of p,
-// and the stage of that op; v: the chunks on each stage. Returns false if `op` needs no other op.
-// If the two ops are on different stages, `op` receives a message from needs->stage.
+// Finds the op that must be done before `op` of stage i of p, by the rule of every pipeline. *needs
+// becomes that op and its stage. v: the chunks on each stage. Returns false if `op` needs no other
+// op. If the two ops are on different stages, `op` receives a message from needs->stage.
 //     forward k                 forward k of the part before; the first part needs none
 //     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own
 //                               forward k
 //     backward of weights k     its own backward of inputs k
 // pipe_op_is: is `op` the needed op? A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-// *feeds is the op of another part that takes this op's y (forward) or dx (backward).
+// Finds the op of another part that takes this op's y (forward) or dx (backward). *feeds becomes
+// that op and its stage. Returns false if no op takes a result of `op`.
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool pipe_op_is(PipeOp op, PipeOp needed);
 
@@ -151,7 +155,7 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
 // each as large as the largest message. With one micro-batch there is one send buffer.
 typedef struct Executor Executor;
-// s comes from pipeline_begin. s and list outlive the executor.
+// Makes an executor for this list. s comes from pipeline_begin. s and list outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Runs before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for a
 // free send buffer. Returns k: s->micro[k] is the op's micro-batch.
@@ -170,19 +174,19 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
 // as small as possible. Part i is first[i], ..., first[i+1] - 1; first has p + 1 elements. Returns
 // the largest sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
-// The L + 2 measured costs: embedding, blocks, head with loss. partition_time_layers wraps the
-// layers, so that every step adds their times to `cost`. Call partition_time_layers after all other
-// wraps. `cost` must live as long as the model.
+// Returns the number of measured costs, L + 2: one of the embedding, of each block, and of the head
+// with the loss.
 size_t partition_items(const ModelConfig *c);
-// layer_times.c:
+// Wraps m's layers, so that every step adds their times to `cost` (layer_times.c). Call this
+// function after all other wraps. `cost` must live as long as the model.
 void partition_time_layers(Model *m, double *cost);
 // Finds the best cut for the costs that the stages have measured. Fills blocks [p v] with the
-// number of blocks of each stage, or of each chunk, in model order. Collective; the result is the
-// same on all stages.
+// number of blocks of each stage, or of each chunk, in model order. All stages must call this
+// function, and all get the same result.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
 // Moves weights and moments of all layers from the model `from` to the model `to`. before [p v] is
 // the cut of `from`, after [p v] the cut of `to`. `to` is allocated and has its optimizer state.
-// Collective.
+// All stages must call this function.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after);
 #endif

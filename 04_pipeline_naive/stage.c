@@ -1,5 +1,5 @@
-// stage.c: the layers of a stage, and their forward and backward for one micro-batch. This file
-// sends no message.
+// stage.c: finds the layers of a stage, and runs their forward and backward for one micro-batch.
+// This file sends no message.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,10 +4,11 @@
 //
 // Holds: a list of ops per stage; nothing is computed here. A list is legal if it has every
 //     op once, every receive gets the message that it waits for, and every send gets a buffer.
-// Sends: a message per op: forwards to the next stage, backwards to the previous one, in list
-//     order.
-// Saves: 1F1B: at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
-// Costs: the same time: (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message none.
+// Sends: a message per op, in list order. Forwards send to the next stage, backwards to the
+//     previous one.
+// Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
+// Costs: as much time as GPipe, (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message
+//     none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
 // forward and its backward there.
 // Left out: chunks, halves of backwards, and times of messages (make play-05:
@@ -16,9 +17,9 @@
 
 // ---------------------------------------------------------------- the rule of 1F1B, by hand
 
-// Stage i first runs p - 1 - i forwards ahead, one for each later stage, so that each of them has
-// work. Then the first gradient comes back, and a backward follows every forward. At the end the
-// backwards of the micro-batches that ran ahead are left.
+// Returns the list of stage i. The stage first runs p - 1 - i forwards ahead, one for each later
+// stage, so that each later stage has work. Then the first gradient comes back, and a backward
+// follows every forward. At the end the backwards of the micro-batches that ran ahead are left.
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = { 0 };
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
@@ -38,14 +39,14 @@ Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 
 // ---------------------------------------------------------------- the judge
 
-// The messages of one direction between two neighbours. The messages arrive in the order in which
-// they were sent, and carry no name.
+// The messages of one direction between two neighbours. Messages arrive in the order in which they
+// were sent, and carry no name.
 typedef struct {
     size_t sent[2 * MOST_MICRO], n, read;
 } Mailbox;
 
-// Takes the next message. Returns false if there is none yet: then the stage waits. *wrong: the
-// message belongs to another micro-batch.
+// Takes the next message. Returns false if no message has arrived yet; then the stage waits. *wrong
+// becomes true if the message belongs to another micro-batch.
 static bool receive(Mailbox *from, size_t k, bool *wrong) {
     if (from->read == from->n) return false;
     *wrong |= from->sent[from->read++] != k;
@@ -61,7 +62,7 @@ size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T
 
 static Outcome refused(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
 
-// Plays the lists: asks the stages in turn, again and again, whether their next op can run. An op
+// Plays the lists: visits the stages in turn and runs a stage's next op if that op can run. An op
 // starts at max(end of the op that it needs, end of the stage's previous op). pipe_op_needs names
 // the needed op. Forward k needs forward k of the previous stage. Backward k needs backward k of
 // the next stage, or on the last stage forward k. The needed result comes as a message, which may

@@ -6,11 +6,11 @@
 // Holds: stage i has some neighbouring layers with their gradients and optimizer state; the first
 //     and the last stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
 //     because a backward runs as early as it can and frees what its forward kept.
-// Sends: as GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per
-//     step one all-reduce of wte's gradient over {first, last}, V*C elements, and over all
-//     stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
+// Sends: the messages of GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage
+//     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
+//     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages.
+// Costs: no more than GPipe. A step takes (m+p-1)(f+b), and messages.
 //
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
 // end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
@@ -18,8 +18,8 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Forwards that stage i runs before its steady state: one for each of the p - 1 - i later stages,
-// so that each has work.
+// Returns the number of forwards before the steady state of stage i: one for each of the p - 1 - i
+// later stages, so that each has work.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
@@ -33,14 +33,15 @@ static Tensor output_buffer(Sending *s, Shape shape) {
     s->arena = arena(MEM_COMMUNICATION);
     return tensor_shaped(&s->arena, shape);
 }
-static void wait_received(Sending *s) { // returns at once if nothing was sent
+// Waits until the message is received. Returns at once if nothing was sent.
+static void wait_received(Sending *s) {
     comm_wait(s->request);
     arena_free(&s->arena);
     s->request = NULL;
 }
 
-// pipeline_forward computes y from x through the stage's layers; pipeline_backward computes dx from
-// dy (04_pipeline_naive/stage.c).
+// Run one micro-batch with its messages. pipeline_forward computes y from x through the stage's
+// layers; pipeline_backward computes dx from dy (04_pipeline_naive/stage.c).
 static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
     if (!s->first) {
@@ -97,8 +98,9 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     return pipeline_end(&s);
 }
 
-// The same order as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c) runs any such list
-// and starts each receive one message early. The trainer of chapter 08 uses the list.
+// Returns the order of pipeline_1f1b as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c)
+// runs any such list and starts each receive one message early. The trainer of chapter 08 uses the
+// list.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = { 0 };

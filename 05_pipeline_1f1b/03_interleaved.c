@@ -4,9 +4,9 @@
 // vary: layers 17..20, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p equal parts.
-// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back; a link
-//     from the last stage to the first one is new.
-// Saves: idle time: a step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
+// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back. The
+//     link from the last stage to the first one is new.
+// Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
 //     chunks.
 // Costs: about v times the messages; (v-1)p + 2(p-1-i) + 1 chunks in flight on stage i.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
@@ -14,9 +14,9 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// The order of Megatron-LM. All stages run their forwards in one order: p micro-batches go through
-// chunk 0, then the same p through chunk 1, ..., chunk v - 1; then the next p. The backwards have
-// the same order, but begin with the last chunk.
+// Returns the n-th forward or backward in the order of Megatron-LM, which is the same for all
+// stages. p micro-batches go through chunk 0, then the same p through chunk 1, ..., chunk v - 1;
+// then the next p. The backwards have the same order, but begin with the last chunk.
 static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
     size_t group = n / (p * v), chunk = n % (p * v) / p;
     return (PipeOp){ .what = what,
@@ -24,8 +24,8 @@ static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
                      .chunk = what == FORWARD ? chunk : v - 1 - chunk };
 }
 
-// p = 2, v = 2, m = 4. F1c0 is the forward of micro-batch 1 through chunk 0. A micro-batch visits
-// stages 0, 1, 0, 1.
+// Returns the list of stage i. An example: p = 2, v = 2, m = 4. F1c0 is the forward of micro-batch
+// 1 through chunk 0. A micro-batch visits stages 0, 1, 0, 1.
 //     stage 0   F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0
 //     stage 1   F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
@@ -45,20 +45,19 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why 2 (p-1-i) and not p-1-i? Where messages take no time both warm-ups are equally fast. With
-// p-1-i the next stage needs a chunk's output as soon as it is computed. With 2 (p-1-i) the next
-// stage has another op to run while the message travels. Besides, messages between two ranks are
-// matched by their order alone. If p = 2 and v > 1, the next and the previous stage are the same
-// rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send dx of 0 before y of 2. But
-// stage 1 runs F2c0 before B0c0, so it would take dx of 0 for its x of 2. With v = 1 all messages
-// from one rank to another are of one kind, so p-1-i is enough.
+// Why does the warm-up have 2 (p-1-i) forwards and not p-1-i? If messages take no time, both
+// warm-ups are equally fast. With p-1-i the next stage needs a chunk's output as soon as it is
+// computed. With 2 (p-1-i) the next stage has another op to run while the message travels. Besides,
+// messages between two ranks are matched by their order alone. If p = 2 and v > 1, the next and the
+// previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send
+// dx of 0 before y of 2. But stage 1 runs F2c0 before B0c0, so it would take dx of 0 for its x of
+// 2. With v = 1 all messages from one rank to another are of one kind, so p-1-i is enough.
 
 // Runs the list with its messages. The messages go round a ring: y to the next stage, dx to the
 // previous one. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So y
 // of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only
-// part
-// v p - 1 sends no y. Sends are started and not waited for: in the warm-up all stages send y round
-// the ring, and if each waited until its y is received, none would receive. Here a message keeps
+// part v p - 1 sends no y. No stage waits for its sends: in the warm-up all stages send y round the
+// ring, and if each stage waited until its y is received, none would receive. Here a message keeps
 // its buffer to the end of the step, because that is simple. The executor reuses two buffers per
 // neighbour.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
@@ -96,10 +95,10 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
     return pipeline_end(&s);
 }
 
-// Scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C], and all t
-// ranks of the next stage need it. So each rank sends 1/t of y over the link between nodes, to the
-// rank with its own number in tp. There an all-gather over the link inside the node puts y
-// together. pp: the ranks with this number, one of each stage.
+// Sends y by scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C],
+// and all t ranks of the next stage need y. So each rank sends 1/t of y over the link between
+// nodes, to the rank of the next stage that has the same number in tp. There an all-gather over the
+// link inside the node puts y together. pp: the ranks with this number, one of each stage.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {
     Range r = shard_range(tensor_count(y), tp->size, tp->rank);
     comm_send(pp, tensor_flat_range(y, r.lo, r.hi), to); // B*T*C/t elements, in place of B*T*C

@@ -7,9 +7,9 @@
 //     (weight stashing) or p times (vertical sync); activations of p - i mini-batches.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
 //     move, and there is no sum over stages; embedding and head have a table each.
-// Saves: the bubble: each further mini-batch takes f + b, because the pipeline never runs empty.
-// Costs: p - i versions of the weights; gradients are p-1-i updates old (vertical sync: p-1). So
-//     the training is not the unsplit one. With weight stashing and SGD, for all i:
+// Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
+// Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
+//     the training differs from the unsplit one. With weight stashing and SGD, for all i:
 //     W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)).
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
@@ -24,8 +24,8 @@ static size_t version(size_t k, size_t updates_old) {
     return k < updates_old ? 0 : k - updates_old;
 }
 
-// Version 3 of the weights is the result of 3 updates. On stage i forward and backward of
-// mini-batch k read:
+// Returns the list of stage i. Version 3 of the weights is the result of 3 updates. On stage i
+// forward and backward of mini-batch k read:
 //     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when its forward ran
 //     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
 //     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.
@@ -74,16 +74,18 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
     model_attach_weights(m, version == w->newest ? m->w : copy_of(w, version));
 }
 
-// Overwrites the oldest copy: versions newest and newest - older have the same row. No op needs the
-// oldest version any more, because the backward that read it has just run.
+// Overwrites the oldest copy with the newest version. Both versions, newest and newest - older,
+// have the same row. No op needs the oldest version any more, because the backward that read it has
+// just run.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
 
 // ---------------------------------------------------------- the list, with messages and updates
 
-// The update after the backward of mini-batch k changes version k of the weights, not the older
-// version that the backward read. m->w is always the newest version; the layers may read another.
+// Updates m->w after the backward of mini-batch k. The update changes version k of the weights, not
+// the older version that the backward read. m->w is always the newest version; the layers may read
+// another.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
     weight_versions_keep(w, m); // version k, for the backwards that will read it
     optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
@@ -120,9 +122,9 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     return pipeline_end(&s);
 }
 
-// Head and embedding become two tables. So the marks of a tied table are removed: tied_to, tied_use
-// and tied_copy. Because of tied_to and tied_use an optimizer step updates the table once; because
-// of tied_copy a norm counts it once.
+// Makes two tables of head and embedding. Removes the marks of a tied table: tied_to, tied_use and
+// tied_copy. Because of tied_to and tied_use an optimizer step updates the table once; because of
+// tied_copy a norm counts it once.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {

@@ -8,8 +8,9 @@
 //     of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
 //     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
-// Saves: the bubble: each further batch of m micro-batches takes m(f+b); versions: 2, not p - i.
-// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)), batch 0 reads W(0).
+// Saves: the bubble, because each further batch of m micro-batches takes m(f+b). Saves versions,
+//     too: a stage has 2, not p - i.
+// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
@@ -18,7 +19,8 @@
 
 static size_t version_of_batch(size_t t) { return t ? t - 1 : 0; }
 
-// p = 2, m = 2, two batches; U1: the update of batch 1. All ops of batch 1 read version 0.
+// Returns the list of stage i. An example: p = 2, m = 2, two batches. U1 is the update of batch 1.
+// All ops of batch 1 read version 0.
 //     stage 0   F0 F1 B0 F2 B1 U0 F3 B2 B3 U1
 //     stage 1   F0 B0 F1 B1 U0 F2 B2 F3 B3 U1
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
@@ -42,9 +44,9 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ------------------------------------------------------ the update, and the tied table after it
 
-// table: the unit of the tied table, on the first and the last of several stages. Its gradient has
-// two buffers, each [1, V*C]: backward adds into table->g while table->own_g is on its way to the
-// pipeline's other end.
+// table: the unit of the tied table, on the first and the last of several stages. The table's
+// gradient has two buffers, each [1, V*C]. Backward adds into table->g while table->own_g is on its
+// way to the other end of the pipeline.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
@@ -60,11 +62,11 @@ static void note(Stage *s, Model *m, UpdatedPart part) {
     if (s->notes) s->notes->updated(s->notes->who, m, s->weights.newest - 1, part);
 }
 
-// The first stage has the embedding's part of the table's gradient, the last stage the head's part.
-// Both stages need the sum. The first stage finishes its part p - 1 backwards later than the last
-// stage. The last stage would be idle for that long if it waited here. So this function only starts
-// the exchange. table_finish waits for it when an op first reads the new table, most of a batch
-// later. Backward continues with another buffer.
+// Starts to exchange the gradients of the tied table. The first stage has the embedding's part of
+// the table's gradient, the last stage the head's part. Both stages need the sum. The first stage
+// finishes its part p - 1 backwards later than the last stage. The last stage would be idle for
+// that long if it waited here. So table_finish waits for the exchange when an op first reads the
+// new table, most of a batch later. Backward continues with another buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;
@@ -86,9 +88,9 @@ static void table_finish(Stage *s, Model *m) {
     note(s, m, UPDATED_TABLE);
 }
 
-// Runs after the last backward of batch t. m->w, version t, becomes version t + 1 with a gradient
-// that was computed with version t - 1. On the first and the last stage this leaves the table out;
-// table_finish updates it before any op reads version t + 1.
+// Updates the weights after the last backward of batch t. m->w, version t, becomes version t + 1
+// with a gradient that was computed with version t - 1. On the first and the last stage this
+// function leaves the table out; table_finish updates the table before any op reads version t + 1.
 static void update(Stage *s, Model *m) {
     table_finish(s, m);                   // of batch t - 1
     if (!s->table) model_fold_tied(m);    // one stage has both uses of the table

@@ -8,8 +8,8 @@
 // Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, each at its
 //     end; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
 //     12L + 4 doubles over all stages.
-// Saves: idle time: without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), 1F1B
-//     (m+p-1)(F+B+W).
+// Saves: idle time. Without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and 1F1B
+//     takes (m+p-1)(F+B+W).
 // Costs: activations until W, and a copy of dy for every layer; with cap 2p-1 about twice 1F1B's on
 //     stage 0, and almost no bubble.
 // F is a forward; B (of inputs) and W (of weights) are the halves of a backward; also their times.
@@ -19,12 +19,12 @@
 
 // ---------------------------------------------------------------- one backward, two halves
 
-// The backward of y = x w has two products. B computes dx: the previous stage waits for it. W
-// computes dw: only the update at the end of the step needs it.
+// Compute the two products in the backward of y = x w. B computes dx: the previous stage waits for
+// dx. W computes dw: only the update at the end of the step needs dw.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }  // dy w^T
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
-// B of all layers of a stage. Each layer computes its dx, copies the dy that its W will read
+// Runs B of all layers of a stage. Each layer computes its dx, copies the dy that its W will read
 // (layer_defer in common/model/layer.c), and frees what only B needs.
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
@@ -38,7 +38,7 @@ void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     b->half = true;
     arena_free(&losses);
 }
-// W of all layers. x is freed here, because W is its last reader.
+// Runs W of all layers. Frees x, because W is the last reader of x.
 void pipeline_backward_weights(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     if (!b->half) fault("backward of weights %zu without its backward of inputs before it", k);
@@ -51,8 +51,8 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
 
 // ---------------------------------------------------------------- the list, with its messages
 
-// Runs whole backwards and stages with several chunks (03_interleaved.c), too, because the trainer
-// of chapter 08 uses them.
+// Runs any list of forwards and backwards, in halves or whole. Stages may have several chunks
+// (03_interleaved.c), because the trainer of chapter 08 uses such lists, too.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches) {
     PipelineStage s = interleaved_begin(pp, m, batch, micro_batches);
@@ -71,15 +71,15 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
     executor_free(e);
     return pipeline_end(&s);
 }
-// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. It is a barrier: clipping needs the
-// norm of all gradients, so no stage updates before the last W of all stages is done.
+// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. This function is a barrier, because
+// clipping needs the norm of all gradients. So no stage updates before the last W of all stages.
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 
-// 1F1B's order, but stage i delays each W by i micro-batches. So a gradient passes a stage in B,
-// not in B + W, and the late W's fill the end of the step. Stage i has p - i micro-batches between
-// F and B, and i between B and W: p in flight on every stage, as on stage 0 of 1F1B. If m >= p, and
-// W is no longer than F and B, a step takes
+// Returns 1F1B's order, but stage i delays each W by i micro-batches. So a gradient passes a stage
+// in B, not in B + W, and the late W's fill the end of the step. Stage i has p - i micro-batches
+// between F and B, and i between B and W. So p are in flight on every stage, as on stage 0 of 1F1B.
+// If m >= p, and W is no longer than F and B, a step takes
 //     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W).
 // The last stage starts after (p-1)F. It runs all its F's and B's and m - p of its W's; then its
 // last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The W's run in

@@ -4,8 +4,8 @@
 //
 // Holds: rank i has stage i: activations of 1 (naive), m (GPipe), p - i (1F1B, PipeDream, 2BW) or p
 //     (ZB-H1) micro-batches; one version of the weights, p - i (PipeDream) or 2 (2BW).
-// Sends: y forward and dx back, [B*T, C] per micro-batch and boundary; interleaved has pv - 1
-// boundaries.
+// Sends: y forward and dx back, [B*T, C] per micro-batch and boundary. Interleaved has pv - 1
+//     boundaries.
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
 //     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
 // Costs: the first five give the bits of one device; PipeDream and 2BW use gradients of old
@@ -14,7 +14,7 @@
 // Left out: recomputation, data and tensor parallelism, which combine with all of them (07, 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
-// The lists of one batch.
+// Return the lists of one batch.
 static Schedule naive(size_t p, size_t m, size_t batches, size_t i) {
     (void)batches;
     return schedule_naive(p, m, i);
@@ -35,8 +35,8 @@ static Schedule zero_bubble(size_t p, size_t m, size_t batches, size_t i) {
     (void)batches;
     return schedule_zb_h1(p, m, i);
 }
-// The lists of several batches: the pipeline never runs empty between them. PipeDream updates after
-// every micro-batch.
+// Return the lists of several batches. The pipeline never runs empty between two batches. PipeDream
+// updates after every micro-batch.
 static Schedule pipedream(size_t p, size_t m, size_t batches, size_t i) {
     return schedule_pipedream(WEIGHT_STASHING, p, batches * m, i);
 }

@@ -1,16 +1,16 @@
-// by_hand.h: the lists of 01_by_hand.c and their judge.
+// by_hand.h: declares the lists of 01_by_hand.c and their judge, which the experiment also uses.
 #ifndef PIPELINE_1F1B_BY_HAND_H
 #define PIPELINE_1F1B_BY_HAND_H
 #include "04_pipeline_naive/pipeline.h"
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24, T_FORWARD = 1, T_BACKWARD = 2 };
-Schedule by_hand_1f1b(size_t p, size_t m, size_t i); // the list of stage i
+Schedule by_hand_1f1b(size_t p, size_t m, size_t i); // returns the list of stage i
 typedef enum { LEGAL, NOT_ONCE, WRONG_MESSAGE, DEADLOCK } Verdict;
 // start: when each op starts, in the order of its list. end: when the last op of all ends.
 typedef struct {
     Verdict verdict;
     size_t end, start[MOST_STAGES][2 * MOST_MICRO];
 } Outcome;
-Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m); // stage[p]
-size_t by_hand_duration(PipeOp op);                               // in units of time
+Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m); // plays the lists stage[p]
+size_t by_hand_duration(PipeOp op);                               // returns units of time
 #endif

@@ -1,9 +1,9 @@
-// chunks.c: a stage of several chunks (03_interleaved.c): its layers, its micro-batches, and an
+// chunks.c: makes a stage of several chunks (03_interleaved.c) and its micro-batches, and runs an
 // evaluation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Chunk c of stage i is part c p + i of the model.
+// Describes the layers of stage i. Chunk c of stage i is part c p + i of the model.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i) {
     Range *chunk = host_alloc(v * sizeof *chunk);
@@ -28,8 +28,8 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
     return s;
 }
 
-// Evaluation: runs one micro-batch forward through chunk after chunk, and keeps nothing. A single
-// stage has its chunks in a row, so it runs them as one.
+// Runs one micro-batch forward through chunk after chunk for evaluation, and keeps nothing. A
+// single stage has its chunks in a row, so the stage runs them as one chunk.
 double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
     size_t p = pp->size, i = pp->rank, v = model_chunks(m);
     if (p == 1 || v == 1) return pipeline_loss(pp, m, b);

@@ -1,31 +1,31 @@
-// pipeline_1f1b.h: the schedules after GPipe (chapter 04): 1F1B, interleaved 1F1B, PipeDream, 2BW,
-// zero bubble. Stage i of p, m micro-batches per step.
+// pipeline_1f1b.h: declares the schedules after GPipe (chapter 04): 1F1B, interleaved 1F1B,
+// PipeDream, 2BW, zero bubble. A pipeline has stages i of p, and a step has m micro-batches.
 #ifndef PIPELINE_1F1B_H
 #define PIPELINE_1F1B_H
 #include "04_pipeline_naive/pipeline.h"
 
 // --------------------------------------------------------- 02_1f1b.c: one forward, one backward
 
-PipelineLoop pipeline_1f1b; // a step's forwards, backwards and messages, as loops
-Schedule schedule_1f1b(size_t p, size_t m, size_t i); // the same order as a list, for pipeline_run
+PipelineLoop pipeline_1f1b; // runs a step's forwards, backwards and messages in loops
+Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns this order as a list of ops
 
 // --------------------------------------------------------- 03_interleaved.c: v chunks per stage
 
-// The list of stage i. With v > 1, m must be a multiple of p. With v = 1 the list is that of
-// schedule_1f1b.
+// Returns the list of stage i. With v > 1, m must be a multiple of p. With v = 1 the list is that
+// of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// The next three functions are in chunks.c.
 // Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
-// of each part; NULL makes the parts as equal as possible.
+// of each part; NULL makes the parts as equal as possible. This function and the next two are in
+// chunks.c.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
-// pipeline_begin and pipeline_loss for stages with one or several chunks.
+// Do what pipeline_begin and pipeline_loss do, for stages with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved; // v = model_chunks(); 1 where pp has one rank
-// A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1). The t ranks of
-// a stage have the same y, which travels in t parts over pp and is put together over tp. to, from:
-// ranks of pp.
+// Send and receive a message between two stages of t tensor-parallel ranks each (PTD-P section
+// 4.1). The t ranks of a stage have the same y. The message travels in t parts over pp, and an
+// all-gather over tp puts the parts together. to, from: ranks of pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
@@ -41,27 +41,28 @@ typedef struct {
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
 void weight_versions_free(WeightVersions *w);
-// From now on m's layers read this version; fault() if it is not held. The optimizer still updates
-// m->w.
+// Lets m's layers read this version from now on. Calls fault() if the versions do not include it.
+// The optimizer still updates m->w.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
 // Runs before an update. Copies the newest version, so that the optimizer may change m->w.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
-// The version of the weights that mini-batch k reads on stage i of p. The update of mini-batch k
-// makes version k + 1 on every stage.
+// The rule says which version of the weights mini-batch k reads on stage i of p. The update of
+// mini-batch k makes version k + 1 on every stage.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
 //                       gradient of no function
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
-size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i); // versions besides the newest
-Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n,
-                            size_t i); // a list of n mini-batches
+// Returns the number of versions that stage i keeps besides the newest.
+size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);
+// Returns the list of stage i for n mini-batches.
+Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);
 
-// The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first.
-// updated() is called after each update, with the number of the update from 0. The model then reads
-// the newest weights and still has the gradients. 2BW updates the tied table (tensor 0) later than
-// all other tensors.
+// The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first. The
+// training calls updated() after each update, with the number of the update from 0. The model then
+// reads the newest weights and still has the gradients. 2BW updates the tied table (tensor 0) later
+// than all other tensors.
 typedef enum { UPDATED_ALL, UPDATED_TABLE, UPDATED_OTHERS } UpdatedPart;
 typedef struct {
     double *loss;
@@ -78,25 +79,27 @@ void model_untie(Model *m);
 
 // ------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
 
-// The list of steps * m micro-batches, m >= p. Forwards and backwards of batch t read version
-// max(0, t - 1) on every stage. The micro_batch of an UPDATE is the number of the batch.
+// Returns the list of stage i for steps * m micro-batches, m >= p. Forwards and backwards of batch
+// t read version max(0, t - 1) on every stage. The micro_batch of an UPDATE is the number of the
+// batch.
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
-// tied: the group {first, last}, whose gradients of the embedding's table are added before it is
-// updated; NULL on other stages, and for one stage.
+// Runs a list of schedule_2bw. tied: the group {first, last}, whose gradients of the embedding's
+// table are added before the table is updated; NULL on other stages, and for one stage.
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s,
                             const Batch *batch, size_t n, const PipelineNotes *notes);
 
 // ---------------------------------------------------- 06_zero_bubble.c: backwards in two halves
 
-// The two halves of the backward of y = x w, and the two halves of a stage's backward.
+// Run the two halves of the backward of y = x w, and the two halves of a stage's backward.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
-void pipeline_backward_inputs(PipelineStage *s, size_t k); // dx from dy
+void pipeline_backward_inputs(PipelineStage *s, size_t k); // computes dx from dy
 // Adds the weights' gradients and frees x. May run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
-Schedule schedule_zb_h1(size_t p, size_t m, size_t i); // min(p, m) in flight, counted until W
-// zb_auto.c: the list of a planner, from the times of the ops and of a message. At most cap (1 or
-// more) micro-batches are in flight on each stage.
+// Returns the list of ZB-H1. min(p, m) micro-batches are in flight, counted until their W.
+Schedule schedule_zb_h1(size_t p, size_t m, size_t i);
+// Returns the list of a planner (zb_auto.c), from the times of the ops and of a message. At most
+// cap (1 or more) micro-batches are in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
 // Runs any list without updates: halves or whole backwards, one chunk or several.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
@@ -114,7 +117,8 @@ typedef struct {
 } PipelineWay;
 enum { PIPELINE_WAYS = 7, COMPARE_CHUNKS = 2 };
 extern const PipelineWay pipeline_ways[PIPELINE_WAYS];
-// Runs `batches` batches of m micro-batches (WAY_FLUSH: one). tied: as in pipeline_2bw.
+// Runs `batches` batches of m micro-batches (WAY_FLUSH: one). tied has the meaning that it has in
+// pipeline_2bw.
 PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,
                                 Optimizer *o, const Batch *batch, size_t m, size_t batches);
 #endif

@@ -1,5 +1,4 @@
-// zb_auto.c: the planner of 06_zero_bubble.c's automatic lists. A free stage takes the most urgent
-// op.
+// zb_auto.c: plans the automatic lists of 06_zero_bubble.c. A free stage takes the most urgent op.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
@@ -9,10 +8,10 @@ typedef struct {
     size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: when op k ends
 } Planned;
 
-// Returns when the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is
-// full, or the op that it needs is not planned yet (pipe_op_needs, 04_pipeline_naive/executor.c).
-// No stage runs more than AHEAD messages ahead of their receiver, because the executor would then
-// wait for a send buffer.
+// Returns the time at which the next op of this kind could start on stage i. Returns SIZE_MAX if
+// the stage has no such op, if its memory is full, or if the op that it needs is not planned yet
+// (pipe_op_needs, 04_pipeline_naive/executor.c). No stage runs more than AHEAD messages ahead of
+// their receiver, because the executor would then wait for a send buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {

@@ -9,7 +9,7 @@
 //         gradients per step; with parts, a reduce-scatter of 10 gradients and an all-gather of 10
 //         weights.
 // Saves:  m and v: 8 of 16 bytes per parameter in fp32 become 8/N.
-// Costs:  no bytes: an all-reduce is a reduce-scatter and an all-gather.
+// Costs:  no bytes, because an all-reduce is a reduce-scatter and an all-gather.
 // Rajbhandari et al. 2020. Left out: a model. Rank r has a vector target[r]. Its loss is half the
 // squared distance of w from target[r], so its gradient is w - target[r].
 //
@@ -27,7 +27,8 @@ static const double lr = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-5, decay =
 
 // ------------------------------------------------ Adam, by hand, for elements lo <= i < hi
 
-// w, g, m and v point to element lo, so a rank that holds only a part can pass that part.
+// Updates elements lo to hi - 1. w, g, m and v point to element lo, so a rank that holds only a
+// part can pass that part.
 static void adam(double *w, const double *g, double *m, double *v, size_t lo, size_t hi, int step) {
     for (size_t i = lo; i < hi; i++, w++, g++, m++, v++) {
         *m = beta1 * *m + (1 - beta1) * *g;

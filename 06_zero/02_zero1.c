@@ -3,27 +3,26 @@
 // question: If all replicas make the same update, why should each of them keep the whole optimizer state?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: all weights and gradients; AdamW's m and v of the rank's part, which is 1/N
-// of
-//         every unit.
+// Holds:  every rank: all weights and gradients; AdamW's m and v of the rank's part. The part is
+//         1/N of every unit.
 // Sends:  per step a reduce-scatter of the gradients and an all-gather of the weights, one call per
 //         unit each: 2 (N-1)/N of the model per rank, for any number of micro-batches.
-// Saves:  8 (N-1)/N bytes per parameter in fp32: state is 8 + 8/N, not 16.
+// Saves:  8 (N-1)/N bytes per parameter in fp32. The state is 8 + 8/N bytes, not 16.
 // Costs:  the bytes of an all-reduce, which is a reduce-scatter and an all-gather; the latency of
 //         two calls per unit.
 // Rajbhandari et al. 2020, section 5.1. With 16-bit weights and an fp32 master the saving is larger
 // (06_mixed_precision).
 #include "06_zero/zero.h"
 
-// A unit is an embedding table, a block, or the last norm. It has `size` elements, and the N ranks
-// of u->replicas (dp in this lesson) hold a replica of it.
+// A unit is an embedding table, a block, or the last norm. A unit has `size` elements. Each of the
+// N ranks of u->replicas (dp in this lesson) holds a replica of the unit.
 //
 //     data parallel:   all-reduce of g;       every rank updates all of w
 //     ZeRO-1:          reduce-scatter of g;   every rank updates its part of w;   all-gather of w
 
-// Every rank has w [size] and g [size]. It owns part r of N of every unit: own_w and own_g [size/N]
-// are views of that part. optimizer_allocate() allocates m and v [size/N] for the owned part only,
-// and optimizer_step() updates only that part.
+// Allocates w [size] and g [size] on every rank. A rank owns part r of N of every unit: own_w and
+// own_g [size/N] are views of that part. optimizer_allocate() allocates m and v [size/N] for the
+// owned part only, and optimizer_step() updates only that part.
 void zero1_allocate(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate(m);
@@ -36,8 +35,9 @@ void zero1_allocate(Model *m, Comm *dp) {
     }
 }
 
-// A step calls it once, after the last backward. Outside the own part, g still holds this rank's
-// local gradient. No function reads this rest of g.
+// Reduces the gradients: own_g becomes the sum over the ranks. A step calls zero1_reduce once,
+// after the last backward. Outside the own part, g still holds this rank's local gradient. No
+// function reads this rest of g.
 void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. In every unit of the model, g holds this
     // rank's whole local gradient. Afterwards own_g, a view of this rank's part of g, must hold the
@@ -54,8 +54,8 @@ void zero1_reduce(Model *m) {
     // END
 }
 
-// A step calls it once, after the update. Every rank gets the parts that the other ranks have
-// updated.
+// Gathers the weights: every rank gets the parts that the other ranks have updated. A step calls
+// zero1_gather once, after the update.
 void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of this rank's
     // part of w, has been updated; the rest of w is old. Afterwards w must be the same on all ranks

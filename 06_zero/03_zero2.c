@@ -3,14 +3,13 @@
 // question: Whose gradients must a rank keep, and for how long?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: all weights; gradients, m and v of the rank's part, 1/N of every unit; while
-// a
-//         layer's backward runs, the whole gradient of that layer; both whole gradients of wte
+// Holds:  every rank: all weights; gradients, m and v of the rank's part, 1/N of every unit; the
+//         whole gradient of a layer while the layer's backward runs; both whole gradients of wte
 //         from zero2_begin to zero2_reduce.
 // Sends:  for each of m micro-batches, after each layer's backward, a reduce-scatter of the layer's
-//         gradient; per step a reduce-scatter of wte's gradient and an all-gather of the weights: m
-//         + 1 times (N-1)/N of the model per rank (wte: 2 times).
-// Saves:  12 (N-1)/N bytes per parameter in fp32: state is 4 + 12/N, not 16.
+//         gradient. Per step a reduce-scatter of wte's gradient and an all-gather of the weights.
+//         In all m + 1 times (N-1)/N of the model per rank (wte: 2 times).
+// Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
 // Rajbhandari et al. 2020, section 5.2. Left out: the reduction of one layer while the backward of
 // the next one runs (01_data_parallel/04_overlap.c); 16-bit gradients.
@@ -25,8 +24,8 @@
 // wte is the exception. Embedding and head each compute a gradient of wte, at the two ends of the
 // backward pass. So both gradients stay whole for the step and are reduced once.
 
-// True for wte, which two layers use, and in a pipeline for the last stage's copy of it. A model
-// whose head is untied has two tables. Both stay whole in the same way.
+// Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte. A
+// model whose head is untied has two tables. Both stay whole in the same way.
 bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
@@ -37,8 +36,8 @@ void zero2_allocate_gradient(Unit *u, Arena *a) {
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 
-// own_g += this rank's part of the sum of g over ranks. The first micro-batch's part is written to
-// own_g directly.
+// Adds this rank's part of the sum of g over ranks to own_g. The first micro-batch's part is
+// written to own_g directly.
 void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // EXERCISE 06.03b (3 points): add to the own part. g [size] is whole on each rank. own_g
     // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If it
@@ -61,8 +60,9 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
 }
 
 // Runs a layer's own backward and reduces its gradients over u->replicas, the ranks that hold the
-// same unit. zero2_allocate() sets u->replicas to dp for every unit. Every rank must call it for
-// every micro-batch, even for an empty one, because the reduction is collective.
+// same unit. zero2_allocate() sets u->replicas to dp for every unit. Every rank must call this
+// function for every micro-batch, even for an empty one, because all ranks take part in the
+// reduction.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION
@@ -96,7 +96,8 @@ static const LayerKind zero2_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Every rank has w [size], a view own_w of its part, and own_g [size/N]. Wraps every layer.
+// Allocates w [size], a view own_w of the rank's part, and own_g [size/N] on every rank. Wraps
+// every layer.
 void zero2_allocate(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate_weights(m);

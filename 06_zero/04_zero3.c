@@ -7,27 +7,27 @@
 //         weights, and in backward its whole gradient; wte's weights and two gradients for the
 //         whole step.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
-//         its backward, and a reduce-scatter of its gradient after that: 3m times (N-1)/N of the
-//         model per rank and step (wte: 2 times).
-// Saves:  16 (N-1)/N bytes per parameter in fp32: state is 16/N, not 16.
+//         its backward, and a reduce-scatter of its gradient afterwards. In all 3m times (N-1)/N of
+//         the model per rank and step (wte: 2 times).
+// Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes, not 16.
 // Costs:  3m passes over the parameters, not 2; in flight 3 wte and twice the largest unit.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. Left out:
 // gathering the next unit while a unit computes (05_prefetch.c); 16-bit weights; offloading parts
 // to host memory.
 #include "06_zero/zero.h"
 
-// A unit's weights are gathered just before its layer runs, in forward and in backward, and dropped
-// afterwards. At any time one block is whole and all other blocks are in parts. wte, which
-// embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights that one
-// wrapped module gathers.)
+// Each rank gathers a unit's weights just before the unit's layer runs, in forward and in backward,
+// and drops them afterwards. At any time one block is whole and all other blocks are in parts. wte,
+// which embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights
+// that one wrapped module gathers.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both
 
 // ------------------------------------------------ weights live for one layer's forward or backward
 
-// A layer computes with all its weights, but a rank holds only a part of them: hence the
-// all-gather.
+// Gathers the weights of a unit, because a layer computes with all its weights, but a rank holds
+// only a part of them.
 static void gather_unit(Unit *u, Arena *a) {
     Tensor w = unit_new_weights(u, a, u->size);
     // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its
@@ -92,9 +92,9 @@ void zero3_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
-// Embedding and head read wte, so the weights of wte are gathered once, before the first forward,
-// and kept. The arena m->gathered holds nothing else, because zero2_reduce frees m->buffers (wte's
-// gradients) while the weights are still in use.
+// Gathers the weights of wte once, before the first forward, and keeps them, because embedding and
+// head read wte. The arena m->gathered holds nothing else, because zero2_reduce frees m->buffers
+// (wte's gradients) while the weights are still in use.
 void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];

@@ -8,10 +8,10 @@
 // Sends:  the messages of 04_zero3.c, but earlier: the gather of a layer's weights starts before
 //         the previous layer computes, and the reduction of a layer's gradient runs while the next
 //         layer computes.
-// Saves:  time: a unit's ring is hidden if a layer computes for at least as long as the ring takes.
-// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. With weights kept from forward to
-//         backward (reshard: no): 2m passes over the parameters, not 3m, and all units whole at the
-//         end of forward.
+// Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
+// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. If weights are kept from forward to
+//         backward (reshard: no), 2m passes over the parameters, not 3m. All units are then whole
+//         at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. Left out:
 // keeping the last unit from forward to backward (as torchtitan does); FSDP's rate limiter of units
 // in flight; two communications at a time.
@@ -27,7 +27,8 @@
 
 // ------------------------------------------------ weights: gathered one layer ahead
 
-// Does nothing if the weights have been gathered or are being gathered.
+// Starts to gather the weights of a layer. Does nothing if the weights have been gathered or are
+// being gathered.
 static void start_gather(Prefetched *p) {
     if (!p || p->weights.data) return;
     p->in_flight = arena(MEM_COMMUNICATION);
@@ -49,8 +50,8 @@ static void drop_weights(Prefetched *p) {
 
 // ------------------------------------------------ gradients: reduced behind the next backward
 
-// own_g += own part of the sum over ranks, as in stage 2. The reduction starts here;
-// prefetch_finish_reduction() waits for it and adds.
+// Starts to reduce the gradient of a layer. prefetch_finish_reduction() waits for the reduction,
+// and adds the own part of the sum over ranks to own_g, as stage 2 does.
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
@@ -78,9 +79,9 @@ void prefetch_finish_reduction(Prefetch *all) {
 
 // ---------------------------------------------------------------- a layer around a layer
 
-// The first layer waits for the last reduction of the previous backward. This costs no time,
-// because that reduction started before any gather of this forward, and communications run in
-// order.
+// Runs a layer's forward. The first layer waits for the last reduction of the previous backward.
+// This wait costs no time, because that reduction started before any gather of this forward, and
+// communications run in order.
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
     if (!p->previous) prefetch_finish_reduction(p->model);
@@ -118,7 +119,8 @@ const LayerKind prefetch_layer = {
     .backward = prefetch_backward,
 };
 
-// Like zero3_step, but the layers start their communications early and wait for them late.
+// Runs one step as zero3_step does, but the layers start their communications early and wait for
+// them late.
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;

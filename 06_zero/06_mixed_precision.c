@@ -16,9 +16,10 @@
 
 // ---------------------------------------------------------------- the master
 
-// bf16 has 8 significant bits. Near w the next bf16 number is w/256 to w/128 away, and an update is
-// often smaller than half of that: rounding w - update gives w again, at every step. So the updates
-// are collected in a master in fp32, and the weights are its rounded copy:
+// Allocates weights, gradients and optimizer state, and copies rank 0's weights to all ranks. bf16
+// has 8 significant bits. Near w the next bf16 number is w/256 to w/128 away, and an update is
+// often smaller than half of that. Rounding w - update then gives w again, at every step. So a
+// master in fp32 collects the updates, and the weights are a rounded copy of the master:
 //
 //     forward, backward   w, activations [16 bits]; each product is added in fp32, rounded once
 //     update              master -= lr m / sqrt(v)                                  [fp32]
@@ -35,11 +36,12 @@ void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
 
 // ---------------------------------------------------------------- the loss scale
 
-// fp16 has no number between 0 and 6e-8, and none above 65504. With 1 million tokens in a batch,
-// each token's gradient is multiplied by 1e-6, and much of it becomes 0. So the loss, and with it
-// every gradient, is multiplied by a power of two, which changes no other bit. The factor is too
-// large if a gradient overflows: then this step is skipped and the factor halved. After `patience`
-// steps without an overflow the factor is doubled. bf16 has the range of fp32 and needs factor 1.
+// Chooses the factor of the next step. fp16 has no number between 0 and 6e-8, and none above 65504.
+// With 1 million tokens in a batch, each token's gradient is multiplied by 1e-6, and much of it
+// becomes 0. So the loss, and with it every gradient, is multiplied by a power of two, which
+// changes no other bit. The factor is too large if a gradient overflows: then this step is skipped
+// and the factor halved. After `patience` steps without an overflow the factor is doubled. bf16 has
+// the range of fp32 and needs factor 1.
 void loss_scale_next(LossScale *s, bool finite) {
     // EXERCISE 06.06a (3 points): the next loss scale. `finite`: the step had no overflow. Halve
     // s->factor after an overflow. Double it after s->patience steps in a row without one, and

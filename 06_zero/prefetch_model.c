@@ -1,9 +1,9 @@
-// prefetch_model.c: the state of 05_prefetch.c for each layer of a model: its unit, and its
-// neighbours.
+// prefetch_model.c: makes the state of 05_prefetch.c for each layer of a model: the layer's unit,
+// and its neighbours.
 #include "06_zero/zero.h"
 #include <stdlib.h>
 
-// Allocates weights and gradients as stage 3 and wraps each layer in prefetch_layer. Call
+// Allocates weights and gradients as stage 3 does, and wraps each layer in prefetch_layer. Call
 // tensor_parallel() and recompute() before this function.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)

@@ -15,23 +15,24 @@
 //
 // A unit in flight (its gathered weights or its whole gradient) is counted as MEM_COMMUNICATION.
 // Embedding and head both use the table wte, at both ends of a step. So stages 2 and 3 reduce the
-// gradient of wte once per step. Stage 3 gathers the weights of wte once per step and keeps them to
-// the end of the step.
+// gradient of wte once per step. Stage 3 gathers the weights of wte once per step, and keeps these
+// weights to the end of the step.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"
 
-// One training step of a rank with its micro-batches batch[0..m). clip: the largest gradient norm;
-// 0: no clipping.
+// Runs one training step of a rank with its micro-batches batch[0..m). clip: the largest gradient
+// norm; 0: no clipping.
 typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                             double clip);
 
 // ---- Stage 1: 02_zero1.c ----
-// Each stage has an allocator that replaces model_allocate(). A unit is divided and reduced over
-// u->replicas: dp, unless the unit has a group of its own.
+// Allocates the model in place of model_allocate(). Each stage has such a function. The ranks of
+// u->replicas divide and reduce a unit. That group is dp, unless the unit has a group of its own.
 void zero1_allocate(Model *m, Comm *dp);
-void zero1_reduce(Model *m); // own_g <- own part of the sum of g
-void zero1_gather(Model *m); // w <- the own_w of all ranks; stage 2 calls this function, too
+void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
+void zero1_gather(
+    Model *m); // fills w with the own_w of all ranks; stage 2 calls this function, too
 ZeroStep zero1_step;
 
 // ---- Stage 2: 03_zero2.c ----
@@ -40,34 +41,36 @@ void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
 // Parts of stage 2, which stage 3 and other forms of backward call.
-bool zero2_stays_whole(const Unit *u); // true for wte, and for the head's table or copy of it
-void zero2_allocate_gradient(Unit *u, Arena *a); // u's whole gradient [size], at zero
-void zero2_reduce_gradient(Unit *u, Comm *dp);   // own_g += own part of the sum of g
+// Returns true for wte, and for the head's own table or copy of wte.
+bool zero2_stays_whole(const Unit *u);
+void zero2_allocate_gradient(Unit *u, Arena *a); // allocates u's whole gradient [size], at zero
+void zero2_reduce_gradient(Unit *u, Comm *dp);   // adds the own part of the sum of g to own_g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
-void zero3_gather_wte(Model *m); // for forwards without a backward; call zero3_drop_wte after them
+// Gathers wte for forwards without a backward. Call zero3_drop_wte after these forwards.
+void zero3_gather_wte(Model *m);
 void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
 // Parts of stage 3, for other forms of backward.
-void zero3_allocate_parts(Model *m, Comm *dp); // zero3_allocate without wrapping the layers
+void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units
 void zero3_drop(Layer *l, Arena *in_flight);   // frees these weights
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
-// prefetch_model.c:
-// reshard: true drops weights after forward and gathers them again for backward, as 04_zero3.c
-// does; false keeps the weights from forward to backward.
+// Allocates the parts and wraps each layer (prefetch_model.c). reshard: true drops weights after
+// forward and gathers them again for backward, as 04_zero3.c does; false keeps the weights from
+// forward to backward.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
 void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
 void prefetch_free(Model *m);   // call before model_free
-// 05_prefetch.c:
+// Runs a step with prefetch (05_prefetch.c).
 ZeroStep prefetch_step;
 extern const LayerKind prefetch_layer;
 // The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
@@ -92,7 +95,7 @@ typedef struct Prefetch {
 void prefetch_finish_reduction(Prefetch *all);
 
 // ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----
-// Every gradient of a step is multiplied by factor, a power of two. patience: steps without an
+// A step multiplies every gradient by factor, a power of two. patience: steps without an
 // overflow until the factor is doubled; 0: the factor is fixed.
 typedef struct {
     double factor;
@@ -100,8 +103,8 @@ typedef struct {
     size_t skipped;        // steps with an overflow, which update nothing
 } LossScale;
 void loss_scale_next(LossScale *s, bool finite);
-void mixed_allocate(Model *m, Comm *dp, Optimizer *o); // replicas of rank 0's weights
-// Data-parallel step. The result's norm is infinite or NaN if the step was skipped.
+void mixed_allocate(Model *m, Comm *dp, Optimizer *o); // makes replicas of rank 0's weights
+// Runs one data-parallel step. The result's norm is infinite or NaN if the step was skipped.
 StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *batch, size_t m,
                       Optimizer *o, double clip);
 #endif

@@ -5,9 +5,10 @@
 // Holds:  plain arrays on one device. In a chain of L = 16 equal layers, y = x W with 2x2 matrices,
 //         the inputs of layers 0, k, 2k, ... stay for all of backward. While backward is in a
 //         segment of k layers, the other k - 1 inputs of the segment are held, too.
-// Sends:  nothing: one device.
-// Saves:  elements kept: 4 (L/k + k - 1), not 4 L; least with k near the square root of L.
-// Costs:  multiplications: 8 (L - L/k) more, because all layers but the last of each segment run
+// Sends:  nothing, because the lesson has one device.
+// Saves:  memory. 4 (L/k + k - 1) elements are kept, not 4 L. The least is near k = square root of
+//         L.
+// Costs:  8 (L - L/k) more multiplications, because all layers but the last of each segment run
 //         forward a second time.
 // Chen et al. 2016. Left out: the items that a layer keeps besides its input. In a Transformer they
 // are most of the memory (02_full.c).

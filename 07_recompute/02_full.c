@@ -11,16 +11,18 @@
 //         for a tensor-parallel block, none for a plain block. A stage receives and sends no
 //         activation again.
 // Saves:  15C + 4 + 2HT elements per token and block; the input, C, stays.
-// Costs:  one more forward of every recomputed layer: 4F instead of 3F if all layers are
-// recomputed. Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
+// Costs:  one more forward of every recomputed layer. The work is 4F instead of 3F if all layers
+//         are recomputed.
+// Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
 // Left out: keeping as many micro-batches as fit and recomputing the rest; segments of unequal
 // length.
 #include "07_recompute/recompute.h"
 
 // ------------------------------------------------ a block that keeps only its input
 
-// A recomputed block is a layer that wraps a block, l->inner. x, y, dy and dx are [B*T, C]. The
-// walker keeps x, the output of the layer below, until backward. So the block keeps nothing itself.
+// Runs the inner layer's forward and keeps no item. A recomputed block is a layer that wraps a
+// block, l->inner. x, y, dy and dx are [B*T, C]. The walker keeps x, the output of the layer below,
+// until backward. So the block keeps nothing itself.
 static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s; // stays empty
     Saved forgotten = saved_new();
@@ -70,11 +72,11 @@ void recompute_blocks(Model *m) {
 
 // ---------------------------------------------------------------- a whole stage, as GPipe does it
 
-// Several neighbouring layers are recomputed together, for example all layers of a stage. One layer
-// wraps them: its forward walks through the inner layers and forgets, its backward walks them
-// forward again and then back. The executor keeps x [B*T, C], which the stage received in its
-// forward, so the second walk receives nothing. It sends nothing either, because the next stage
-// already has the output.
+// Runs the forward of several neighbouring layers that are recomputed together, for example all
+// layers of a stage. One layer wraps them: its forward walks through the inner layers and keeps
+// nothing, its backward walks them forward again and then back. The executor keeps x [B*T, C],
+// which the stage received in its forward, so the second walk receives nothing. The second walk
+// sends nothing either, because the next stage already has the output.
 static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     // The stash with all kept items is freed at once.

@@ -7,11 +7,10 @@
 //         [B*H/tp*T, T] before and after dropout; the probabilities of one block while its backward
 //         runs.
 // Sends:  nothing more: every rank has q and k of its own heads.
-// Saves:  2HT/tp elements per token and block: the only items that grow with the square of the
+// Saves:  2HT/tp elements per token and block. No other items grow with the square of the
 //         sequence.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
-// (24C^2
-//         + 4TC)/tp.
+//         (24C^2 + 4TC)/tp FLOPs.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. Left out:
 // attention kernels that never store the probabilities (they make this lesson unnecessary);
 // sequence parallelism.
@@ -23,17 +22,18 @@
 
 // ------------------------------------------------ a block that forgets its probabilities
 
-// A selectively recomputed block is a layer that wraps a block, l->inner. s holds the items that
-// the block keeps for backward. The probabilities of its heads before and after dropout, [B*H/tp*T,
-// T] each, have an arena of their own in s: s->attention. shed() frees it.
+// Runs the inner block's forward, then drops the attention probabilities. s holds the items that
+// the block keeps for backward. The probabilities of the block's heads before and after dropout,
+// [B*H/tp*T, T] each, have an arena of their own: s->attention. shed() frees this arena.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
     l->inner->kind->shed(s); // frees 2 B H/tp T T elements; q, k, v [B*T, C/tp] etc. stay
 }
 
-// rebuild() computes the probabilities of this block again: q k^T, softmax, dropout with the same
-// masks (functions of position). It sends nothing, because every rank has q and k of its own heads.
-// It takes B*T*T*C/tp multiplications, and does not repeat the product with v.
+// Computes the probabilities again, then runs the block's backward. rebuild() repeats q k^T,
+// softmax, and dropout with the same masks, which are functions of position. It sends nothing,
+// because every rank has q and k of its own heads. It takes B*T*T*C/tp multiplications, and does
+// not repeat the product with v.
 static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.03a (2 points): compute the probabilities again. Write the gradient of x to dx
     // and add the gradients of the parameters to theirs, as backward of l->inner does.
@@ -54,8 +54,8 @@ const LayerKind recompute_selective = {
 
 // ---------------------------------------------------------------- all blocks of a model
 
-// True if l wraps a block but cannot rebuild it. recompute() then faults, because to skip the block
-// would turn the technique off without an error message.
+// Returns true if l wraps a block but cannot rebuild the block. recompute() then faults, because to
+// skip the block would turn the technique off without an error message.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)
@@ -63,8 +63,8 @@ static bool hides_a_block(const Layer *l) {
     return false;
 }
 
-// Wraps the blocks of a described model, whole or tensor-parallel. Chapter 08 calls it, too. A
-// block is a layer with a function `rebuild`; the embedding and the head have none.
+// Wraps the blocks of a described model, whole or tensor-parallel. Chapter 08 calls this function,
+// too. A block is a layer with a function `rebuild`; the embedding and the head have none.
 void recompute(Model *m, Recompute how) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     if (how == RECOMPUTE_NONE) return;

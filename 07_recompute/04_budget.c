@@ -7,7 +7,7 @@
 //         below); in all, at most the budget.
 // Sends:  nothing more, except that a fully recomputed block sends its forward's messages again
 //         (02_full.c).
-// Saves:  work: of all plans within the budget, the planner takes the plan with the least
+// Saves:  work. Of all plans within the budget, the planner takes the plan with the least
 //         recomputation.
 // Costs:  planning before training, from sizes alone: dynamic programming over the blocks.
 // Korthikanti et al. 2022, appendix C, stores as much as fits; Chen et al. 2016, section 4.3,
@@ -27,15 +27,16 @@
 
 // ---------------------------------------------------------------- the peak of a plan
 
-// Elements of the inputs of blocks 0..i, and of the output of block i unless it leaves the stage.
+// Counts the elements of the inputs of blocks 0..i, and of the output of block i unless it leaves
+// the stage.
 static size_t passed_on(const BudgetStage *s, size_t i) {
     return (i + 1 + (i + 1 < s->blocks || s->last)) * s->input;
 }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-// The micro-batch at work holds the kept items of the earlier blocks, and all items of one block.
-// In forward that block has not dropped its items yet; in backward it has just computed them again.
-// All other micro-batches hold only kept items.
+// Returns the peak of a stage. The micro-batch at work holds the kept items of the earlier blocks,
+// and all items of one block. In forward that block has not dropped its items yet; in backward it
+// has just computed them again. All other micro-batches hold only kept items.
 static size_t stage_peak(const BudgetStage *s, size_t kept, size_t at_work) {
     size_t waiting = passed_on(s, s->blocks - 1) + kept + s->head;
     return (s->in_flight - s->one) * waiting + s->one * most(at_work, waiting);
@@ -52,9 +53,9 @@ size_t budget_peak(const BudgetStage *s, const Recompute *choice) {
 
 // ------------------------------------------------ the cheapest plan: dynamic programming
 
-// A plan for blocks 0..i. Later blocks depend on it through three numbers only: kept, at_work,
-// again. So of two plans for the same blocks, a plan that is not lower in any of the three can be
-// dropped. before: index of the plan for blocks 0..i-1 that it extends
+// A plan for blocks 0..i. Later blocks depend on this plan through three numbers only: kept,
+// at_work, again. So of two plans for the same blocks, a plan that is not lower in any of the three
+// can be dropped. before: index of the extended plan, for blocks 0..i-1.
 typedef struct {
     size_t kept, at_work, before;
     double again;

@@ -1,4 +1,4 @@
-// budget_schedule.c: walks a stage's list of forwards and backwards to find its peak of
+// budget_schedule.c: walks through a stage's list of forwards and backwards to find its peak of
 // activations, and chooses blocks to recompute with that peak. 04_budget.c has the plan for one
 // chunk with whole backwards.
 #include "07_recompute/recompute.h"
@@ -8,15 +8,15 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------- one micro-batch in one chunk
 
-// Elements that wait for the backward: the inputs of blocks and head, and the items that blocks and
-// head keep.
+// Returns the elements that wait for the backward: the inputs of blocks and head, and the items
+// that blocks and head keep.
 static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     size_t kept = (s->blocks + s->last) * s->input + s->head;
     for (size_t i = 0; i < s->blocks; i++) kept += s->block[i].kept[choice[i]];
     return kept;
 }
 
-// Elements during and after the first half of a backward in halves. The walk starts at the last
+// The elements during and after the first half of a backward in halves. The walk starts at the last
 // layer. In each layer the inputs of the weight gradients are added first; then the items that only
 // the first half needs are freed.
 typedef struct {
@@ -83,7 +83,8 @@ static size_t all_blocks(const BudgetSchedule *s) {
     return blocks;
 }
 
-// True if the list has one chunk and whole backwards, which is all that budget_choose() handles.
+// Returns true if the list has one chunk and whole backwards. budget_choose() handles only such
+// lists.
 static bool is_plain(const BudgetSchedule *s) {
     for (size_t i = 0; i < s->list->n; i++)
         if (s->list->ops[i].what > BACKWARD) return false;
@@ -107,7 +108,8 @@ static void choose_first(size_t blocks, size_t full, size_t selective, Recompute
                     : i < full + selective ? RECOMPUTE_SELECTIVE
                                            : RECOMPUTE_NONE;
 }
-// Tries all pairs of counts, about blocks^2 / 2. All blocks of a stage have the same work.
+// Tries all pairs of counts, about blocks^2 / 2: how many blocks are recomputed in full, and how
+// many selectively. Chooses the pair with the least work. All blocks of a stage have the same work.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;

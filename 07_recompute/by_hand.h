@@ -1,4 +1,4 @@
-// by_hand.h: the chain of layers of 01_by_hand.c.
+// by_hand.h: declares the chain of layers of 01_by_hand.c, for its experiment.
 #ifndef RECOMPUTE_BY_HAND_H
 #define RECOMPUTE_BY_HAND_H
 #include "common/base/real.h"
@@ -14,7 +14,7 @@ typedef struct {
     size_t forward_products, backward_products, kept, most;
 } Count;
 
-// x0, and the weights of layers 0 to 3, which the following layers repeat.
+// The input x0, and the weights of layers 0 to 3, which the following layers repeat.
 extern const Matrix chain_start, chain_weights[4];
 void chain_forward(Count *c, Matrix *y, const Matrix *x, const Matrix *w);
 // Runs forward and backward of the chain and keeps the inputs of layers 0, every, 2*every, ... With

@@ -1,4 +1,5 @@
-// recompute.h: blocks that drop activations in forward and compute them again in backward.
+// recompute.h: declares layers around blocks that drop activations in forward and compute them
+// again in backward.
 //
 // Full (02_full.c; Chen et al. 2016): a block keeps only its input, which the walker holds anyway.
 // Backward runs the block's forward again. Selective (03_selective.c; Korthikanti et al. 2022,
@@ -16,12 +17,12 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 // ---- 02_full.c ----
 extern const LayerKind recompute_full; // a layer around a block that keeps only the block's input
 void recompute_blocks(Model *m);       // wraps every block of a described model in recompute_full
-// Layers [lo, lo + n) of a described model are recomputed together: only the first layer's input is
-// kept.
+// Makes layers [lo, lo + n) of a described model recompute together. Only the first layer's input
+// is kept.
 void recompute_wrap_range(Model *m, size_t lo, size_t n);
 
 // ---- 03_selective.c ----
-// a layer around a block that drops attention's probabilities
+// This layer around a block drops the attention probabilities.
 extern const LayerKind recompute_selective;
 // Wraps the blocks of a described model, whole or tensor-parallel. Call recompute() before the
 // model is allocated. The embedding and the head stay as they are.
@@ -32,7 +33,7 @@ void recompute(Model *m, Recompute how);
 // budget. The caller gives the sizes; the plan needs no model.
 
 enum { RECOMPUTE_CHOICES = RECOMPUTE_FULL + 1 };
-// One block. Sizes are elements per token.
+// The sizes of one block, in elements per token.
 typedef struct {
     size_t kept[RECOMPUTE_CHOICES];  // from forward to backward, under each choice
     size_t at_work;                  // held while its forward or backward runs
@@ -51,7 +52,7 @@ typedef struct {
     // half.
     size_t head_added, head_freed, first_deferred;
 } BudgetStage;
-// The most elements that this stage holds in a step whose backwards are whole.
+// Returns the most elements that this stage holds in a step whose backwards are whole.
 size_t budget_peak(const BudgetStage *s, const Recompute *choice);
 // Finds the choices [blocks] with the least recomputation whose peak is at most `budget` elements.
 // Returns false if even recomputing every block needs more.
@@ -70,14 +71,16 @@ typedef struct {
     const BudgetStage *part;
     size_t chunks, micro_batches;
 } BudgetSchedule;
-// The most elements that the stage holds while it works through the list. choice: one per block,
-// chunk after chunk.
+// Returns the most elements that the stage holds while it works through the list. choice: one per
+// block, chunk after chunk.
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
 // Finds the choices with the least recomputation within `budget` elements. For one chunk with whole
-// backwards it calls budget_choose(), with the largest number of micro-batches that the list has in
-// flight. Otherwise the first blocks of the stage, which wait longest, are recomputed in full, the
-// next ones selectively; the function searches both counts. Returns false if nothing fits.
+// backwards this function calls budget_choose(), with the largest number of micro-batches that the
+// list has in flight. For other lists the first blocks of the stage, which wait longest, are
+// recomputed in full, the next ones selectively; the function searches both counts. Returns false
+// if nothing fits.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
-// The least budget for which budget_within() finds a plan: every block is recomputed in full.
+// Returns the least budget for which budget_within() finds a plan: every block is recomputed in
+// full.
 size_t budget_least(const BudgetSchedule *s);
 #endif

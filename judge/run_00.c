@@ -20,7 +20,8 @@
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
-// Under --family llama two of four heads share a head of key and value, and the head is untied.
+// Returns the model's configuration. Under --family llama two of four heads share a head of key and
+// value, and the head is untied.
 static ModelConfig model_of(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;
@@ -52,9 +53,9 @@ static double dot(Tensor a, Tensor b, Arena *scratch) {
     return tensor_sum(product);
 }
 
-// Fills v with the k-th direction in which a tensor is moved. For a gain or bias it is element k
-// alone. For a matrix it is a random mixture of all elements, because one element at a time would
-// take too long.
+// Fills v with the k-th direction in which a tensor is moved. For a gain or bias the direction is
+// element k alone. For a matrix it is a random mixture of all elements, because one element at a
+// time would take too long.
 static void direction(Tensor v, const Param *p, size_t k) {
     if (p->rows > 1) {
         tensor_randomize(v, random_key(k, p->number), 1 / sqrt((double)tensor_count(v)));

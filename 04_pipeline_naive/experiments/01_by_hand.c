@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const ChainLayer *layer_of(const Chain *c, size_t n) { // layer n of the whole chain
+static const ChainLayer *layer_of(const Chain *c, size_t n) { // n counts in the whole chain
     const Device *d = c->device;
     for (; n >= d->n; d++) n -= d->n;
     return &d->layer[n];
 }
 
-// w, b and their gradients of every layer, after every step.
+// A training records w, b and their gradients of every layer, after every step.
 enum { NUMBERS = STEPS * LAYERS * 4 };
 static void train(Chain *c, double loss[STEPS], double number[NUMBERS]) {
     for (size_t step = 0; step < STEPS; step++) {
@@ -30,7 +30,8 @@ static void train(Chain *c, double loss[STEPS], double number[NUMBERS]) {
     }
 }
 
-// Two columns are a unit of time: "F0", "--" goes on, ". " idle.
+// Draws the step of device i into row. Two columns are a unit of time. An op begins with its name,
+// such as "F0", and continues as "--". An idle unit is ". ".
 static void draw(char row[2 * MOST_UNITS + 1], const Chain *c, size_t i) {
     for (size_t u = 0; u < c->end; u++) strcpy(row + 2 * u, ". ");
     for (size_t n = 0; n < c->device[i].ops; n++) {
@@ -63,7 +64,7 @@ static double idle(const Chain *t) {
     return (double)(t->p * t->end - t->busy) / (double)(t->p * t->end);
 }
 
-// The page's table and its answer.
+// Prints the page's table and its answer.
 static void show_results(Run *run, const Chain *two, const Chain *naive, const Chain *piped) {
     const Chain *way[] = { two, naive, piped };
     char end[3][16], share[3][16];

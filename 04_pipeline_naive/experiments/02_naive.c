@@ -2,7 +2,7 @@
 // Messages, memory and times of each stage equal their formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
 
-// 9 blocks do not divide by 4 stages (3, 2, 2, 2). A sequence has 5 to 10 counted tokens.
+// The 4 stages have 3, 2, 2 and 2 of the 9 blocks. A sequence has 5 to 10 counted tokens.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
@@ -10,7 +10,8 @@ enum { SEQUENCES = 5 };
 
 static const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
 
-// One SGD step in which every sequence is a micro-batch, so that the loop has several turns.
+// Compares one SGD step with the unsplit one. Every sequence is a micro-batch, so that the loop has
+// several turns.
 static void one_by_one(Run *run, Training t) {
     t.micro_batches = SEQUENCES;
     t.steps = 1;
@@ -23,8 +24,9 @@ static void one_by_one(Run *run, Training t) {
     trajectory_free(&want);
 }
 
-// Ops and messages come one after the other, so the stages may be unequal. A micro-batch passes
-// every stage and every link twice. A backward takes twice the time of a forward.
+// Returns the predicted time of a step. Ops and messages come one after the other, so the stages
+// may be unequal. A micro-batch passes every stage and every link twice. A backward takes twice the
+// time of a forward.
 static double step_time(const Training *t, size_t p) {
     Picoseconds work = 0, transfer = 0;
     for (size_t k = 0; k < t->micro_batches; k++) {
@@ -35,7 +37,7 @@ static double step_time(const Training *t, size_t p) {
     return work + transfer + stage_sums_time(&t->model, p); // all ranks wait for the sums
 }
 
-// The page's table: the model on one device and on the ranks.
+// Prints the page's table: the costs of the model on one device and on each rank.
 static void table(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, m = t->micro_batches;
     CutSizes whole = stage_sizes(&t->model, 1, 0);

@@ -3,14 +3,15 @@
 // beside those of the naive order.
 #include "04_pipeline_naive/experiments/experiments.h"
 
-// 7 sequences of 5 to 10 counted tokens come in 4 micro-batches of 2, 2, 2 and 1. The 4 stages have
-// 3, 2, 2 and 2 of the 9 blocks.
+// The 4 micro-batches have 2, 2, 2 and 1 of the 7 sequences. A sequence has 5 to 10 counted tokens.
+// The 4 stages have 3, 2, 2 and 2 of the 9 blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };
 enum { SEQUENCES = 7 };
 
-// The lesson's own loop and the executor give the same bits. The executor runs the loop's list.
+// Checks that the lesson's own loop and the executor give the same bits. The executor runs the
+// loop's list.
 static StageCosts same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
                             ScheduleRule rule) {
     Schedule list = rule(run->world->size, t->micro_batches, run->world->rank);
@@ -23,16 +24,16 @@ static StageCosts same_bits(Run *run, const char *what, const Training *t, Pipel
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
-// GPipe's step: the first micro-batch passes all stages and links. Each later micro-batch follows
-// as closely as the slowest stage or link lets it.
+// Returns the time of GPipe's step. The first micro-batch passes all stages and links. Each later
+// micro-batch follows as closely as the slowest stage or link lets it.
 static size_t gpipe_step(const StackTimes *t, size_t p, size_t m) {
     size_t f = t->forward, b = t->backward, d = p > 1 ? t->message : 0;
     return p * (f + b) + 2 * (p - 1) * d + (m - 1) * (max(f, d) + max(b, d));
 }
 
-// The costs of m = 8, in detail. The first message of each link and direction is exposed. The other
-// messages hide behind the work of their receiver, unless a message (d) takes longer than that
-// work.
+// Checks the costs of m = 8 in detail. The first message of each link and direction is exposed. The
+// other messages hide behind the work of their receiver, unless a message (d) takes longer than
+// that work.
 static void costs_in_detail(Run *run, const Stack *stack, size_t m, const Timing *gpipe,
                             const Timing *naive) {
     size_t links = run->world->size - 1;
@@ -53,7 +54,8 @@ static void costs_in_detail(Run *run, const Stack *stack, size_t m, const Timing
                     { 0 } });
 }
 
-// The page's table: two blocks per stage, one sequence per micro-batch.
+// The page's table has a column for each m. A stage has two blocks, and a micro-batch has one
+// sequence.
 enum { CASES = RESULT_COLUMNS, M8 = 3, M32 = 5 }; // m = 1, 2, 4, 8, 16, 32
 typedef enum { NAIVE_STEP, NAIVE_IDLE, STEP, IDLE, NAIVE_KEPT, KEPT, ROWS } Row;
 static void equal_stages(Run *run, const Stack *stack, Result rows[ROWS + 1]) {

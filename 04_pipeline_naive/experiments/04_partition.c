@@ -41,7 +41,7 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
     return m;
 }
 
-// "3 4 3"
+// Returns the blocks of all stages as a text, such as "3 4 3".
 static const char *blocks_text(Run *run, const size_t *blocks) {
     const char *text = page_text(run, "%zu", blocks[0]);
     for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s %zu", text, blocks[i]);
@@ -109,7 +109,8 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
     if (me.tied) comm_free(me.tied);
 }
 
-// The stages of --blocks. Default: 3, 4, 3 on three stages, else as equal as possible.
+// Reads the blocks of each stage from --blocks. Default: 3, 4, 3 on three stages, else as equal as
+// possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     size_t p = run->world->size, sum = 0;
     for (size_t i = 0; i < p; i++)
@@ -130,7 +131,7 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
             option_text(run, "blocks"), p, layers);
 }
 
-// The page's table. Consecutive steps with equal cells share a row.
+// Prints the page's table. Consecutive steps with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
     static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut",
                                            "step",       "idle", NULL };

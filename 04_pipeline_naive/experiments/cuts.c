@@ -1,4 +1,5 @@
-// cuts.c: compares partition_min_max with all cuts of small examples, for 04_partition.c.
+// cuts.c: compares the results of partition_min_max with all cuts of small examples, for
+// 04_partition.c.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -24,9 +24,9 @@ typedef struct {
     double loss, unsplit_loss;
 } StageCosts;
 
-// A training of three steps, of `sequences` synthetic sequences in --micro-batches pieces. Calls
-// usage_error() where there are more ranks than blocks, or more pieces than sequences. The caller
-// calls data_free() on the data.
+// Returns a training of three steps, of `sequences` synthetic sequences in --micro-batches pieces.
+// Calls usage_error() if the run has more ranks than blocks, or more pieces than sequences. The
+// caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
 // A way to train. step is called with a PipelineRank that has this schedule. stage: makes this
@@ -41,7 +41,7 @@ typedef struct {
     StageModel *stage;
 } StagesWay;
 StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out);
-// stages_train() with an allocated model of the caller, instead of way->stage.
+// Trains as stages_train() does, but with an allocated model of the caller instead of way->stage.
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out);
 // Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
@@ -69,9 +69,9 @@ typedef struct {
     size_t chunks;            // equal chunks of a stage (05.03); 0: one
 } Stack;
 
-// One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
-// world. The recorded events last until the next recording. activations: peak bytes. messages:
-// sent by this rank.
+// The results of one step of m micro-batches, run by the executor or by a lesson's own loop. Stage
+// i is rank i of the world. The recorded events last until the next recording. activations: peak
+// bytes. messages: the number that this rank sent.
 typedef struct {
     PipelineResult result;
     Timing timing;
@@ -79,8 +79,7 @@ typedef struct {
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
-// The step is run by `runner`, which also gets `how`. The picture shows memory of category
-// `watched`.
+// Runs the step by `runner`, which also gets `how`. The picture shows memory of category `watched`.
 typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, const Batch *batch,
                                    size_t m);
 Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner,
@@ -92,10 +91,10 @@ typedef struct {
     Picoseconds forward, backward, message;
 } StackTimes;
 StackTimes stack_times(const Stack *s);
-// Bytes of activations that a micro-batch keeps.
+// Returns the bytes of activations that stage i of p keeps per micro-batch.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
 // Checks the idle time of a stage as a share of the step. by_formula, by_play: the predicted time
-// of the step; at least one is given. Id: idle.<id>.
+// of the step; at least one is given. The check's id is idle.<id>.
 void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
                         Predicted by_formula, Predicted by_play, const Timing *seen);
 
@@ -104,15 +103,16 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 // of forwards and backwards.
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
-size_t stage_tokens(const Training *t, size_t k); // the tokens of micro-batch k
-size_t stage_neighbours(const Run *run);          // 2; 1 at the ends; 0 where there is one stage
-// Peak bytes of message buffers under the executor.
+size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro-batch k
+size_t stage_neighbours(const Run *run);          // returns 2, at the ends 1, for a single stage 0
+// Returns the peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
-// Times under the simulated clock: a forward of stage i for B sequences (a backward takes twice
-// that), and the message of B sequences to a neighbour.
+// Return times under the simulated clock: of a forward of stage i for B sequences (a backward takes
+// twice that time), and of the message of B sequences to a neighbour.
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
-// The sums at the end of a step: of a tied wte's gradient, of the loss and of the squares.
+// Returns the time of the sums at the end of a step: of a tied wte's gradient, of the loss and of
+// the squares.
 double stage_sums_time(const ModelConfig *c, size_t p);
 // Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
 // flight and these bytes of message buffers. Stage i is rank i. way: the prefix of names, and with
@@ -125,7 +125,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
-double sum_of_ranks(Run *run, double of_this_rank); // its messages are not in the ledger
+double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger is paused
 
 // Formats an id or a name into *name, as snprintf does. The text lasts until the next call with the
 // same `name`.
@@ -139,20 +139,20 @@ const char *cost_name(CostName *name, const char *format, ...)
 // The measurements of a training whose blocks may move between stages (04_partition.c), and their
 // checks against predictions from sizes alone.
 
-enum { PARTITION_STAGES = 16 }; // at most
+enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
 // clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
-// Measured in a training on this rank.
+// The measurements of a training on this rank.
 typedef struct {
     size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // blocks of each stage, in each step
     Timing timing[PARTITION_STEPS];
     double moved_bytes[PARTITION_STEPS]; // sent before each step, for a new cut
 } Rebalanced;
 
-// Checks step times, slowest stages, and the bytes of the blocks that move. stays, moved: the
-// trainings with the fixed and with the moving cut.
+// Checks step times, slowest stages, and the bytes of the blocks that move. stays: the training
+// with the fixed cut. moved: the training with the moving cut.
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved);
 

@@ -1,5 +1,5 @@
-// partition_costs.c: predicts step times, the slowest stage and the bytes of the blocks that move,
-// in a training whose blocks may move between stages (04_partition.c), from sizes alone.
+// partition_costs.c: predicts a training whose blocks may move between stages (04_partition.c),
+// from sizes alone: step times, the slowest stage and the bytes of the blocks that move.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 // ---------------------------------------------------------------- times, from sizes
 
-// cost [L+2] <- the times of a forward of every layer for one sequence in this step.
+// Fills cost [L+2] with the times of a forward of every layer for one sequence in this step.
 static void forward_times(const Training *t, size_t step, double *cost) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     size_t L = t->model.layers;
@@ -25,9 +25,9 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
     return sum;
 }
 
-// A step of GPipe on unequal stages. The first micro-batch passes all stages; the later
-// micro-batches follow as closely as the slowest stage or link lets them. The sums at the end of
-// the step come last. A backward takes twice the time of a forward.
+// Returns the time of a step of GPipe on unequal stages. The first micro-batch passes all stages;
+// the later micro-batches follow as closely as the slowest stage or link lets them. The sums at the
+// end of the step come last. A backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
     double others = (double)t->micro_batches - 1;

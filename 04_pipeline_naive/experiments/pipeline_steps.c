@@ -78,7 +78,7 @@ static void post(Writer *w, size_t stage, size_t at) {
 static bool *ran(const Writer *w, PipeWhat what, size_t chunk, size_t micro_batch) {
     return &w->ran[(chunk * w->micro_batches + micro_batch) * (UPDATE + 1) + what];
 }
-// An op that takes the result of an op of its own stage must come after it in the list.
+// Is the needed op before the op that takes its result? Both ops are in the list of this stage.
 static bool is_before(const Writer *w, PipeOp needed, size_t chunks) {
     if (needed.chunk >= chunks || needed.micro_batch >= w->micro_batches) return false;
     bool whole =
@@ -86,8 +86,8 @@ static bool is_before(const Writer *w, PipeOp needed, size_t chunks) {
     return whole || *ran(w, needed.what, needed.chunk, needed.micro_batch);
 }
 
-// The op waits for its input. The message becomes the op's own memory, and the next receive is
-// posted.
+// Writes the steps of an op that waits for its input. The message becomes the op's own memory, and
+// the next receive is posted.
 static void take_input(Writer *w, PipeOp op, size_t at, size_t stage) {
     size_t bytes = bytes_of(w, op);
     play_wait(w->play, w->rank, w->posted[stage]);
@@ -106,7 +106,7 @@ static Buffers buffers_new(const PipelineSteps *s, bool sends) {
     size_t n = s->bytes && s->v * s->m < SEND_BUFFERS ? s->v * s->m : SEND_BUFFERS;
     return (Buffers){ .buffers = sends && s->p > 1 ? n : 0, .sent = { PLAY_NEVER, PLAY_NEVER } };
 }
-// The executor waits until its send buffers are empty, and frees them.
+// Writes the steps in which the executor waits until these send buffers are empty.
 static void buffers_done(Writer *w, const Buffers *b) {
     for (size_t n = 0; n < b->buffers; n++) {
         size_t sent = b->sent[(b->turn + n) % b->buffers];

@@ -46,7 +46,7 @@ static const LayerKind sink = { .name = "sink",
 
 // ---------------------------------------------------------------- the stack
 
-// Stage i's part of the stack, allocated.
+// Returns stage i's part of the stack, allocated.
 static Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
@@ -125,7 +125,7 @@ StackTimes stack_times(const Stack *s) {
                          .message = stage_message_time(&s->model, s->sequences) };
 }
 
-// The activations and the input of each block; on the last stage the sink's input, too.
+// Counts the activations and the input of each block, and on the last stage also the sink's input.
 size_t stack_kept(const Stack *s, size_t p, size_t i) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     size_t per_token = s->blocks * (kept_block(&z) + z.C) + (i + 1 == p ? z.C : 0);
@@ -134,7 +134,7 @@ size_t stack_kept(const Stack *s, size_t p, size_t i) {
     return (all - reals) * weight_bytes(&s->model) + reals * sizeof(real);
 }
 
-// The idle time of a step that takes `step`, in millionths of the step.
+// Returns the idle time of a step that takes `step`, in millionths of the step.
 static Predicted idle_share(Predicted step, double ideal) {
     if (!step.given) return NOT_PREDICTED;
     return formula(round(1e6 * (step.value - ideal) / step.value));

@@ -16,7 +16,8 @@ size_t stage_neighbours(const Run *run) {
     return (run->world->rank + 1 < run->world->size) + (run->world->rank > 0);
 }
 
-// Per neighbour: two send buffers (one, if there is one micro-batch) and one expected message.
+// Counts per neighbour two send buffers (one, if the step has one micro-batch) and one expected
+// message.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
     return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * weight_bytes(&t->model);
@@ -48,8 +49,8 @@ const char *cost_name(CostName *name, const char *format, ...) {
     return name->text;
 }
 
-// Messages and kept activations of stage z, whatever runs the step. It keeps at most the first
-// `flight` micro-batches, which are the largest.
+// Checks the messages and the kept activations of stage z, for any code that runs the step. The
+// stage keeps at most the first `flight` micro-batches, which are the largest.
 static void check_step(Run *run, const char *ids, const char *names, const Training *t,
                        const CutSizes *z, size_t flight, const StageCosts *seen) {
     size_t m = t->micro_batches, neighbours = stage_neighbours(run), kept = 0;

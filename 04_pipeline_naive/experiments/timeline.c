@@ -1,5 +1,5 @@
-// timeline.c: plays op lists without a model: when each op starts and ends, and which stages wait
-// for each other if the lists deadlock.
+// timeline.c: plays op lists without a model. Finds when each op starts and ends, and which stages
+// wait for each other if the lists deadlock.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,8 @@ static Event event_of(const Play *play, size_t i, PipeOp op, const OpPlaces *pla
     return e;
 }
 
-// The StageWait of the first op of stage i that has not run. place: of all ops of the stage.
+// Returns the StageWait of the first op of stage i that has not run. place: the places of all ops
+// of the stage.
 static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *list, size_t i,
                          const OpPlaces *place) {
     StageWait w = { .buffer = play_done(play, i) == place[t->n[i]].buffer };

@@ -1,4 +1,4 @@
-// timeline.h: the times of a step, computed from the op lists alone: no model, no ranks, no clock.
+// timeline.h: computes the times of a step from the op lists alone, without model, ranks or clock.
 //
 // A stage works through its list. An op starts as soon as the op before it is done, its input is
 // there and a send buffer is free for its message. The executor has the same rules (pipeline.h).
@@ -34,12 +34,13 @@ Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const Op
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
                             const OpTimes *times); // times[p]
 void timeline_free(Timeline *t);
-size_t timeline_busy(const Timeline *t); // units of work, summed over the stages
+size_t timeline_busy(const Timeline *t); // returns the units of work of all stages
 
-char *schedule_text(const Schedule *s); // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
-Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m); // the lists of all stages
+// Returns "F0 F1 B0 ..."; of several chunks "F0c1 ...". The caller calls free() on the text.
+char *schedule_text(const Schedule *s);
+Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m); // returns the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
-// Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.
+// Return the time from the first forward to the last backward, or SIZE_MAX if the lists deadlock.
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b);
 size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b,
                           size_t message);

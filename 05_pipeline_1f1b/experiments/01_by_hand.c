@@ -34,7 +34,7 @@ static void judge_all(Run *run) {
     check_numbers(run, "1F1B", "in flight min(p-i, m)", flight, want_flight, stages, 0);
 }
 
-// 1F1B's list of stage i for p = 4, m = 8 must read as published.
+// Checks that 1F1B's list of stage i for p = 4, m = 8 reads as published.
 static void check_published(Run *run, size_t i, const char *order) {
     Schedule list = by_hand_1f1b(4, 8, i);
     char name[40], *text = schedule_text(&list);
@@ -49,7 +49,7 @@ static void check_published(Run *run, size_t i, const char *order) {
 
 enum { P = 4, M = 8 };
 
-// Draws the lists, two columns per unit: "F0", "B0--"; ".." is idle.
+// Draws the lists. Two columns are a unit of time: "F0" and "B0--" are ops, ".." is idle.
 static void chart(Run *run, const char *title, ScheduleRule rule) {
     Schedule *stage = schedule_all(rule, P, M);
     Outcome played = by_hand_judge(stage, P, M);
@@ -145,7 +145,7 @@ static void by_hand(Run *run) {
     judge_all(run);
 }
 
-// All options are the player's.
+// The player uses all options.
 static const Option options[] = {
     { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL,
       "draw, judge and time this schedule" },

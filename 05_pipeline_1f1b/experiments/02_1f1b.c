@@ -2,8 +2,8 @@
 // and GPipe in every bit. Equal stages take GPipe's time and keep min(p-i, m) micro-batches.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
-// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4
-// stages: 3, 2, 2, 2.
+// The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
+// counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9 blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };

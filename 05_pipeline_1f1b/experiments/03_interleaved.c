@@ -3,8 +3,8 @@
 // more messages and more activations. tests/schedule.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
-// 17 blocks in 8 parts: 3, 2, 2, 2, ...; 19 sequences of 5 to 10 counted tokens in 8 micro-batches:
-// 3, 3, 3, 2, ...
+// The 8 parts have 3, 2, 2, 2, ... of the 17 blocks. The 8 micro-batches have 3, 3, 3, 2, ... of
+// the 19 sequences. A sequence has 5 to 10 counted tokens.
 static const ModelConfig sizes = {
     .layers = 17, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };
@@ -13,8 +13,8 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// The published number of chunks between their forward and their backward: Megatron's formula, and
-// 1F1B's for v = 1.
+// Returns the published number of chunks between their forward and their backward. For v = 1 it is
+// 1F1B's number, else Megatron's formula gives it.
 static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
     size_t most = v == 1 ? p - i : 2 * (p - 1 - i) + (v - 1) * p + 1;
     return most < m * v ? most : m * v;
@@ -35,7 +35,7 @@ static void equal_step(Run *run, const Stack *stack, size_t m) {
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// One step of training: the executor runs the interleaved list.
+// Runs one step of training. The executor runs the interleaved list.
 static StepResult interleaved_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                    size_t micro_batches) {
     Schedule list =
@@ -46,7 +46,7 @@ static StepResult interleaved_step(PipelineRank *rank, Model *m, Optimizer *o, c
     return pipeline_update(rank, m, o, batch, r);
 }
 
-// One stage alone gets one chunk, because it has no pipeline to fill.
+// Returns the chunks of a stage. A single stage gets one chunk, because it has no pipeline to fill.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {
@@ -73,7 +73,7 @@ static void train(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- the table of the page
 
-// The step of the played lists with v chunks, where a message takes `share` times t_f.
+// Returns the time of a step of the played lists with v chunks. A message takes `share` times t_f.
 static double step_of_lists(Run *run, const Stack *stack, size_t m, size_t v, size_t share) {
     Picoseconds t_f = stack_times(stack).forward;
     return (double)interleaved_makespan(run->world->size, m, v, t_f / v, 2 * t_f / v, share * t_f);

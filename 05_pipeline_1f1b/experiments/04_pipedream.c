@@ -1,14 +1,15 @@
 // 04_pipedream.c (experiment): PipeDream equals one device that runs its recurrence, in every bit.
-// Without stashing its gradient is wrong. Compares versions, memory and time with 1F1B's.
+// Without stashing the gradient is wrong. Compares versions, memory and time with those of 1F1B.
 // tests/lists.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 
-// Mini-batches of 3 sequences of 5 to 10 counted tokens; 9 blocks on 4 stages: 3, 2, 2, 2.
+// A mini-batch has 3 sequences of 5 to 10 counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9
+// blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-// PIECES: mini-batches on equal stages.
+// PIECES is the number of mini-batches on equal stages.
 enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
@@ -22,7 +23,7 @@ static const VersionsWay ways[WAYS] = {
     [BARE] = { "no-stashing", "no stashing", VERSIONS_PIPEDREAM, NO_STASHING, false },
 };
 
-// |a - b| / |b| over all stages, of the gradients of mini-batch 1.
+// Returns |a - b| / |b| over all stages, of the gradients of mini-batch 1.
 static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) {
     double squares[2] = { 0 };
     for (size_t e = 0; e < a->size; e++) {
@@ -36,9 +37,9 @@ static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) 
     return sqrt(squares[0] / squares[1]);
 }
 
-// Without stashing, all stages but the last walk mini-batch 1 back through weights that its forward
-// never read. The loss of mini-batch 1 has the right bits, and its gradient is wrong. Returns the
-// relative error.
+// Returns the relative error of a gradient without stashing. All stages but the last walk
+// mini-batch 1 back through weights that its forward never read. The loss of mini-batch 1 has the
+// right bits, and its gradient is wrong.
 static double error_without_stashing(Run *run, const Training *t) {
     Trajectory wrong = trajectory_new(run, t), right = trajectory_new(run, t);
     VersionsSeen bare = versions_train(run, t, &ways[BARE], &wrong);

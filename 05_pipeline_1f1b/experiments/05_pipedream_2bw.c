@@ -2,13 +2,14 @@
 // every bit. Two versions suffice for m >= p. Compares GPipe, 1F1B, PipeDream and 2BW.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
-// 11 sequences of 5 to 10 counted tokens a batch; 9 blocks on 4 stages: 3, 2, 2, 2.
+// A batch has 11 sequences of 5 to 10 counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9
+// blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// W(t+1) = W(t) - eta grad f_t(W(t)), and with 2BW grad f_t(W(t-1)).
+// With a flush W(t+1) = W(t) - eta grad f_t(W(t)). With 2BW the gradient is grad f_t(W(t-1)).
 static const VersionsWay flushed = {
     .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
 };

@@ -4,8 +4,8 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
-// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4
-// stages: 3, 2, 2, 2.
+// The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
+// counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9 blocks.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
@@ -16,7 +16,7 @@ static Stack equal_stack(void) { return (Stack){ .model = sizes, .blocks = 2, .s
 // ---------------------------------------------------------------- four ways to make the lists
 
 enum { ONE_F_ONE_B, ZB_H1, PLANNED_P, PLANNED_2P, WAYS };
-// id: for --draw and in the ids of costs.
+// --draw and the ids of costs use `id`.
 static const struct {
     const char *name, *id;
 } ways[WAYS] = { { "1F1B", "1f1b" },
@@ -24,13 +24,14 @@ static const struct {
                  { "planner, memory p", "auto-p" },
                  { "planner, memory 2p-1", "auto-2p-1" } };
 
-// The list of stage i. The planner makes its list for these times.
+// Returns the list of stage i. The planner makes its list for these times.
 static Schedule list_of(size_t way, size_t p, size_t m, size_t i, const OpTimes *times) {
     if (way == ONE_F_ONE_B) return schedule_1f1b(p, m, i);
     if (way == ZB_H1) return schedule_zb_h1(p, m, i);
     return schedule_zb_auto(p, m, i, way == PLANNED_P ? p : 2 * p - 1, *times);
 }
-// The time of some steps in a row, without a barrier, by the lists for these times.
+// Returns the time of `steps` steps in a row, without a barrier between them, by the lists for
+// these times.
 static double steps_of(size_t way, size_t p, const OpTimes *times, size_t steps) {
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) {
@@ -41,7 +42,7 @@ static double steps_of(size_t way, size_t p, const OpTimes *times, size_t steps)
 
 // ---------------------------------------------------------------- equal stages
 
-// Measures a step, and the next one without a barrier.
+// Measures a step, then two steps in a row without a barrier between them.
 static void measure(Run *run, const Stack *stack, size_t way) {
     size_t p = run->world->size, i = run->world->rank, most = way == ZB_H1 ? p : p - i;
     OpTimes t = zb_times(stack);
@@ -125,7 +126,7 @@ static StepResult zero_bubble_step(PipelineRank *rank, Model *m, Optimizer *o, c
     schedule_free(&list);
     return pipeline_update(rank, m, o, batch, r);
 }
-// The planner's lists, for the times of the equal stages.
+// Returns the planner's list of stage i, for the times of the equal stages.
 static Schedule planned(size_t way, size_t p, size_t m, size_t i) {
     Stack stack = equal_stack();
     OpTimes times = zb_times(&stack);

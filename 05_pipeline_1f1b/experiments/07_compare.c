@@ -9,12 +9,12 @@ static const ModelConfig sizes = {
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The idle share, without messages.
+// The formulas of the idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Draws a bar for each way: the time of a batch, computing first, then idle.
+// Draws a bar for each way. The bar's length is the time of a batch: first computing, then idle.
 enum { BAR = 76 }; // columns of the longest bar
 static void bars(Run *run, const WaySeen *seen) {
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
@@ -27,7 +27,7 @@ static void bars(Run *run, const WaySeen *seen) {
     }
 }
 
-// Each cell is the largest value of a rank.
+// Prints the table. Each cell is the largest value of a rank.
 static void table(Run *run) {
     static const struct {
         const char *column, *id, *unit;
@@ -57,7 +57,7 @@ static void table(Run *run) {
              "(05.06).");
 }
 
-// The fastest way of [from, to); of equal ways the first.
+// Returns the fastest way of [from, to), or the first of equally fast ways.
 static size_t fastest(const WaySeen *seen, size_t from, size_t to) {
     size_t best = from;
     for (size_t k = from + 1; k < to; k++)
@@ -124,7 +124,7 @@ static void plot(Run *run, const Stack *stack) {
 
 // ---------------------------------------------------------------- the lesson
 
-// The times of the lists must equal the closed forms where messages take no time.
+// Checks that the times of the lists equal the closed forms if messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, v = p > 1 ? COMPARE_CHUNKS : 1;
     StackTimes t = stack_times(stack);

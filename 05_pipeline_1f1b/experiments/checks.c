@@ -1,11 +1,11 @@
-// checks.c: one step of equal stages by any schedule: runs, draws and checks it (experiments.h).
+// checks.c: runs, draws and checks one step of equal stages by any schedule (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
 
-// True if the recorded events of stage i have the order of this list. Only rank 0 has a recording;
-// all other ranks return true. A recording writes B for a whole backward and for a backward of
-// inputs. So I becomes B in the list's text before the comparison.
+// Returns true if the recorded events of stage i have the order of this list. Only rank 0 has a
+// recording; all other ranks return true. A recording writes B for a whole backward and for a
+// backward of inputs. So I becomes B in the list's text before the comparison.
 static bool events_in_order(Run *run, const char *title, size_t i, const Schedule *list) {
     char *want = schedule_text(list), *order = picture_order(run, i);
     for (char *letter = want; *letter; letter++)
@@ -17,8 +17,8 @@ static bool events_in_order(Run *run, const char *title, size_t i, const Schedul
     return same;
 }
 
-// The flags of picture_show: strips of memory where --verbose, --svg or --trace is given; files
-// only for the schedule that --draw names.
+// Returns the flags of picture_show. --verbose, --svg and --trace add strips of memory. Only the
+// schedule that --draw names gets files.
 static int picture_flags(Run *run, const char *schedule) {
     bool strips =
         option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace");

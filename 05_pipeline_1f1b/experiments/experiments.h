@@ -26,21 +26,25 @@ Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way,
 const char *compare_times(Run *run, double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
-// The time at which the last op of these lists ends, in the units of `times`; UINT64_MAX: a
-// deadlock. Frees the lists.
+// Returns the time at which the last op of these lists ends, in the units of `times`, or UINT64_MAX
+// if the lists deadlock. Frees the lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
-// lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
+// Returns lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// Steps of m micro-batches in a row, by one list, which this function frees. updates: each step
-// ends with an update, and the next step reads the new version.
+// Returns a list of `steps` steps of m micro-batches in a row, made from one step's list, which
+// this function frees. updates: each step ends with an update, and the next step reads the new
+// version.
 Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates);
-// Most micro-batches, or chunks, between their forward and their last backward.
+// Returns the most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
-// A cell of results(): list_in_flight() of each stage, "4 3 2 1". More than four stages: "1..8".
+// Returns a cell of results() with list_in_flight() of each stage: "4 3 2 1", or "1..8" if the
+// pipeline has more than four stages.
 const char *flight_cell(Run *run, const Schedule *stage, size_t p);
-OpTimes zb_times(const Stack *s); // F, B, W and a message under the simulated clock
-// The peak of the activations of stage i of this stack, in bytes, when the stage runs this list.
+// Returns the times of F, B, W and of a message under the simulated clock.
+OpTimes zb_times(const Stack *s);
+// Returns the peak of the activations of stage i of this stack, in bytes, when the stage runs this
+// list.
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 
 // ---- ways.c: equal stages in the ways of 07_compare.c ----
@@ -55,8 +59,8 @@ enum {
     EQUAL_2BW
 };
 extern const char *const pipeline_way_id[PIPELINE_WAYS];
-// The time of one more batch, from the lists alone, where the pipeline is full. messages: whether
-// messages take the time of the chosen link, or none.
+// Returns the time of one more batch when the pipeline is full, from the lists alone. messages:
+// whether messages take the time of the chosen link, or none.
 Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                bool messages);
 // One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
@@ -103,10 +107,10 @@ void versions_compare(Run *run, const Training *t, const char *what, const Versi
 // Checks what a training held and sent, with ids such as "weights.<id>".
 void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
                           const VersionsSeen *seen);
-// A training of a small model on the text --data, with at least four blocks and one per stage.
-// data_free() its data.
+// Returns a training of a small model on the text --data, with at least four blocks and one per
+// stage. The caller calls data_free() on the data.
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);
-// The mean loss of the last batches of a training.
+// Returns the mean loss of the last `last` batches of a training.
 double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last);
 
 // ---- judge.c ----
@@ -131,17 +135,17 @@ typedef struct {
         char op[32];
     } wait;
 } Judgement;
-// stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
+// Judges the lists stage[p] for m micro-batches and v chunks. Times are whole units, of one chunk.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
 
 // Reads "F0 F1 B0 B1 / F0 B0 F1 B1", the lists of *p stages. F is a forward, B a backward. I and W
-// are the two halves of a backward: of inputs and of weights. F0c1 is forward 0 of chunk 1.
-// usage_error() if the text is not a list. Free the lists with schedule_all_free.
+// are the two halves of a backward: of inputs and of weights. F0c1 is forward 0 of chunk 1. Calls
+// usage_error() if the text is not a list. The caller frees the lists with schedule_all_free.
 Schedule *lists_parse(const char *text, size_t *p);
 
 // ---- player.c ----
-// If an option asks for it: draws, judges and times any schedule, a known one (make play-05
+// Draws, judges and times any schedule if an option asks for one: a known schedule (make play-05
 // ARGS="--p 4 --m 8 --schedule interleaved --v 2"), or a list that the reader types (--list).
-// Returns false if no option does.
+// Returns false if no option asks.
 bool player(Run *run);
 #endif

@@ -73,7 +73,8 @@ static size_t count(const Schedule *s, PipeOp op) {
     return n;
 }
 
-// Each micro-batch and chunk must have one forward, and either one backward or both of its halves.
+// Checks that each micro-batch and chunk has one forward, and either one backward or both of its
+// halves.
 static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, size_t v) {
     for (size_t i = 0; i < p; i++) {
         for (size_t e = 0; e < stage[i].n; e++) {
@@ -107,8 +108,8 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 
 // ---------------------------------------------------------------- the order of messages
 
-// *op: the n-th message that stage `from` sends to stage `to`, named as the receiver's op. Returns
-// false if there are fewer.
+// Finds the n-th message that stage `from` sends to stage `to`. *op becomes the receiver's op.
+// Returns false if the stage sends fewer messages.
 static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v,
                      size_t n, PipeOp *op) {
     for (size_t e = 0; e < from_list->n; e++) {

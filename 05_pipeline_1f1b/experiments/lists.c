@@ -1,5 +1,5 @@
-// lists.c: times and memory of op lists, from sizes alone (experiments.h). F, B, W: the times of a
-// forward and of the two halves of a backward, of inputs and of weights.
+// lists.c: computes times and memory of op lists from sizes alone (experiments.h). F, B, W: the
+// times of a forward and of the two halves of a backward, of inputs and of weights.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -31,8 +31,9 @@ Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
     return all;
 }
 
-// For each product y = x W of a forward, B has the product for dx and W the product for dW. The
-// attention's two products have no weights, so both of their backward's products are in B.
+// Computes F, B and W. For each product y = x W of a forward, B has the product for dx and W the
+// product for dW. The attention's two products have no weights, so both products of their backwards
+// are in B.
 OpTimes zb_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     double forward = work_block(&z, s->sequences).time,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// TICKS: ticks per unit of time; every v divides TICKS
+// Each unit of time has TICKS ticks. Every v divides TICKS.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
 // A schedule: its lists, the times of its ops in ticks, and the judge's result.
@@ -84,8 +84,8 @@ static void check_sizes(size_t p, size_t m, size_t v) {
             MOST_M, MOST_V);
 }
 
-// The list that the reader typed. It gives the number of stages, and unless there are options, of
-// micro-batches and chunks.
+// Returns the list that the reader typed. The list gives the number of stages and, without options,
+// the numbers of micro-batches and chunks.
 static Shown typed(Run *run, const char *list) {
     Shown s = { .title = "the list" };
     s.stage = lists_parse(list, &s.p);
@@ -178,7 +178,7 @@ static bool in_halves(const Shown *s) {
     return false;
 }
 
-// best: the fastest known schedule of the same kind.
+// Prints the judgement of s. best: the fastest known schedule of the same kind.
 static void verdict(Run *run, const Shown *s, const Shown *best) {
     static const char *const refused[] = {
         "", "Illegal: an op stands in its list twice, or not at all.",

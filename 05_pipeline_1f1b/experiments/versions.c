@@ -3,7 +3,8 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
-// The micro-batches of all steps. free() the list, arena_free() the tokens.
+// Returns the micro-batches of all steps. The caller calls free() on the list and arena_free() on
+// the tokens.
 static Batch *all_batches(const Training *t, Arena *tokens) {
     size_t m = t->micro_batches;
     Batch *all = host_alloc(t->steps * m * sizeof *all);
@@ -18,7 +19,7 @@ static Batch *all_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
-// The list of stage i.
+// Returns the list of stage i.
 static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, size_t i) {
     size_t m = t->micro_batches;
     switch (way->order) {
@@ -28,8 +29,8 @@ static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, siz
     }
     fault("there is no order %d", (int)way->order);
 }
-// How many updates old the weights are that the layers of stage i read. PipeDream keeps as many
-// versions besides the newest.
+// Returns how many updates old the weights are that the layers of stage i read. PipeDream keeps as
+// many versions besides the newest.
 static size_t age(const VersionsWay *way, size_t p, size_t i) {
     if (way->order == VERSIONS_2BW) return 1;
     if (way->order == VERSIONS_FLUSH || way->rule == NO_STASHING) return 0;
@@ -154,8 +155,8 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// The layers of stage i read the weights after k - age updates. past: version v of the
-// weights in row v % past.rows.
+// Lets the layers of stage i read the weights after k - age updates. past: version v of the weights
+// in row v % past.rows.
 static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {

@@ -1,5 +1,5 @@
-// ways.c: one batch on equal stages in one of 07_compare.c's seven ways: measured, and predicted
-// from sizes and from the lists alone (experiments.h).
+// ways.c: measures one batch on equal stages in each of 07_compare.c's seven ways, and predicts the
+// batch from sizes and from the lists alone (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 
@@ -7,7 +7,7 @@ const char *const pipeline_way_id[PIPELINE_WAYS] = { "naive", "gpipe",     "1f1b
                                                      "zb-h1", "pipedream", "2bw" };
 
 static size_t chunks_of(const PipelineWay *w, size_t p) { return p > 1 ? w->chunks : 1; }
-// The same stages, cut in as many chunks as the way has.
+// Returns the same stages, cut into as many chunks as the way has.
 static Stack stack_of(const PipelineWay *w, const Stack *stack, size_t p) {
     Stack s = *stack;
     s.chunks = chunks_of(w, p);
@@ -16,7 +16,7 @@ static Stack stack_of(const PipelineWay *w, const Stack *stack, size_t p) {
 
 // ---------------------------------------------------------------- predicted
 
-// The time at which `batches` batches end.
+// Returns the time at which `batches` batches end.
 static Picoseconds way_end(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                            size_t batches, bool messages) {
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -33,8 +33,8 @@ Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t 
     return way_end(w, stack, p, m, 3, messages) - way_end(w, stack, p, m, 2, messages);
 }
 
-// The largest age of a gradient: updates between the version that it is computed with and the
-// version that it is subtracted from.
+// Returns the largest age of a gradient: the number of updates between the version that it is
+// computed with and the version that it is subtracted from.
 static size_t updates_late(const Schedule *s) {
     size_t updates = 0, read = 0, most = 0;
     for (size_t e = 0; e < s->n; e++) {

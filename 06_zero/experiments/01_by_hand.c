@@ -1,5 +1,5 @@
-// ZeRO on paper: replicas and parts give the same weights; bytes per parameter; the paper's
-// figures.
+// Compares ZeRO on paper with the formulas: replicas and parts give the same weights. Also compares
+// bytes per parameter with the paper's figures.
 #include "06_zero/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
@@ -58,8 +58,9 @@ static void update_by_hand(Run *run) {
 
 // ---------------------------------------------------------------- bytes per parameter
 
-// Bytes that stay whole on every rank, and bytes that are divided by N. 16-bit: 2 weights, 2
-// gradients, 12 fp32 (copy of the weights, m, v). fp32: 4 weights, 4 gradients, 8 (m, v).
+// A row has the bytes that stay whole on every rank, and the bytes that are divided by N. 16-bit: 2
+// weights, 2 gradients, 12 fp32 (copy of the weights, m, v). fp32: 4 weights, 4 gradients, 8 (m,
+// v).
 typedef struct {
     const char *stage;
     double whole16, cut16, whole32, cut32;
@@ -108,7 +109,7 @@ static void table(Run *run) {
     }
 }
 
-// Compares with cells of the paper's table I.
+// Compares the computed memory per rank with cells of table I of Rajbhandari et al. 2020.
 static void published(Run *run) {
     static const double table1[3] = { 608, 368, 128 };
     for (size_t s = 0; s < 4; s++) {

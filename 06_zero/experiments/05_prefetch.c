@@ -2,7 +2,8 @@
 #include "06_zero/experiments/experiments.h"
 #include <string.h>
 
-// Four blocks. With two, both are in flight together, so keeping all units would cost no memory.
+// The model has four blocks. With two, both would be in flight together, so keeping all units would
+// cost no memory.
 static const ModelConfig tiny = {
     .layers = 4, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
@@ -56,7 +57,8 @@ static double percent_hidden(const Timing *t) {
     return all > 0 ? 100 * (double)t->hidden / all : 0;
 }
 
-// seen: a step of ZeRO-3 and the same step with prefetch, with one micro-batch; then both with m.
+// Says the answer. seen: a step of ZeRO-3 and the same step with prefetch, with one micro-batch;
+// then both with m.
 static void conclude(Run *run, const ZeroMeasured seen[4], size_t m, bool reshard) {
     const char *in_flight[2];
     for (size_t i = 0; i < 2; i++) in_flight[i] = zero_bytes(run, &seen[i], ZERO_IN_FLIGHT);
@@ -86,7 +88,7 @@ static void conclude(Run *run, const ZeroMeasured seen[4], size_t m, bool reshar
                  reshard ? "two layers" : "nearly all layers");
 }
 
-// The pictures show the first two columns.
+// Prints the page. The pictures show the first two columns.
 static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool reshard) {
     enum { COLUMNS = 4 };
     const ZeroLesson *way[2] = { &zero3, lesson };
@@ -130,7 +132,8 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
 
 // ---------------------------------------------------------------- the trainings
 
-// Prefetch changes when messages are sent, not what is added: every bit is equal.
+// Checks that the trainings of prefetch and ZeRO-3 are equal in every bit. Prefetch changes when
+// messages are sent, not what is added.
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t), want = zero_train(run, dp, &zero3, t);
     training_compare(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "06_zero/experiments/experiments.h"
 
-// untied: no table has two gradients, so all bytes are per parameter.
+// The model is untied, so no table has two gradients, and all bytes are per parameter.
 static const ModelConfig tiny = {
     .layers = 2, .width = 32, .heads = 4, .context = 16, .vocab = 256, .untied = true
 };
@@ -75,7 +75,7 @@ static Seen train(Run *run, const Way *way) {
     return seen;
 }
 
-// State in bytes per parameter.
+// Checks the state in bytes per parameter, and the bytes sent.
 static void costs(Run *run, const Way *way, const Seen *seen) {
     const double Psi = (double)config_parameters(&tiny), e = sizeof(real);
     const double w = (double)element_size(way->storage), g = way->main_gradients ? e : w;
@@ -98,9 +98,9 @@ static void costs(Run *run, const Way *way, const Seen *seen) {
 
 // ---------------------------------------------------------------- against the unsplit training
 
-// The loss scale is a power of two, and bf16 has the range of fp32. So the scaled gradients,
-// divided by the scale, equal those of the unsplit training, which has no scale. Rank 0 adds the
-// ranks' gradients in rank order, so every bit is equal.
+// Runs one step with a loss scale. The loss scale is a power of two, and bf16 has the range of
+// fp32. So the scaled gradients, divided by the scale, equal those of the unsplit training, which
+// has no scale. Rank 0 adds the ranks' gradients in rank order, so every bit is equal.
 static StepResult scaled_step(void *dp, Model *m, Optimizer *o, const Training *t,
                               const Batch *batch) {
     LossScale scale = { .factor = 0x1p10 };
@@ -128,8 +128,8 @@ static void compare(Run *run) {
 
 // ---------------------------------------------------------------- the loss scale
 
-// The factor after each step, with a patience of 3. Step 3 overflows, so the two good steps before
-// it no longer count. After a doubling the count begins again at 0.
+// Checks the factor after each step, with a patience of 3. Step 3 overflows, so the two good steps
+// before it no longer count. After a doubling the count begins again at 0.
 static void check_scale(Run *run) {
     enum { N = 10 };
     static const bool finite[N] = { true, true, false, true, true, true, true, true, true, false };

@@ -38,7 +38,7 @@ typedef struct {
     Comm *dp;
 } Counted;
 
-// Resets the ledger before each step. So after the training the ledger holds the last step.
+// Runs one step after a reset of the ledger. So after the training the ledger holds the last step.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
                                const Batch *batch) {
     const Counted *c = counted;

@@ -1,4 +1,4 @@
-// costs.c: sizes of units, and the predicted costs of a step of ZeRO from sizes alone.
+// costs.c: counts the sizes of units, and predicts the costs of a step of ZeRO from sizes alone.
 #include "06_zero/experiments/experiments.h"
 
 // ---------------------------------------------------------------- sizes
@@ -39,9 +39,9 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
 
 // ---------------------------------------------------------------- time
 
-// Every call waits for its result, so all communication is exposed. The step is the computation of
-// rank 0, which has the most sequences in each micro-batch, and then all calls one after the other.
-// traffic: picoseconds of all passes over the parameters.
+// Checks the times of a step. Every call waits for its result, so all communication is exposed. The
+// step is the computation of rank 0, which has the most sequences in each micro-batch, and then all
+// calls one after the other. traffic: picoseconds of all passes over the parameters.
 static void costs_in_time(Run *run, const Training *t, double traffic) {
     size_t N = run->world->size;
     Timing timing = picture_timing(run);
@@ -69,11 +69,11 @@ double zero_state_now(void) {
                     memory_now(MEM_OPTIMIZER));
 }
 
-// Elements of each stage, and passes over the parameters in a step of m micro-batches. Psi counts
-// a tied wte once; embedding and head have a gradient of wte each. own: about Psi / N. wte always
-// has one pass of each kind. In flight are the gradients g, and in stage 3 also the weights w, of a
-// layer's unit; for m > 1 also the reduced part of its gradient, which is added to own_g. With
-// 16-bit weights a rank also has the masters of its own part.
+// Checks the elements of a stage, and the passes over the parameters in a step of m micro-batches.
+// Psi counts a tied wte once; embedding and head have a gradient of wte each. own: about Psi / N.
+// wte always has one pass of each kind. In flight are the gradients g, and in stage 3 also the
+// weights w, of a layer's unit. For m > 1 the reduced part of the gradient, which is added to
+// own_g, is also in flight. With 16-bit weights a rank also has the masters of its own part.
 //
 //             weights  gradients  m, v   in flight                        gathers  reductions
 //     ZeRO-1  Psi      Psi + wte  2 own  nothing                          1        1

@@ -1,6 +1,6 @@
-// experiments.h: shared by the experiments of chapter 06. A training of a stage, compared with data
-// parallelism and the unsplit model (compare.c); predicted costs (costs.c, prefetch_steps.c);
-// the page of a stage beside data parallelism (page.c).
+// experiments.h: declares what the experiments of chapter 06 share: a training of a stage, compared
+// with data parallelism and the unsplit model (compare.c); predicted costs (costs.c,
+// prefetch_steps.c); the page of a stage beside data parallelism (page.c).
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -24,7 +24,7 @@ typedef struct {
     const char *cost, *formula;
 } ZeroLine;
 
-// One step as measured on this rank.
+// The measurements of one step on this rank.
 typedef struct {
     StateBytes state;
     double bytes[ZERO_LINES];
@@ -48,8 +48,8 @@ typedef struct {
 } ZeroLesson;
 
 // ---- compare.c ----
-// A training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and SGD.
-// usage_error() for options that cannot work.
+// Returns a training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and
+// SGD. Calls usage_error() if the options are invalid.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // Returns t with AdamW, without clipping, in m micro-batches. The last step is recorded, so its
 // costs are checked.
@@ -65,14 +65,14 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
 // recorded.
 // limit: the largest error of gradients and weights against data parallelism; 0: every bit equal.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit);
-// The limit for trainings with several micro-batches. With one micro-batch stages 2 and 3 add the
-// ranks' gradients in rank order, as data parallelism does, so the bits are equal. With more, data
-// parallelism adds the micro-batches of each rank first, and then the ranks. Stages 2 and 3 add the
-// ranks first, for each micro-batch. The terms are the same, but their order is not, so the limit
-// allows rounding errors.
+// Returns the limit for trainings with several micro-batches. With one micro-batch stages 2 and 3
+// add the ranks' gradients in rank order, as data parallelism does, so the bits are equal. With
+// more, data parallelism adds the micro-batches of each rank first, and then the ranks. Stages 2
+// and 3 add the ranks first, for each micro-batch. The terms are the same, but their order is not,
+// so the limit allows rounding errors.
 double zero_limit(const Run *run, const Training *t);
-// The whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with one
-// micro-batch and with --micro-batches, and the page.
+// Runs the whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with
+// one micro-batch and with --micro-batches, and the page.
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson);
 // The options that all lessons have.
 #define ZERO_OPTIONS(micro_batches) \
@@ -92,37 +92,38 @@ typedef struct {
     // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
     double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
-// wte, the table that embedding and head share, or the tables of both
+// Returns the share of wte, the table that embedding and head share. An untied model has two
+// tables.
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
-// all other units: wpe, one per block, the last norm
+// Returns the share of all other units: wpe, one per block, the last norm.
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
-// Sequences in micro-batch k of a rank.
+// Returns the number of sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
-double zero_state_now(void); // bytes of weights, gradients, m, v and masters
-// check_costs() with ids such as "m3.state", for a training in m = 3 micro-batches.
+double zero_state_now(void); // returns the bytes of weights, gradients, m, v and masters
+// Calls check_costs() with ids such as "m3.state", for a training in m = 3 micro-batches.
 void zero_check(Run *run, const Training *t, const CostRow *row);
-// All costs of a stage without prefetch.
+// Checks all costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage);
-// The traffic alone, from the passes per step over all parameters but wte.
+// Checks the traffic alone, from the passes per step over all parameters but wte.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 
 // ---- prefetch_steps.c ----
-// The steps of N ranks with prefetch, played. The caller frees the player.
+// Plays the steps of N ranks with prefetch and returns the player. The caller frees the player.
 Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
-// Collective: trains one step, which picture_show() can draw afterwards.
+// Trains one step, which picture_show() can draw afterwards. All ranks call this function.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
-// Readable texts: bytes in a line of the table, and the time of the step.
+// Return readable texts: the bytes in a line of the table, and the time of the step.
 const char *zero_bytes(Run *run, const ZeroMeasured *seen, size_t line);
 const char *zero_time(Run *run, const ZeroMeasured *seen);
-// Whether the page draws the memory in flight under each rank of stage 3: only with --verbose or
-// --svg, because the ranks' strips differ and take much room.
+// Does the page draw the memory in flight under each rank of stage 3? Only with --verbose or --svg,
+// because the ranks' strips differ and take much room.
 bool zero_strips(Run *run);
 // Prints the model's sizes, and explains the words and letters of the page.
 void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight);
 // Prints the page: the state of all ranks with data parallelism and with this stage; a step of the
-// stage; the table; the answer. Call it after zero_compare(), because the table shows the costs of
-// zero_compare().
+// stage; the table; the answer. Call this function after zero_compare(), because the table shows
+// the costs of zero_compare().
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 #endif

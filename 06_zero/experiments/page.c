@@ -1,4 +1,5 @@
-// page.c: the page of a stage of ZeRO beside data parallelism: pictures, a table, the answer.
+// page.c: prints the page of a stage of ZeRO beside data parallelism: pictures, a table, the
+// answer.
 #include "06_zero/experiments/experiments.h"
 
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
@@ -58,8 +59,8 @@ static const char *const what[ZERO_LINES] = { "state between steps", "  weights"
                                               "  gradients",         "  moments",
                                               "in flight, at most",  "sent per rank" };
 
-// Columns of the table: data parallelism, which is measured and has no checks, and the stage with
-// m[0] and m[1] micro-batches.
+// The table has a column for data parallelism, which is measured and has no checks, and a column
+// each for the stage with m[0] and m[1] micro-batches.
 enum { COLUMNS = 3 };
 static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, const size_t *m,
                          const ZeroMeasured *seen) {

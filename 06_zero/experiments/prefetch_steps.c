@@ -1,5 +1,5 @@
-// prefetch_steps.c: the steps that each rank must make in a step of ZeRO-3 with prefetch, from
-// sizes alone. judge/play turns them into times and into the peak in flight.
+// prefetch_steps.c: writes the steps that each rank must make in a step of ZeRO-3 with prefetch,
+// from sizes alone. judge/play turns these steps into times and into the peak in flight.
 #include "06_zero/experiments/experiments.h"
 
 // Layer i of n = L + 2 gathers one unit: the embedding gathers wpe, a block its own, the head the
@@ -25,13 +25,13 @@ static size_t gather(const Steps *s, size_t i) {
     hold(s, unit(s, i) * s->w);
     return play_start(s->play, s->rank, s->dp, COMM_ALL_GATHER, unit(s, i), s->w);
 }
-// Bytes held beside layer i's gradient during its reduction: the copy that comm.c holds; after
-// the first micro-batch also the reduced part, which is added to own_g.
+// Returns the bytes held beside layer i's gradient during its reduction: the copy that comm.c
+// holds; after the first micro-batch also the reduced part, which is added to own_g.
 static size_t reducing(const Steps *s, size_t i, size_t k) {
     size_t N = s->N, copy = N > 1 ? N * ceil_div(unit(s, i), N) : 0;
     return (copy + (k > 0 ? part_size(unit(s, i), N, s->rank) : 0)) * s->g;
 }
-// `products` times the work of layer i's forward, for micro-batch k.
+// Writes `products` times the work of layer i's forward, for micro-batch k.
 static void compute(const Steps *s, size_t i, size_t k, double products) {
     size_t B = zero_sequences(s->t, s->N, s->rank, k);
     Work work = { 0 }; // the embedding has no product of matrices

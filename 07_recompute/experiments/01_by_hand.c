@@ -1,5 +1,5 @@
-// Compares five ways through the chain: their gradients are equal in every bit; elements kept and
-// multiplications match the formulas.
+// Compares five ways through the chain. Checks that their gradients are equal in every bit, and
+// that the elements kept and the multiplications match the formulas.
 #include "07_recompute/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
@@ -47,7 +47,7 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     for (size_t l = 2; l-- > 0;) print_matrix(run, "dW", l, &dw[l]);
 }
 
-// The page's table.
+// Prints the page's table.
 static void show(Run *run) {
     static const char *const columns[] = { "elements kept", "multiplications", NULL };
     static const char *const formula[WAYS] = {

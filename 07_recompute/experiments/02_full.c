@@ -1,6 +1,6 @@
 // Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit:
-// every item; the input of every block; the input of the stage. One rank is a pipeline of one
-// stage.
+// keep every item, the input of every block, or the input of the stage. One rank is a pipeline of
+// one stage.
 #include "07_recompute/experiments/experiments.h"
 #include <string.h>
 
@@ -22,8 +22,9 @@ static RecomputeSeen train(Run *run, const Training *t, Way way, Trajectory *got
 
 // ---------------------------------------------------------------- the predicted costs of a step
 
-// Between forward and backward a stage keeps its share of all m micro-batches. The peak is in the
-// backward of the first micro-batch, the largest: one block, or one stage, is complete again.
+// Returns the peak of the kept bytes. Between forward and backward a stage keeps its share of all m
+// micro-batches. The peak is in the backward of the first micro-batch, the largest: one block, or
+// one stage, is complete again.
 static size_t kept(const Training *t, const CutSizes *z, Way way) {
     size_t head = z->last ? kept_head_bytes(z) : 0, stage = kept_stage_bytes(z);
     // The first stage's input is tokens, which are no activations.
@@ -35,8 +36,8 @@ static size_t kept(const Training *t, const CutSizes *z, Way way) {
            one * larger(kept_block_bytes(z), head);
 }
 
-// A step of a stage. Backward has two products for each product of forward. Backward also repeats
-// the dropped part of forward: the blocks, or the whole stage.
+// Returns the work of a stage in a step. Backward has two products for each product of forward.
+// Backward also repeats the dropped part of forward: the blocks, or the whole stage.
 static Work step_work(const Training *t, const CutSizes *z, Way way) {
     CutSizes dropped = *z;
     dropped.last = z->last && way == RECOMPUTE_STAGES;
@@ -49,7 +50,7 @@ static Work step_work(const Training *t, const CutSizes *z, Way way) {
     return sum;
 }
 
-// seen: of all ways up to this one.
+// Checks the costs of a way. seen: the results of all ways up to this one.
 static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     Work work = step_work(t, &z, way);

@@ -1,6 +1,6 @@
-// Plans for four budgets in a GPipe pipeline, from keeping everything to recomputing every block,
-// are compared with the unsplit model, bit by bit. budget_plans.c has the sizes and the peak of a
-// plan; search.c compares plans with exhaustive search; segments.c keeps every k-th input.
+// Compares plans for four budgets in a GPipe pipeline with the unsplit model, bit by bit. The plans
+// go from keeping everything to recomputing every block. budget_plans.c has the sizes and the peak
+// of a plan; search.c compares plans with exhaustive search; segments.c keeps every k-th input.
 #include "07_recompute/experiments/experiments.h"
 
 static const ModelConfig tiny = {
@@ -65,7 +65,7 @@ static RecomputeSeen train(Run *run, const Training *t, size_t w, const BudgetPl
 
 // ---------------------------------------------------------------- the page
 
-// The table is of stage 0, which is rank 0 and prints it.
+// Prints the table of stage 0, which is rank 0 and prints for all.
 static void show_plans(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     static const char *const columns[] = { "budget 100 %", "budget 60 %", "budget 30 %",
                                            "recompute all", NULL };
@@ -88,7 +88,7 @@ static void show_plans(Run *run, const RecomputeSeen seen[BUDGETS], const Budget
     results(run, columns, rows);
 }
 
-// plan: of the first stage, for the budget that is drawn.
+// Says the answer. plan: the plan of the first stage for the budget that is drawn.
 static void conclude(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const double before = seen[0].timing.flops;
     say_answer(run,

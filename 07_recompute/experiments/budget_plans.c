@@ -1,9 +1,10 @@
-// budget_plans.c: the sizes of a stage and its budget, for 04_budget.c, and the peak of a plan.
+// budget_plans.c: computes the sizes of a stage, its budget, and the peak of a plan, for
+// 04_budget.c.
 #include "07_recompute/experiments/experiments.h"
 #include <stdlib.h>
 
-// The function walks through all forwards under GPipe, then through all backwards, block by block.
-// It checks budget_peak(), which has a formula.
+// Walks through all forwards under GPipe, then through all backwards, block by block, and returns
+// the peak. This walk checks budget_peak(), which has a formula.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t input = z.C * weight_bytes(&t->model), block = kept_block_bytes(&z);

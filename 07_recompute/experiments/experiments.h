@@ -1,5 +1,5 @@
-// experiments.h: shared by the experiments of chapter 07. A training of a stage, costs in time and
-// the utilisations MFU and HFU (measured.c); plans and segments of blocks (budget_plans.c,
+// experiments.h: declares what the experiments of chapter 07 share: a training of a stage, costs in
+// time and the utilisations MFU and HFU (measured.c); plans and segments of blocks (budget_plans.c,
 // search.c, segments.c).
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
@@ -9,7 +9,7 @@
 static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---- measured.c ----
-// The last step of a training.
+// The measurements of the last step of a training.
 typedef struct {
     double peak, workspace, sent; // bytes of this rank: activations; messages or sums of the layers
     Picoseconds computing;        // this rank's time
@@ -18,13 +18,14 @@ typedef struct {
 // Trains a described stage under GPipe's schedule, and frees the model. Rank i of the world is
 // stage i.
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory *got);
-// Shows the recorded step and its memory: if `drawn` on the page and in files, else with --verbose.
+// Shows the recorded step and its memory on the page and in files if `drawn` is true, else with
+// --verbose.
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
-// A cell with the share of the devices' FLOPs that was used. needed: the step whose FLOPs count. A
-// step that recomputes nothing gives the MFU, the step itself gives the HFU.
+// Returns a cell with the share of the devices' FLOPs that was used. needed: the step whose FLOPs
+// count. A step that recomputes nothing gives the MFU, the step itself gives the HFU.
 const char *recompute_mfu(Run *run, const Timing *t, const Timing *needed);
-const char *recompute_peak(Run *run, const char *way); // the measured cost WAY.peak as a text
-// Says how much longer the step is than `before`: "2.2 % longer". The wall clock may measure a
+const char *recompute_peak(Run *run, const char *way); // returns the cost WAY.peak as a text
+// Returns how much longer the step is than `before`: "2.2 % longer". The wall clock may measure a
 // shorter step.
 const char *recompute_longer(Run *run, int decimals, const Timing *t, const Timing *before);
 
@@ -34,12 +35,12 @@ typedef struct {
     size_t budget;     // bytes
     Recompute *choice; // [stage.blocks]
 } BudgetPlan;
-// The sizes of stage i, and a budget at `share` of the way from the least peak to the highest. The
-// caller fills choice with budget_choose().
+// Returns the sizes of stage i, and a budget at `share` of the way from the least peak to the
+// highest. The caller fills choice with budget_choose().
 BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share);
 void budget_plan_free(BudgetPlan *plan);
-size_t budget_count(const BudgetPlan *plan, Recompute how); // blocks with this choice
-// The most bytes that stage i of p holds with these choices.
+size_t budget_count(const BudgetPlan *plan, Recompute how); // counts blocks with this choice
+// Returns the most bytes that stage i of p holds with these choices.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice);
 
 // ---- search.c: for 04_budget ----

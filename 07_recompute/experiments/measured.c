@@ -3,7 +3,7 @@
 #include "07_recompute/experiments/experiments.h"
 #include "common/comm/record.h"
 
-// The time in which this rank computed in the recorded step.
+// Returns the time in which this rank computed in the recorded step.
 static Picoseconds computing(void) {
     size_t n;
     Picoseconds sum = 0;

@@ -5,7 +5,7 @@
 
 enum { CASES = 60, MOST_BLOCKS = 7 };
 
-// Tries every plan. Returns the least work that fits; -1: nothing fits.
+// Tries every plan. Returns the least work that fits, or -1 if no plan fits.
 static double exhaustive(const BudgetStage *s, size_t budget) {
     size_t plans = 1;
     double best = -1;
@@ -22,7 +22,7 @@ static double exhaustive(const BudgetStage *s, size_t budget) {
     return best;
 }
 
-// A stage of one to seven unequal blocks with random sizes.
+// Returns a stage of one to seven unequal blocks with random sizes.
 static BudgetStage random_stage(uint64_t key, bool last, BudgetBlock block[MOST_BLOCKS]) {
     BudgetStage s = { .block = block,
                       .blocks = 1 + random_mix(key) % MOST_BLOCKS,

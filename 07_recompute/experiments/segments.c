@@ -1,10 +1,10 @@
-// segments.c: keeps the input of every k-th block only, for several k (Chen et al. 2016), and of
-// whole stages (GPipe).
+// segments.c: trains with the input of every k-th block only, for several k (Chen et al. 2016), and
+// with the inputs of whole stages (GPipe).
 #include "07_recompute/experiments/experiments.h"
 #include <math.h>
 
-// Bytes per token of the segment at work: the items of its k blocks, and the inputs of all
-// blocks but the first, whose input is kept anyway.
+// Returns the bytes per token of the segment at work: the items of its k blocks, and the inputs of
+// all blocks but the first, whose input is kept anyway.
 static size_t segment(const CutSizes *z, size_t k) {
     return k * kept_block_bytes(z) + (k - 1) * z->C * element_size(z->storage);
 }
@@ -20,8 +20,8 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     return ((all - one) * waiting + one * larger(waiting, at_work));
 }
 
-// Trains with segments of k blocks and compares with the unsplit model. The id of the cost is kind
-// and number. Returns the peak of the first stage on all ranks.
+// Trains with segments of k blocks and compares with the unsplit model. The id of the cost is made
+// of kind and number. Returns the peak of the first stage on all ranks.
 static double train(Run *run, const Training *t, const char *kind, size_t number, size_t k) {
     size_t p = run->world->size, i = run->world->rank;
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
@@ -40,10 +40,10 @@ static double train(Run *run, const Training *t, const char *kind, size_t number
     return sum_of_ranks(run, i == 0 ? seen.peak : 0);
 }
 
-// L blocks keep n times their input each. Memory is least with the input of every k-th block for k
-// = sqrt(m L/n). GPipe has one segment per stage. The memory of GPipe is O(N + L/K N/M) for N
-// sequences in M micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is
-// our p).
+// Trains with several lengths of segments. L blocks keep n times their input each. Memory is least
+// with the input of every k-th block for k = sqrt(m L/n). GPipe has one segment per stage. The
+// memory of GPipe is O(N + L/K N/M) for N sequences in M micro-batches and L/K blocks per stage
+// (Huang et al. 2018, section 2.3; their K is our p).
 void segments_train(Run *run, Training t) {
     const char *every[4], *whole[3];
     double least = 0;

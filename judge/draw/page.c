@@ -1,6 +1,6 @@
-// page.c: the page that a lesson prints without --verbose. The page has the title, the lesson's own
-// lines, pictures and table of results. It ends with one line about all comparisons, the answer,
-// and every failure in full. report.c prints the log, with a line per check and cost.
+// page.c: prints the page of a lesson without --verbose. The page has the title, the lesson's own
+// lines, pictures and table of results. The page ends with one line about all comparisons, the
+// answer, and every failure in full. report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "judge/frame/process.h"
 #include "common/device/device.h"
@@ -17,8 +17,8 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// A launcher gives each process its own terminal, so isatty() alone does not show where the output
-// goes.
+// Does the output go to a terminal? A launcher gives each process its own terminal, so isatty()
+// alone does not show where the output goes.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !process_launched(&rank, &size);
@@ -216,14 +216,14 @@ void results(Run *run, const char *const *columns, const Result *rows) {
 
 // ---- the comparisons ----
 
-// Prints a line of the page's end: its head, and a text broken at spaces.
+// Prints a line of the page's end: the line's head, and a text broken at spaces.
 static void page_ending(const char *head, const char *text) {
     enum { INDENT = 15 };
     printf("  %-*s", INDENT - 2, head);
     page_wrap(text, INDENT, INDENT);
 }
 
-// Adds "3 hold" to the text; nothing if count is 0.
+// Adds a count such as "3 hold" to the text, or nothing if count is 0.
 static void add_kind(char text[256], size_t count, const char *kind) {
     size_t length = strlen(text);
     if (count > 0)

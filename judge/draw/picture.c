@@ -13,9 +13,9 @@
 
 static _Thread_local double flops_before; // FLOPs before the recording began
 
-// Under the wall clock each rank counts from its own start. On one machine all ranks read the same
-// clock, so they all count from the first rank's start. On several machines the ranks take the end
-// of a barrier as the same time.
+// Sets the start of the wall clock on this rank. Each rank counts from its own start. On one
+// machine all ranks read the same clock, so they all count from the first rank's start. On several
+// machines the ranks take the end of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -37,10 +37,10 @@ static void take_latest(void *latest, size_t rank, const void *data, size_t byte
     memcpy(&present, data, bytes);
     if (present > *(Picoseconds *)latest) *(Picoseconds *)latest = present;
 }
-// Under the simulated clock a barrier takes no time, so all ranks wait for the latest one here.
-// Ranks may end a step at different times: under ZeRO, a stage with few blocks ends the gather of
-// its weights first. If such a stage began the recorded step at once, the other stages' gathers of
-// the step before would count as a part of the recorded step.
+// Waits for the latest rank under the simulated clock, where a barrier takes no time. Ranks may end
+// a step at different times: under ZeRO, a stage with few blocks ends the gather of its weights
+// first. If such a stage began the recorded step at once, the other stages' gathers of the step
+// before would count as a part of the recorded step.
 static void wait_for_latest(void) {
     Picoseconds present = clock_now(), latest = 0;
     side_gather_each(&present, sizeof present, take_latest, &latest);
@@ -90,13 +90,14 @@ static ByFlow events_by_flow(const Recording *all, EventKind kind) {
     qsort(list.event, list.n, sizeof *list.event, by_flow);
     return list;
 }
-// Returns the event with the flow of e. NULL: it happened before or after the recording.
+// Returns the event with the flow of e, or NULL if that event happened before or after the
+// recording.
 static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
 
-// In real time only the receiver sees when a message arrives, so the end of the receive is also the
-// end of the send.
+// Ends each send at the end of its receive. In real time only the receiver sees when a message
+// arrives.
 static void end_sends(Recording *all) {
     ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
     for (size_t i = 0; i < sends.n; i++) {
@@ -156,8 +157,8 @@ void recording_free(Recording *r) {
 
 // ---- times ----
 
-// The busy stretches of a compute row in order, with the busy time before each. busy_until() is
-// called often, so it uses binary search.
+// The busy stretches of a compute row in order, with the busy time before each stretch. The program
+// calls busy_until() often, so this function uses binary search.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -301,7 +302,7 @@ void picture_summary(Run *run, const Timing *t) {
 enum { LABEL = 8, WIDE = 512 };
 static const char *const colour_of[] = {
     "36", "33", "32", "35", "31", "2"
-}; // by the values of ChartRow.what
+}; // the index is a value of ChartRow.what
 
 // One row of the chart. Each column has a kind of event, a micro-batch and a chunk. Neighbouring
 // equal columns begin with a label, such as F0. Stages with several chunks have short ops, so one

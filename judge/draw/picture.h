@@ -8,11 +8,11 @@
 #include "common/comm/clock.h"
 #include "judge/frame/lesson.h"
 
-// Starts recording, at the same time on all ranks: each rank waits until the last one has come,
-// also on the simulated clock. Collective. `watched` is the category of memory in picture_show's
-// strips.
+// Starts to record at the same time on all ranks. Each rank waits for the last rank, also on the
+// simulated clock, so all ranks must call this function. `watched` is the category of memory in
+// picture_show's strips.
 void picture_begin(Run *run, MemoryCategory watched);
-void picture_end(Run *run); // collective
+void picture_end(Run *run); // all ranks must call this function
 
 // Times of the recorded stretch. The stretch lasts from the first start to the last end of a
 // computation, of a collective or of a received message, on any rank. All ranks get the same
@@ -35,8 +35,8 @@ typedef struct {
 Timing picture_timing(Run *run);
 
 // PICTURE_MEMORY: a strip of memory under each rank's row. Full height is the peak over all ranks
-// of this picture. SAME_SCALE: full height is at least the previous picture's. NO_FILES: only
-// the chart, for programs with several pictures, because --svg and --trace write one. DETAIL: the
+// of this picture. SAME_SCALE: full height is at least the previous picture's. NO_FILES: only the
+// chart, for programs with several pictures, because --svg and --trace write one file. DETAIL: the
 // chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row;
 // a call may begin in another column. NO_LINKS: the chart has no rows for the links.
 // If there are more than four rows, the chart has the first two and the last row, unless --verbose
@@ -54,15 +54,16 @@ enum {
 void picture_show(Run *run, const char *title, int what);
 // Prints both definitions of the bubble, communication and utilisation.
 void picture_summary(Run *run, const Timing *t);
-// Returns the order in which stage `rank` worked, such as "F0 F1 B0", from the events; free() it.
-// Ranks other than 0 get NULL. With several chunks the order is "F0c0 F0c1 ...". Charts with
-// several chunks name a micro-batch by one letter, which is small in odd chunks. In an SVG odd
-// chunks are pale.
+// Returns the order in which stage `rank` worked, such as "F0 F1 B0", from the events. The caller
+// frees the text. Ranks other than 0 get NULL. With several chunks the order is "F0c0 F0c1 ...".
+// Charts with several chunks name a micro-batch by one letter, which is small in odd chunks. In an
+// SVG odd chunks are pale.
 char *picture_order(Run *run, size_t rank);
 
 // Draws a bar for each rank: the bytes that the rank holds between steps. Neighbours with equal
-// bars share one bar. Collective. Call picture_state_now() after the allocation, because it reads
-// the ledger. The scale is the longest bar so far, so show the largest state first.
+// bars share one bar. All ranks must call picture_state_now(). Call picture_state_now() after the
+// allocation, because it reads the ledger. The scale is the longest bar so far, so show the largest
+// state first.
 typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state

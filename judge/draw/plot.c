@@ -50,7 +50,7 @@ static void add_tick(Axis *a, double at, double value) {
     a->tick[a->ticks++] = at;
 }
 
-// Puts ticks at powers of ten; if there are many, at every second power (or third, ...). If the
+// Puts ticks at powers of ten, or at every second, third, ... power if the axis spans many. If the
 // axis spans less than two powers, ticks are also at 2 and 5.
 static void log_ticks(Axis *a) {
     double first = floor(a->lo), last = ceil(a->hi), step = ceil((last - first) / 8);
@@ -115,7 +115,7 @@ static Axes axes_of(const Plot *p) {
     return a;
 }
 
-// Returns the next point of line l from i on; p->n if there is none.
+// Returns the next point of line l from i on, or p->n if the line has no more points.
 static size_t next_point(const Plot *p, size_t l, size_t i) {
     while (i < p->n && !(drawn(p->x[i], p->log_x) && drawn(p->lines[l].y[i], p->log_y))) i++;
     return i;
@@ -231,7 +231,7 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
 
 // ---- as SVG ----
 
-// in pixels; the legend is at the right
+// The sizes are in pixels. The legend is at the right.
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
 // Colours as in svg.c. Every line also has its own mark and dash, so the chart is readable without

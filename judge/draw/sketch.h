@@ -1,4 +1,4 @@
-// sketch.h: a curve in the terminal.
+// sketch.h: draws a curve in the terminal.
 #ifndef SKETCH_H
 #define SKETCH_H
 #include "judge/frame/lesson.h"

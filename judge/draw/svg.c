@@ -32,7 +32,7 @@ static double x_of(const Recording *r, Picoseconds t) {
 
 static bool computes(const RecordedEvent *e) { return e->kind <= EVENT_UPDATE; }
 
-// A box on the link is wide enough to be visible.
+// Draws the box of an event. A box on the link is wide enough to be visible.
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     if (on_link(e) && w < 1.5) w = 1.5;
@@ -51,8 +51,8 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 5, label);
 }
 
-// Draws messages as lines from the sender's lane at departure to the receiver's row at arrival. If
-// there are too many messages, it draws none.
+// Draws messages as lines from the sender's lane at departure to the receiver's row at arrival.
+// Draws none if the recording has too many messages.
 static void arrows(FILE *f, const Recording *r, size_t height) {
     size_t messages = 0;
     for (int draw = 0; draw < 2; draw++)
@@ -83,7 +83,7 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
     fprintf(f, "H%dV%.1fZ\"/>\n", LEFT + WIDTH, bottom);
 }
 
-// halves: some backwards have two halves, with a colour for each.
+// Draws the legend. halves: some backwards have two halves, with a colour for each.
 static void legend(FILE *f, const char *memory, bool halves) {
     const struct {
         char class;

@@ -1,5 +1,5 @@
-// svg.h: writes a recording as files. picture.c, svg.c and trace.c use it, and so does 05.01, which
-// shows schedules without a recording. plot.c draws its own SVG.
+// svg.h: writes a recording as files. picture.c, svg.c and trace.c use these functions. 05.01 also
+// uses them, and shows schedules without a recording. plot.c draws its own SVG.
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>
@@ -21,7 +21,7 @@ typedef struct {
     Picoseconds unit;       // unit of printed times, as in "33 units"; 0: picoseconds
     void *buffer[2];
 } Recording;
-// Is e drawn on a rank's link? Collectives, and messages that take time.
+// Is e drawn on a rank's link? True for collectives, and for messages that take time.
 static inline bool on_link(const RecordedEvent *e) {
     return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
 }
@@ -33,14 +33,14 @@ static inline bool recording_has(const Recording *all, EventKind kind) {
 }
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
-// shows r as picture_show() does; r is valid on rank 0
+// Shows r as picture_show() does. r is valid on rank 0.
 void recording_show(Run *run, Recording *r, const char *title, int what);
 
-// svg_write and trace_write write complete files or none (output.h). memory NULL: no strip.
+// Writes a complete SVG file or none (output.h), as trace_write() also does. memory NULL: no strip.
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory,
                const char *file);
 void svg_text(FILE *f, const char *text); // escapes the special characters of XML
-// Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from
-// send to recv.
+// Writes Chrome trace event JSON: one process per rank, rows for computing and communication,
+// arrows from send to recv.
 void trace_write(const Recording *r, const char *file);
 #endif

@@ -72,8 +72,8 @@ static const End *end_of(const End *list, size_t n, uint64_t flow) {
     return bsearch(&(End){ .flow = flow }, list, n, sizeof *list, by_flow);
 }
 
-// The arrow begins inside the slice of the send, and ends inside the slice of the recv, just before
-// the end of that slice.
+// Writes one end of an arrow. The arrow begins inside the slice of the send, and ends inside the
+// slice of the recv, just before the end of that slice.
 static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e) {
     enum { JUST_BEFORE = 1000 };
     const End *sent = end_of(t->sends, t->n_sends, e->flow);
@@ -153,7 +153,7 @@ static void put_rank(Trace *t, size_t rank) {
             duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
 }
 
-// Writes the lesson's name and question; tools/play shows them as a title.
+// Writes the lesson's name and question. tools/play shows them as a title.
 static void put_title(FILE *f) {
     cJSON *title = cJSON_CreateObject();
     cJSON_AddStringToObject(title, "lesson", lesson_info.id);

@@ -11,8 +11,8 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-// A comparison of more than LINES_EACH tensors prints one line for all tensors. The comparison
-// describes at most LINES_EACH failed tensors, and counts the other failed tensors.
+// A comparison of more than LINES_EACH tensors prints one line for all tensors, describes at most
+// LINES_EACH failed tensors, and counts the other failed tensors.
 enum { LINES_EACH = 6 };
 
 typedef struct {
@@ -229,7 +229,7 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 
 // ---- fingerprints ----
 
-// Adds the digests of distinct parts.
+// Compares the fingerprints of a tensor's parts. Adds the digests of distinct parts to *digest.
 static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     uint64_t places = 0, all = 0, key = text_hash(w->name);
     size_t count = 0, n = w->rows * w->cols;

@@ -78,7 +78,8 @@ static void average_add(Average *sum, const Whole *got, const Whole *want) {
     }
 }
 
-// ", on average 1.75 times too small"; "" if the best factor is nearly 1, or none.
+// Returns ", on average 1.75 times too small", or "" if the best factor is nearly 1 or does not
+// exist.
 static const char *average_text(char text[64], Average sum) {
     double factor = sum.squares > 0 ? sum.products / sum.squares : NAN;
     text[0] = 0;
@@ -89,7 +90,8 @@ static const char *average_text(char text[64], Average sum) {
     return text;
 }
 
-// " (elements 0 to 11 of 48)" if the wrong elements of a tensor are a part of it without a gap.
+// Returns " (elements 0 to 11 of 48)" if the wrong elements of a tensor are a part of the tensor
+// without a gap.
 static const char *elements_text(char text[80], const Whole *got, const Whole *want, double limit) {
     size_t n = want->rows * want->cols, first = n, last = 0, count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -136,14 +138,15 @@ static bool comparable(const Whole *got, const Whole *want) {
     return got != NULL && got->values != NULL && got->rows == want->rows && got->cols == want->cols;
 }
 
-// " of step 0" of "h.0.mlp.c_fc.weight of step 0"; "" without a step.
+// Returns " of step 0" of "h.0.mlp.c_fc.weight of step 0", or "" without a step.
 static const char *step_of(const char *name) {
     const char *step = strstr(name, " of step ");
     return step != NULL ? step : "";
 }
 
-// Describes only the first step that differs, because its error is also in all later steps. It
-// skips tensors that are mathematically zero, such as the gradient of the key bias.
+// Describes the first step that differs. Later steps contain the same error, so the sentence leaves
+// them out. Tensors that are mathematically zero, such as the gradient of the key bias, do not
+// count.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     size_t ranks = run->world->size, differing = 0, same_factor = 0;
     bool *differs = host_alloc(2 * ranks * sizeof *differs), *holds = differs + ranks;

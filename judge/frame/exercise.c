@@ -8,7 +8,7 @@ enum { MOST_OPEN = 16 };
 typedef struct {
     char id[16], place[112];
 } OpenExercise;
-// thread-local, because a rank is a process or a thread
+// The list is thread-local, because a rank is a process or a thread.
 static _Thread_local OpenExercise met[MOST_OPEN];
 static _Thread_local size_t met_count;
 

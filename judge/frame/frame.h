@@ -20,16 +20,17 @@ typedef struct {
     const Option *own; // the program's table, or NULL
     bool help;
 } OptionValues;
-// usage_error() on a bad command line
+// Reads the command line. Calls usage_error() if the command line is invalid.
 OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
-// fault() for an unknown name
+// Returns the option's value. Calls fault() if the name is unknown.
 const OptionValue *options_find(const OptionValues *s, const char *name);
-// usage_error() if --storage asks for 16 bits and the program's own table has no STORAGE_OPTION
+// Calls usage_error() if --storage asks for 16 bits and the program's own table has no
+// STORAGE_OPTION.
 void options_require_storage(const OptionValues *s);
 void options_free(OptionValues *s); // frees the texts that option_default has allocated
 bool option_value_is_number(const OptionValue *s);
-// usage_error() if the value is not in lo..hi
+// Returns a whole number. Calls usage_error() if the value is not in lo..hi.
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 
@@ -52,7 +53,8 @@ typedef struct {
 const char *threads_advice(void);
 
 // ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
-// Collective. Rank 0 prints a line for each open exercise. Returns their number.
+// Prints a line for each open exercise on rank 0. Returns the number of open exercises. All ranks
+// must call this function.
 size_t exercises_report(Comm *world);
 
 // ---- report.c: records of rank 0, for the verdict and the JSON ----
@@ -81,7 +83,7 @@ typedef struct {
     bool pass, played;
 } CostRecord;
 
-// the last lines of a page, before the verdict
+// The last lines of a page, before the verdict.
 enum { PAGE_ANSWER, PAGE_COST, PAGE_USE_WHEN, PAGE_ENDINGS };
 
 typedef struct PageText {
@@ -112,8 +114,8 @@ struct RunState {
 // Prints a line for a check and records it. The line shows error_text and limit_text, such as "max
 // 2.1e-07" and "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
-void report_detail(const char *text); // the indented line under a failed check
-void report_costs(Run *run);          // the table; without --verbose only the failed costs
+void report_detail(const char *text); // prints the indented line under a failed check
+void report_costs(Run *run);          // prints the table; without --verbose only failed costs
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 // Returns good or bad, in colour if colours are on.
@@ -122,14 +124,15 @@ uint64_t text_hash(const char *text);
 
 // ---- page.c: the page, which replaces the log ----
 bool page_on_terminal(void);
-void page_clear_progress(Run *run); // call it before printing anything else
-size_t page_width(void);            // columns: COLUMNS, the terminal's width, or 100
-// Prints text from column `at` on, broken at spaces. Rank 0 calls it.
+void page_clear_progress(Run *run); // call this function before printing anything else
+size_t page_width(void);            // returns columns: COLUMNS, the terminal's width, or 100
+// Prints text from column `at` on, broken at spaces. Rank 0 calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
 void page_checked(Run *run);            // prints the comparisons and the number of exact costs
 void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, or Wrong
-const CostRecord *report_cost(Run *run, const char *id); // on rank 0; fault() for an unknown id
+// Returns a cost on rank 0. Calls fault() if the id is unknown.
+const CostRecord *report_cost(Run *run, const char *id);
 
 // ---- snapshot.c ----
 // A summary of the part of a tensor that a rank holds. count: the number of elements. places: the
@@ -161,8 +164,8 @@ struct Snapshot {
     Whole *wholes; // on rank 0, after the join
     size_t count;
 };
-Whole *snapshot_find(Snapshot *s, const char *name); // NULL if the name is unknown
-double whole_largest(const Whole *w);                // the largest absolute value
+Whole *snapshot_find(Snapshot *s, const char *name); // returns NULL if the name is unknown
+double whole_largest(const Whole *w);                // returns the largest absolute value
 
 // ---- diagnose.c, on rank 0: each function keeps a sentence about a check, the first one wins ----
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);

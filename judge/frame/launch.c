@@ -7,8 +7,8 @@
 #include <unistd.h>
 #include "common/device/device.h"
 
-// Without a PMI plugin srun starts processes that cannot find each other. Each process would be a
-// world of one rank.
+// Refuses processes that cannot find each other. srun starts such processes without a PMI plugin.
+// Each process would be a world of one rank.
 static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");
@@ -23,7 +23,7 @@ static void refuse_silent_singletons(void) {
 
 const char *const transport_name[] = { "emu", "mpi", "staged", "nccl" };
 
-// Processes with GPUs: NCCL needs one GPU for every rank.
+// Chooses the transport for processes with GPUs. NCCL needs one GPU for every rank.
 static void choose_for_gpus(const LaunchWish *wish, LaunchChoice *choice) {
     size_t gpus = device_gpus();
     bool one_each = process_own_gpus();

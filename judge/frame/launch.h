@@ -1,4 +1,4 @@
-// launch.h: the choice of a transport.
+// launch.h: declares the choice of a transport.
 #ifndef LAUNCH_H
 #define LAUNCH_H
 #include "common/comm/comm.h"
@@ -9,12 +9,12 @@ typedef struct {
     size_t emulate;        // the number of virtual ranks; 0: not given
     size_t default_ranks;  // the lesson's own rank count, used without a launcher
 } LaunchWish;
-// why[] holds the reason.
+// The result of the choice. why[] holds the reason.
 typedef struct {
     Transport transport;
     char why[160];
     size_t ranks;
 } LaunchChoice;
-// usage_error() if the wish is impossible
+// Chooses the transport and the number of ranks. Calls usage_error() if the wish is impossible.
 LaunchChoice launch_choose(const LaunchWish *wish);
 #endif

@@ -63,8 +63,8 @@ static void print_verdict(Run *run, double seconds, bool pass) {
     printf("  %.2f s\n", seconds);
 }
 
-// Returns the exit status, the same on every rank. The JSON is written before the verdict is
-// printed, because a full disk must not follow a PASS.
+// Returns the exit status, which is the same on every rank. Writes the JSON before it prints the
+// verdict, because a full disk must not follow a PASS.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
@@ -175,8 +175,8 @@ static ClockLink link_named(const char *text, size_t length) {
     return clock_links[l];
 }
 
-// The default is the simulated clock if ranks take turns on the cores, because real times are then
-// misleading.
+// Chooses the clock, the device and the links. The default is the simulated clock if ranks take
+// turns on the cores, because real times are then misleading.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
@@ -228,8 +228,8 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// A launcher of another MPI than the program's starts processes that cannot find each other. Each
-// process is then a world of one rank.
+// Begins the process. A launcher of another MPI than the program's starts processes that cannot
+// find each other. Each process is then a world of one rank, and usage_error() ends it.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
     process_launched(&rank, &started); // the launcher's numbers, because MPI has not started

@@ -1,5 +1,5 @@
-// lesson.h: the frame of every program. It has options, the title, checks, costs, the verdict, JSON
-// and the exit status.
+// lesson.h: declares the frame of every program: options, the title, checks, costs, the verdict,
+// JSON and the exit status.
 #ifndef LESSON_H
 #define LESSON_H
 #include "common/comm/comm.h"
@@ -53,17 +53,18 @@ double option_real(Run *run, const char *name);
 const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
-// Sets the option's default from now on, if the option was not given. Programs use it for values
-// that a file provides. usage_error() if the value is not valid. The call changes the option of
-// this rank alone, so all ranks must call it. The call may free a text that option_text() returned
-// before.
+// Sets the option's default from now on, if the option was not given. Programs use this function
+// for values that a file provides. Calls usage_error() if the value is not valid. The call changes
+// the option of this rank alone, so all ranks must make it. The call may free a text that
+// option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
-// --storage. A lesson that can store 16 bits lists one of the first two entries among its own
-// options. ONLY_STORAGE_OPTION is for a lesson whose gradients of weights are reals in any storage.
-// REALS_ONLY is for a lesson that stores reals only, with the reason. The frame refuses --storage
-// bf16 and fp16 there and in programs with none of the three entries.
+// Returns the element type of --storage. A lesson that can store 16 bits lists one of the first two
+// entries among its own options. ONLY_STORAGE_OPTION is for a lesson whose gradients of weights are
+// reals in any storage. REALS_ONLY is for a lesson that stores reals only, with the reason. The
+// frame refuses --storage bf16 and fp16 for such a lesson, and for programs with none of the three
+// entries.
 Element option_storage(const Run *run);
-bool option_main_gradients(const Run *run); // true if the lesson has no --gradients
+bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
 #define ONLY_STORAGE_OPTION \
     { "storage", "real|bf16|fp16", "real", NULL }
 #define STORAGE_OPTION \
@@ -74,9 +75,9 @@ bool option_main_gradients(const Run *run); // true if the lesson has no --gradi
 #define REALS_ONLY(why) \
     { "storage", "real", "real", why }
 
-// Prints on rank 0, in order with the checks. It adds a newline if the text does not end with one.
+// Prints on rank 0, in order with the checks. Adds a newline if the text does not end with one.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Prints like say(), with --verbose only.
+// Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
 // stderr is a terminal. The next line of the page replaces this line; done == all clears it.
@@ -85,24 +86,25 @@ void progress(Run *run, const char *what, size_t done, size_t all);
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
-// Records that the run was told to stop and has saved; the exit status is then 4. All ranks call
-// it.
+// Records that the run was told to stop and has saved. The exit status is then 4. All ranks call
+// this function.
 void report_stopped(Run *run);
-double run_seconds(const Run *run); // seconds since the program started
+double run_seconds(const Run *run); // returns the seconds since the program started
 // Records that the run ended before its picture, so --svg and --trace are no mistake.
 void report_ended_early(Run *run);
 
-// usage_error() if the link inside a node differs from the link between nodes. Lessons that predict
-// times for one link call it before the work.
+// Calls usage_error() if the link inside a node differs from the link between nodes. Lessons that
+// predict times for one link call this function before the work.
 void require_one_link(Run *run);
 
-// The limits of a sum whose terms are added in another order, relative to the largest element. In
-// 16 bits an error near a tie of the rounding becomes a whole unit in the last place, and the next
-// layers pass the unit on. storage_limit() is 32 halves of a unit; numbers_limit() an eighth of
-// that, because losses are sums of many elements. Each is 1.0 to 2.4 times the largest error of two
-// thousand runs of the lessons with 50 seeds. The limits are for trainings that do not diverge:
-// where the loss grows 28 times in two steps, rounding grows with it, and misses the limit of
-// reals, too. rounding_limit() and numbers_limit() are those of --storage.
+// Return the limits of a sum whose terms are added in another order, relative to the largest
+// element. In 16 bits an error near a tie of the rounding becomes a whole unit in the last place,
+// and the next layers pass the unit on. storage_limit() is 32 halves of a unit. numbers_limit() is
+// an eighth of storage_limit(), because losses are sums of many elements. Each limit is 1.0 to 2.4
+// times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
+// trainings that do not diverge. If the loss grows 28 times in two steps, the rounding error grows
+// with the loss and exceeds the limit of reals, too. rounding_limit() and numbers_limit() are the
+// limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
@@ -118,31 +120,33 @@ typedef struct Snapshot Snapshot;
 Snapshot *snapshot_new(Run *run);
 // Returns a snapshot of fingerprints instead of values, for check_replicas and for large models.
 Snapshot *snapshot_new_prints(Run *run);
-// part is a block of the whole tensor `name` [rows, cols]. The block begins at (row0, col0).
+// Puts a block of the whole tensor `name` [rows, cols]. The block `part` begins at (row0, col0).
 void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0,
                   size_t col0);
-// part is elements [first, first + count(part)) of the flattened whole.
+// Puts elements [first, first + count(part)) of the flattened whole.
 void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
                        size_t first);
-// element i of part is element index[i] of the flattened whole
+// Puts single elements. Element i of part is element index[i] of the flattened whole.
 void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
                           const size_t *index);
 // Appends the label to the names of all later puts.
 void snapshot_label(Snapshot *s, const char *label);
-// Collective. Afterwards rank 0 holds everything. The checks call it.
+// Assembles the whole tensors on rank 0. All ranks must call this function. The checks call this
+// function, too.
 void snapshot_join(Snapshot *s);
-// Returns the whole tensor, on rank 0, after the join. fault() if elements are missing.
+// Returns the whole tensor, on rank 0, after the join. Calls fault() if elements are missing.
 const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
-// ---- Checks: collective. Rank 0 judges and prints; all ranks get the verdict. ----
+// ---- Checks: all ranks call them. Rank 0 judges and prints; all ranks get the verdict. ----
 // Compares every tensor of got with the tensor of the same name in want. Both snapshots must have
 // the same names. No element may be missing or NaN, and replicas must be identical. error = max
 // |a-b| / max(max |b|, 1e-3 max |b| over all tensors); absolute if want is zero everywhere. The
 // unsplit computation fills want on rank 0 only. Up to six tensors get a line each. More tensors
 // share one line, which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want); // equal in every bit
+// Checks that got and want are equal in every bit.
+bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);
 // Checks a snapshot of fingerprints. Some rank must hold each element, no element may be NaN, and
 // ranks with the same part must hold the same bits. Parts that differ must not overlap.
 bool check_replicas(Run *run, const char *what, Snapshot *got);
@@ -152,8 +156,8 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
                    const double *want, size_t n, double limit);
 // Checks a statement, which must hold on every rank.
 bool check_true(Run *run, const char *what, const char *name, bool holds);
-// The opposite of check_close: the error must be at least `limit`. Lessons use this check to show
-// that a wrong method fails. The check adds nothing to the digest.
+// Checks the opposite of check_close: the error must be at least `limit`. Lessons use this check to
+// show that a wrong method fails. The check adds nothing to the digest.
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // The checks add every `got` to the digest, a commutative sum of hashes of (name, index, bits).
 
@@ -166,10 +170,10 @@ typedef struct {
 static inline Predicted formula(double value) { return (Predicted){ true, value }; }
 static inline Predicted played(double value) { return (Predicted){ true, value }; }
 static const Predicted NOT_PREDICTED = { 0 };
-// Every rank passes its own numbers. On every rank, each given prediction must equal `measured`.
-// id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run; tables
-// find a cost by its id. name is its printed name. unit is "bytes", "calls", "ps", "FLOPs", ... In
-// the JSON, a cost without a formula is "played".
+// Checks that each given prediction equals `measured`, on every rank. Every rank passes its own
+// numbers. id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run;
+// tables find a cost by its id. name is its printed name. unit is "bytes", "calls", "ps", "FLOPs",
+// ... In the JSON, a cost without a formula is "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
 // A table of costs, with one row per cost. The table ends with {0}. ids and names have one %s, for
@@ -197,16 +201,17 @@ void page_value(char *text, size_t room, double value, const char *unit);
 // Writes the same as a cell with a text: "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
 // Formats a text as printf does: a cell, a title, an id or a part of a sentence. The text lasts to
-// the end of the run. value_text and value_cell are page_value and page_cell with such a text.
+// the end of the run. value_text and value_cell do the same with the texts of page_value and
+// page_cell.
 const char *page_text(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *value_text(Run *run, double value, const char *unit);
 const char *value_cell(Run *run, double value, const char *unit);
 void results(Run *run, const char *const *columns, const Result *rows);
 
 // ---- The end of the page. Every rank calls these functions, after the costs. ----
-// say_answer: one sentence that answers the lesson's question with measured numbers. say_cost: the
-// cost of the technique. say_use_when: when a practitioner uses it. If every check holds, the page
-// prints them before the verdict, and the JSON has them.
+// say_answer gives one sentence that answers the lesson's question with measured numbers. say_cost
+// gives the cost of the technique. say_use_when says when a practitioner uses the technique. If
+// every check holds, the page prints these sentences before the verdict, and the JSON has them.
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -45,7 +45,7 @@ static const Option common_options[] = {
     { 0 },
 };
 
-// A program for GPUs adds these options, or replaces common options by them.
+// A program for GPUs adds these options. Some of them replace common options.
 static const Option gpu_options[] = {
     { "transport", "emu|staged|nccl", NULL,
       "how ranks communicate; without it: nccl if a launcher starts them with a GPU for each rank, "
@@ -140,7 +140,7 @@ double option_value_real(const OptionValue *s) {
 
 // ---- the table ----
 
-// Returns the place of an option; s->count if it is unknown.
+// Returns the place of an option, or s->count if the option is unknown.
 static size_t look_up(const OptionValues *s, const char *name) {
     size_t i = 0;
     while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
@@ -173,8 +173,8 @@ void options_free(OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
-// An option with the name of an earlier option replaces its values and default. It also replaces
-// the help, unless its own help is NULL.
+// Adds a table of options. An option with the name of an earlier option replaces the earlier values
+// and default. It also replaces the help, unless its own help is NULL.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
@@ -249,7 +249,7 @@ static size_t help_distance(const char *word, const char *help) {
     return best;
 }
 
-// Suggests the option with the nearest name. If no name is near, it suggests the option whose help
+// Suggests the option with the nearest name. If no name is near, suggests the option whose help
 // contains the word.
 static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
     enum { NEAR = 2, LETTERS_PER_SLIP = 5 };
@@ -275,8 +275,8 @@ static _Noreturn void unknown_option(const OptionValues *s, const char *argument
                 nearest->name);
 }
 
-// getopt_long() accepts the beginning of a name. This program accepts only the whole name, because
-// a later option must not change the meaning of an old command line.
+// Refuses the beginning of a name, which getopt_long() accepts. A later option must not change the
+// meaning of an old command line.
 static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
     if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0)
@@ -326,8 +326,8 @@ static bool names_a_file(const OptionValue *s) {
     return false;
 }
 
-// No option may write a file that another option reads or writes. Only the folders of --save and
-// --resume may be the same.
+// Requires that no option writes a file that another option reads or writes. Only the folders of
+// --save and --resume may be the same.
 static void require_different_files(const OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) {
         const OptionValue *a = &s->list[i];

@@ -1,4 +1,4 @@
-// presets.c: the devices and links that --device and --link name.
+// presets.c: lists the devices and links that --device and --link name.
 #include "judge/frame/presets.h"
 
 // "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to

@@ -1,4 +1,4 @@
-// presets.h: the devices and links that --device and --link name.
+// presets.h: declares the devices and links that --device and --link name.
 #ifndef PRESETS_H
 #define PRESETS_H
 #include "common/comm/clock.h"

@@ -1,4 +1,4 @@
-// process.c: the beginning and the end of a process, which a launcher of MPI may have started.
+// process.c: begins and ends a process, which a launcher of MPI may have started.
 #define _GNU_SOURCE // process_vm_readv
 #include "judge/frame/process.h"
 #include <signal.h>
@@ -25,8 +25,9 @@ static bool number_in_environment(const char *const *names, size_t *value) {
     return false;
 }
 
-// The names are variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun
-// --mpi=pmi2). PMIx does not set the size, but Slurm does.
+// Returns true if a launcher started this process. The names are variables of Open MPI's mpirun,
+// PMIx (srun --mpi=pmix) and PMI (MPICH, srun --mpi=pmi2). PMIx does not set the size, but Slurm
+// does.
 bool process_launched(size_t *rank, size_t *size) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                               NULL };
@@ -82,8 +83,8 @@ static bool single_copy_works(void) {
 }
 
 // Ends the process when SIGALRM arrives, because MPI_Init waits for all ranks without a deadline:
-// one missing rank would stop the other ranks for ever. watch_start() sets the alarm. It reads
-// --timeout itself, because the program has not read its options yet.
+// one missing rank would stop the other ranks for ever. watch_start() sets the alarm. watch_start()
+// reads --timeout itself, because the program has not read its options yet.
 static void started_too_late(int signal) {
     static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "
                                "ranks again, or choose a longer --timeout\n";
@@ -129,9 +130,9 @@ void process_begin(int *argc, char ***argv) {
     mpi_open(host);
 }
 
-// In MPI_Finalize, Open MPI 4.1.4 frees and unloads memory that its helper thread may still use. On
-// a busy machine one run in 600 crashed there, after its verdict. All ranks have finished by then,
-// so this handler ends the process with its own status.
+// Ends the process with its own status after a crash in MPI_Finalize. Open MPI 4.1.4 there frees
+// and unloads memory that its helper thread may still use. On a busy machine one run in 600
+// crashed, after its verdict. All ranks have finished by then.
 static int status_at_end;
 static void end_in_finalize(int signal) {
     (void)signal;

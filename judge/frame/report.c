@@ -105,7 +105,7 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-// false for NaN
+// Do the ranks agree, and is the prediction the measured value? False for NaN.
 static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
@@ -234,7 +234,8 @@ static size_t utf8_length(const char *text) {
     return n;
 }
 
-// A path may hold any byte, but JSON holds only characters. So each invalid byte becomes U+FFFD.
+// Adds a text as valid JSON. A path may hold any byte, but JSON holds only characters. So each
+// invalid byte becomes U+FFFD.
 static void add_text(cJSON *object, const char *name, const char *text) {
     char *valid = host_alloc(3 * strlen(text) + 1), *end = valid;
     while (*text != 0) {
@@ -249,7 +250,8 @@ static void add_text(cJSON *object, const char *name, const char *text) {
     free(valid);
 }
 
-static void add_number(cJSON *object, const char *name, double value) { // null for NaN and infinity
+// Adds a number; JSON's null for NaN and infinity.
+static void add_number(cJSON *object, const char *name, double value) {
     cJSON_AddNumberToObject(object, name, value);
 }
 

@@ -1,6 +1,6 @@
-// training.h: a short training, and its recorded values, which are compared with those of another
-// training. The same Training describes a split and the unsplit training. The lesson writes the
-// step of the split training.
+// training.h: declares a short training and its recorded values, which are compared with those of
+// another training. The same Training describes a split and the unsplit training. The lesson writes
+// the step of the split training.
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "common/model/data.h"
@@ -19,24 +19,25 @@ typedef struct {
     MemoryCategory watched; // the category of memory in that recording
 } Training;
 // Returns the tokens of a file (NULL: this tree's own text). Their order follows from --seed and
-// from the number of sequences per step. usage_error() if the file cannot be used. data_open()
-// describes eval and vocab.
+// from the number of sequences per step. Calls usage_error() if the file cannot be used.
+// data_open() describes eval and vocab.
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences);
 // Returns the sequences of micro-batch k of a shard. The batch is cut in shards, and each shard in
 // micro-batches. A micro-batch may be empty.
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);
-// Returns the tokens of all micro-batches of a shard. free() the list, arena_free() the tokens.
+// Returns the tokens of all micro-batches of a shard. The caller calls free() on the list and
+// arena_free() on the tokens.
 Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard);
 
 // ---- Snapshots of a model ----
-// Puts tensors into a snapshot under the parameters' names. It puts all weights that this rank
-// holds, so that the checks compare replicas. It puts only the parts of gradients, m and v that
-// this rank owns, because other parts of a gradient may be partial sums. It puts only tensors for
-// which `which` returns true; NULL: all.
+// Puts tensors into a snapshot under the parameters' names. Puts all weights that this rank holds,
+// so that the checks compare replicas. Puts only the parts of gradients, m and v that this rank
+// owns, because other parts of a gradient may be partial sums. Puts only tensors for which `which`
+// returns true; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
-// puts one parameter, like model_snapshot
+// Puts one parameter, as model_snapshot does.
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);
 
 // ---- The recorded values of a training ----
@@ -51,23 +52,23 @@ typedef struct {
 } Trajectory;
 Trajectory trajectory_new(Run *run, const Training *t);
 void trajectory_free(Trajectory *c);
-// Called after the update of `step`: records this rank's part of m's gradients and weights. loss
-// and norm are the same on every rank.
+// Records this rank's part of m's gradients and weights, after the update of `step`. loss and norm
+// are the same on every rank.
 void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, double norm);
 
 // ---- A split training ----
-// A lesson's step, on batch[micro_batches].
+// Runs a lesson's step, on batch[micro_batches].
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t,
                         const Batch *batch);
 // Runs all steps, on micro-batches of one shard. Every step begins with a reset of the peaks, so
 // the peaks are afterwards those of the last step. With t->recorded the last step is also recorded;
-// then the call is collective.
+// then all ranks must call this function.
 void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
                   Step *step, void *lesson);
 
 // ---- The unsplit training: one device with the whole model ----
-// Rank 0 works, and the ledger does not count its work. The trajectory of the other ranks is empty.
-// The arguments choose the order of sums:
+// Trains the whole model on rank 0. The ledger does not count this work. The trajectory of the
+// other ranks is empty. The arguments choose the order of sums:
 //     shards 1, micro_batches 1    the whole batch at once
 //     shards 1, micro_batches m    gradient accumulation, one micro-batch after another
 //     shards N                     each shard's gradient from zero, then their sum in rank order,
@@ -75,20 +76,21 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
 Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 
 // ---- The comparison: gradients and weights of every step, losses, norms ----
-// Limit 0 compares every bit. what is a name, such as "split = unsplit". Under AdamW in fp32, a
-// limit above 0 applies to losses, norms and the gradients of step 0 only. AdamW divides a gradient
-// by its own size, so a rounding error near zero becomes a whole step. Then the two trainings have
-// different weights.
+// Compares two trainings. Limit 0 compares every bit. what is a name, such as "split = unsplit".
+// Under AdamW in fp32, a limit above 0 applies to losses, norms and the gradients of step 0 only.
+// AdamW divides a gradient by its own size, so a rounding error near zero becomes a whole step.
+// Then the two trainings have different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
-// The two halves of training_compare.
+// Do one half of training_compare each.
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
-// storage_limit() of the training's model. training_compare_numbers takes an eighth of a limit of
-// 16 bits for losses, a quarter for gradient norms.
+// Returns storage_limit() of the training's model. training_compare_numbers takes an eighth of a
+// limit of 16 bits for losses, a quarter for gradient norms.
 double training_limit(const Training *t);
-// Returns the limit for the same terms in the same order: 0; with --reduce fast, training_limit().
+// Returns the limit for the same terms in the same order: 0, or training_limit() with --reduce
+// fast.
 double training_exact(const Run *run, const Training *t);
 // Stores the training's model as --storage and --gradients ask. If the model has 16 bits, the page
 // says so. config_store does the same without the sentence.

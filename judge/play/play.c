@@ -88,8 +88,9 @@ static bool same_node(const Play *p, size_t a, size_t b) {
     return node == 0 || a / node == b / node;
 }
 
-// Nodes hold neighbouring members. A collective uses as many cards as the smallest of its nodes has
-// members, at most those that a node has.
+// Returns the network cards of a node that a collective uses. Nodes hold neighbouring members. A
+// collective uses as many cards as the smallest of its nodes has members, but at most the cards of
+// a node.
 static size_t cards_of(const Play *p, const Group *g) {
     size_t least = g->n;
     for (size_t first = 0, i = 1; i <= g->n; i++) {
@@ -159,7 +160,7 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
     return add(p, rank, (PlayStep){ .what = PLAY_WORK, .takes = takes });
 }
 
-// cards: 0 inside a node.
+// Returns the time of a transfer. cards: 0 inside a node.
 static Picoseconds transfer(const Play *p, size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
     if (!p->links || link.beta == 0) return 0;
@@ -266,13 +267,13 @@ void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
 
-// Have all members started every collective that this member has started? Only its latest
+// Have all members started every collective that this member has started? Only the member's latest
 // collective can be incomplete.
 static bool all_met(const Group *g, size_t member) {
     return g->started[member] == 0 || has_met(g, g->started[member] - 1);
 }
 
-// A rank arrives at a collective. The last member sets begin and end.
+// Lets a rank arrive at a collective. The last member sets begin and end.
 static bool join(Play *p, size_t rank, const PlayStep *s, Picoseconds now) {
     Group *g = &p->group[s->group];
     const size_t member = member_of(g, rank);
@@ -286,7 +287,7 @@ static bool join(Play *p, size_t rank, const PlayStep *s, Picoseconds now) {
     return true;
 }
 
-// The message of a send or of a posted receive.
+// Returns the message of a send or of a posted receive.
 static Message *message_of(const Play *p, size_t rank, const PlayStep *s) {
     return &lane_of(&p->group[s->group], rank, s->peer, s->what == PLAY_SEND)->message[s->number];
 }
@@ -305,7 +306,7 @@ static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *
     return message_of(p, rank, s)->sent;
 }
 
-// A message leaves when its lane is free.
+// Sends a message. A message leaves when its lane is free.
 static void send(const Play *p, size_t rank, PlayStep *s, Picoseconds now) {
     Lane *lane = lane_of(&p->group[s->group], rank, s->peer, true);
     Message *m = message_of(p, rank, s);
@@ -376,11 +377,11 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// A product of a rank. before: the time that the rank was busy before this product.
+// A product of a rank. before: the time for which the rank was busy before this product.
 typedef struct {
     Picoseconds begin, end, before;
 } Stretch;
-// Returns the time that a rank was busy before t. work[n] are the rank's products, in order.
+// Returns the time for which a rank was busy before t. work[n] are the rank's products, in order.
 static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
     size_t lo = 0, hi = n; // products [0, lo) begin before t
     while (lo < hi) {
@@ -393,8 +394,8 @@ static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->begin;
 }
 
-// Step i of a rank completes a collective, or receives a message: *begin and *end are its times on
-// the lane. Returns false for other steps.
+// Does step i of a rank complete a collective, or receive a message? Then *begin and *end become
+// its times on the lane.
 static bool communication(const Play *p, size_t rank, size_t i, Picoseconds *begin,
                           Picoseconds *end) {
     const PlayStep *list = p->rank[rank].step, *s = &list[i];

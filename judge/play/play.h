@@ -38,19 +38,20 @@ void play_free(Play *p);
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
 // Adds a communicator of any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
-// Returns the network cards of a node that the group's collectives use; 0: all members share a
+// Returns the network cards of a node that the group's collectives use, or 0 if all members share a
 // node.
 size_t play_cards(const Play *p, size_t group);
 
 // ---- the steps of a rank, in their order ----
 
-// Each call appends a step to this rank's list. Most return the step's place in the list.
-size_t play_length(const Play *p, size_t rank); // the number of steps in the list
+// Most of these functions append a step to this rank's list and return the step's place in the
+// list.
+size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
-// count: elements of the whole tensor; size: bytes per element. Calls that end in _rows cut between
-// rows: count is then the number of rows, and size the bytes per row.
+// Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls that end
+// in _rows cut between rows: count is then the number of rows, and size the bytes per row.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// to, from: members of the group. play_post starts a receive.
+// Sends a message. to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
 // Sends a message that takes a given time, on any link.
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
@@ -62,16 +63,16 @@ void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// A hand-written collective: all members meet and use the group's lane for this time. It adds no
-// calls and bytes.
+// Starts a hand-written collective and waits for it. All members meet and use the group's lane for
+// this time. This call adds no calls and no bytes to the counts.
 void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 
 // ---- the cost of the steps ----
 
-// Plays all lists. Returns false if they deadlock. fault() if members of a group call different
-// collectives, or if the lengths of a message and its receive differ.
+// Plays all lists. Returns false if they deadlock. Calls fault() if members of a group call
+// different collectives, or if the lengths of a message and its receive differ.
 bool play_run(Play *p);
 
 // bytes: sent bytes
@@ -80,7 +81,7 @@ typedef struct {
 } PlayCount;
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
-Picoseconds play_end(const Play *p, size_t rank); // the end of this rank's last step
+Picoseconds play_end(const Play *p, size_t rank); // returns the end of this rank's last step
 
 // Times of all ranks, defined as in Timing of judge/draw/picture.h. step lasts from the first start
 // to the last end of a product, of a collective or of a received message. exposed and hidden are
@@ -100,10 +101,11 @@ typedef struct {
     size_t target;      // PLAY_WAIT: the step to wait for
     Picoseconds takes, begin, end;
 } PlayStep;
-size_t play_done(const Play *p, size_t rank); // number of steps that this rank has done
+size_t play_done(const Play *p, size_t rank); // returns the number of steps that the rank has done
 const PlayStep *play_step(const Play *p, size_t rank, size_t step);
-const PlayStep *play_stuck(const Play *p,
-                           size_t rank); // the step at which this rank is stuck; NULL: none
-// Returns a line for each rank that is stuck: its call, and the rank that it waits for. free() it.
+// Returns the step at which this rank is stuck, or NULL if the rank is not stuck.
+const PlayStep *play_stuck(const Play *p, size_t rank);
+// Returns a line for each rank that is stuck: its call, and the rank that it waits for. The caller
+// frees the text.
 char *play_why(const Play *p);
 #endif
