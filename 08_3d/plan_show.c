@@ -107,7 +107,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
 static const struct {
     const char *clusters; // the beginning of their names
     const char *mfu;
-} published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 %, 1T 56.3 % (Korthikanti)" },
+} published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 % on 64 GPUs, 1T 56.3 % on 512" },
                   { "dgx-h100", ": GPT-3 47 % (Megatron-LM's README)" } };
 
 // Prints the step with slower resources, and the free memory of a GPU.

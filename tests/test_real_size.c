@@ -423,13 +423,13 @@ static void seven_ways(void) {
 }
 
 static void zero_bubble(void) {
-    double F = round(1e3 * 2 * 175e9 / 64 * 2048 / (A100 / 2)), part = 2048 / (6.0 * 12288);
-    double linear = round(F / (1 + part)), a = F - linear, B = linear + 2 * a, W = linear;
+    double linear = round(1e3 * 2 * 175e9 / 64 * 2048 / (A100 / 2)), part = 2048 / (6.0 * 12288);
+    double a = round(linear * part), F = linear + a, B = linear + 2 * a, W = linear;
     double rest = 7 * (F + B - W), turn = F + B + W, long_1 = 103 * turn, short_1 = 31 * turn;
     page = "05_pipeline_1f1b/06_zero_bubble.md";
-    on_page("$F = %.0f$ ms", F);
+    on_page("$\\ell = %.0f$ ms", linear);
     on_page("T/6C = %.1f$ %%", 100 * part);
-    on_page("\\ell = %.0f$ ms, $a = %.0f$ ms", linear, a);
+    on_page("$a = %.0f$ ms; therefore $F = \\ell + a = %.0f$ ms", a, F);
     on_page("$W = \\ell = %.0f$ ms and $B = \\ell + 2a = %.0f$ ms", W, B);
     on_page("96 \\cdot %.0f$ ms = %.1f s", turn, 96 * turn / 1e3);
     on_page("7 \\cdot %.0f$ ms = %.2f s: %.1f %%", turn, 7 * turn / 1e3, 700 / 103.0);

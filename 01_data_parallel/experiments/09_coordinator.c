@@ -228,6 +228,11 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 // line shows the gradients that all ranks have at the end of a cycle, and not before.
 static void picture(Run *run, size_t cycle) {
     const size_t N = run->world->size, cycles = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
+    size_t widest = cycle;
+    for (size_t j = 0; j < cycles; j++) {
+        const size_t agreed = agreed_in(j, N, cycle);
+        if (agreed > widest) widest = agreed;
+    }
     for (size_t row = 0; row <= BRANCHES; row++) {
         const bool all = row == BRANCHES;
         if (row >= N && !all) continue;
@@ -239,7 +244,7 @@ static void picture(Run *run, size_t cycle) {
                 if (j == (all ? agreed_cycle(k, N, cycle) : k / cycle))
                     cell =
                         page_text(run, "%s%c ", cell, (int)('A' + (all ? k : tensor_at(row, k))));
-            line = page_text(run, "%s| %-*s", line, (int)(2 * cycle), cell);
+            line = page_text(run, "%s| %-*s", line, (int)(2 * widest), cell);
         }
         say(run, "%s|", line);
     }
@@ -272,11 +277,12 @@ static void coordinator(Run *run) {
         cycle, TENSORS, N > BRANCHES ? " Rank 3 has the order of rank 0." : "");
     picture(run, cycle);
     say(run,
-        "\nAt the end of a cycle all ranks start the same all-reduce, for the gradients that all "
-        "ranks have.\n"
-        "first step: the ranks send rank 0 names and sizes, and rank 0 answers.\n"
+        "\nAll ranks start the same all-reduce, for the gradients that all ranks have.\n"
+        "first step: at the end of a cycle the ranks send rank 0 names and sizes, and rank 0 "
+        "answers.\n"
         "later: the names are known. A small all-reduce per cycle counts the ranks that have each "
-        "gradient.\nsingle: as later, but every gradient has an all-reduce of its own.\n"
+        "gradient.\nIt travels during the next cycle, so the gradients start one cycle later.\n"
+        "single: as later, but every gradient has an all-reduce of its own.\n"
         "fixed order: no questions. Every rank waits for all %d gradients of a layer, as DDP "
         "does.\n",
         BRANCHES);
@@ -292,7 +298,8 @@ static void coordinator(Run *run) {
                 { simulated ? "step" : NULL, "computing, then the rest of the sums", EACH("time") },
                 { 0 } });
     say(run,
-        "  n = %d gradients, K = %zu cycles, J = %zu of them with an all-reduce, e = %zu bytes",
+        "  n = %d gradients, K = %zu cycles, J = %zu of them with an all-reduce, e = %zu bytes\n"
+        "  Bytes to agree, later: 2(N-1) ceil(q/N) e per cycle; q elements hold all counts.",
         TENSORS, ceil_div(TENSORS, cycle), answers, sizeof(real));
     if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
     else

@@ -25,11 +25,19 @@ static double between_nodes(size_t M, size_t part, size_t e) {
     return l.beta == 0 ? 0 : round((double)(2 * (M - 1)) * l.alpha * 1e12 + bytes * 1e12 / l.beta);
 }
 
+// Returns the number of the flat ring's rings: one per network card of a node of n ranks.
+static size_t rings(size_t n) {
+    const size_t rails = clock_config()->rails;
+    return rails && rails < n ? rails : n;
+}
+
 static void costs(Run *run, Comm *inside, Comm *between) {
     Comm *c = run->world;
     const size_t N = c->size, n = inside->size, M = between->size;
     const size_t e = element_size(option_storage(run)), part = ceil_div(ACROSS, n);
     const size_t own = part_size(ACROSS, n, inside->rank);
+    const double across =
+        M == 1 ? 0 : ring_bytes(ALL_REDUCE_PASSES, N, ACROSS, e) / (double)rings(n);
     Arena memory = arena(MEM_GRADIENTS);
     Tensor flat = ring_tensor(run, &memory, ACROSS), t = ring_tensor(run, &memory, ACROSS);
     double start = 0;
@@ -40,6 +48,10 @@ static void costs(Run *run, Comm *inside, Comm *between) {
     const Picoseconds middle = clock_now();
     hierarchical_all_reduce(inside, between, t);
     const Picoseconds end = clock_now();
+    // A ring carries its part of S. In one ring a rank is the border of its node, and sends all
+    // bytes of this ring to another node.
+    const size_t cards = c->cards;
+    const double sent = (double)comm_bytes_sent(c);
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     snapshot_put(got, "sum", 1, ACROSS, t, 0, 0);
     if (run->is_root) snapshot_put(want, "sum", 1, ACROSS, flat, 0, 0);
@@ -49,8 +61,10 @@ static void costs(Run *run, Comm *inside, Comm *between) {
     arena_free(&memory);
     check_costs(run, "nodes.%s", "over nodes, %s",
                 (CostRow[]){ { "flat.sent", "flat: sent", "bytes",
-                               BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, N, ACROSS, e)),
-                               (double)comm_bytes_sent(c) },
+                               BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, N, ACROSS, e)), sent },
+                             { "flat.across", "flat: a card sends to other nodes", "bytes",
+                               BY_FORMULA(across),
+                               cards == CLOCK_INSIDE ? 0 : sent / (double)cards },
                              { "inside.sent", "hierarchical: sent inside the node", "bytes",
                                BY_FORMULA(2 * ring_bytes(ONE_PASS, n, ACROSS, e)),
                                (double)comm_bytes_sent(inside) },
@@ -71,9 +85,6 @@ static void costs(Run *run, Comm *inside, Comm *between) {
 
 static void table(Run *run, size_t n, size_t M) {
     const ClockConfig *k = clock_config();
-    const size_t rings = k->rails && k->rails < n ? k->rails : n;
-    const char *cards = "flat: one card of a node sends all its bytes";
-    if (rings > 1) cards = page_text(run, "flat: %zu cards of a node share its bytes", rings);
     say(run,
         "\nOver nodes: %zu ranks, M = %zu nodes of n = %zu, link %s inside and %s between. "
         "S = %s.\nFlat: %zu ring%s of all ranks, one per network card of a node. Together the "
@@ -81,15 +92,16 @@ static void table(Run *run, size_t n, size_t M) {
         "Hierarchical: reduce-scatter in each node, all-reduce of each part between nodes, "
         "all-gather inside.\n",
         n * M, M, n, k->link.name, k->between.name,
-        value_text(run, (double)(ACROSS * element_size(option_storage(run))), "bytes"), rings,
-        rings == 1 ? "" : "s");
+        value_text(run, (double)(ACROSS * element_size(option_storage(run))), "bytes"), rings(n),
+        rings(n) == 1 ? "" : "s");
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
-            (const Result[]){
-                { "a rank sends to other nodes",
-                  "2(N-1)/N of S; 2(M-1)/M of S/n",
-                  { "nodes.flat.sent", "nodes.between.sent" } },
-                { k->simulated ? "time" : NULL, cards, { "nodes.flat.time", "nodes.time" } },
-                { 0 } });
+            (const Result[]){ { "a card sends to other nodes",
+                                "2(N-1)/N of S/cards; 2(M-1)/M of S/n",
+                                { "nodes.flat.across", "nodes.between.sent" } },
+                              { k->simulated ? "time" : NULL,
+                                "bytes / the link's rate, and hops inside",
+                                { "nodes.flat.time", "nodes.time" } },
+                              { 0 } });
 }
 
 bool ring_nodes(Run *run) {

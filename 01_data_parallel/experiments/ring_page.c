@@ -52,7 +52,8 @@ void ring_fastest(Run *run) {
         "\nRing or tree (ranks add in pairs, then pairs of pairs): the faster one on link %s, by "
         "formula.\n\"tree, 3.8x\": 3.8 times as fast as rank 0 that receives all tensors, adds "
         "them and sends the sum.\nOn 16 and 256 ranks halving-doubling is as fast as both or "
-        "faster, if far links are as fast as near.\n",
+        "faster, if far links are as fast as near.\n"
+        "The sizes grow with latency times bandwidth: try --link ethernet.\n",
         clock_config()->between.name);
     results(run, (const char *const[]){ "3 ranks", "16 ranks", "256 ranks", NULL }, rows);
 }

@@ -88,12 +88,13 @@ static void ending(Run *run) {
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
              cost_text(run, "sent.again"), time);
-    say_use_when(run,
-                 "there are q³ ranks, at least q² sequences, and many tokens per step: on 64 ranks "
-                 "from %.1f C tokens on a rank receives less than in 1D (03.06). First compare it "
-                 "with 1D and SP inside a node and data or pipeline parallelism between nodes "
-                 "(03.12).",
-                 tensor_way_crossover(WAY_3D, WAY_1D, 64));
+    say_use_when(
+        run,
+        "there are q³ ranks, at least q² sequences, and many tokens per step. On 64 ranks "
+        "a rank receives less than in 1D (03.06) from %.1f C tokens per step on. First compare it "
+        "with 1D and SP inside a node and data or pipeline parallelism between nodes "
+        "(03.12).",
+        tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }
 
 // Prints the ranks of a line of the cube through rank 0, which are multiples of `stride`.
