@@ -236,19 +236,20 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
              l->sequence ? "sp, " : "", plan_recompute_name(l->recompute), l->micro_batch,
              l->micro_batch == 1 ? "" : "s", chunks);
     page_value(step, sizeof step, r->step, "ps");
-    char near[80] = "", error[240];
+    char near[80] = "", error[320];
     double spread = 0;
     size_t rows = list ? plan_rows_within(list, anchors->held_out.worst, &spread) : 0;
     if (rows > 1)
         snprintf(near, sizeof near, " The first %zu rows lie within %.1f %%: measure all of them.",
                  rows, 100 * spread);
     const AnchorErrors *held_out = &anchors->held_out, *others = &anchors->others;
-    snprintf(error, sizeof error,
-             " Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% (%zu "
-             "steps, worst %.1f %%), those of other systems by %.1f %% (%zu steps, worst %.1f %%). "
-             "Of the latter %zu took longer.",
-             100 * held_out->mean, held_out->n, 100 * held_out->worst, 100 * others->mean,
-             others->n, 100 * others->worst, others->fast);
+    snprintf(
+        error, sizeof error,
+        " Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% on "
+        "average (%zu steps, worst %.1f %%), those of other systems by %.1f %% (%zu steps, worst "
+        "%.1f %%; %zu took longer than planned).",
+        100 * held_out->mean, held_out->n, 100 * held_out->worst, 100 * others->mean, others->n,
+        100 * others->worst, others->fast);
     if (r->fits)
         say_answer(run,
                    "%s%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per "

@@ -153,11 +153,9 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
                    tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
                    tensor_way_name[way_block_quiet()], speed);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
-    say_use_when(
-        run, "the ranks share a node: 1D + SP, because it works with any number of ranks that "
-             "divides the heads, and with few tokens. 3D needs q³ ranks, at least q² sequences and "
-             "many tokens. One layer needs more ranks than a node "
-             "has: 2D, 2.5D or 3D. One sequence is too long for a rank: ring attention.");
+    say_use_when(run,
+                 "in a node: 1D + SP, as 3D needs q³ ranks and q² sequences. A layer on several "
+                 "nodes: 2D, 2.5D or 3D. A sequence that is too long for a rank: ring attention.");
 }
 
 // ---------------------------------------------------------------- the run

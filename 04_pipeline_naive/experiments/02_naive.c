@@ -62,8 +62,10 @@ static void table(Run *run, const Training *t, const StageCosts *seen) {
         "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "
         "a..b: smallest",
         m, m > 1 ? "es" : "", t->sequences / m, t->model.context, t->model.width);
-    say(run, "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
-             "head.");
+    say(run,
+        "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
+        "head.\n"
+        "  A: at the end of the step all ranks add the loss and the squares of the gradient norm.");
     say(run,
         "  With equal stages and no messages a rank is idle for 1-1/p = %.0f %% of the step "
         "(04.03).",
