@@ -43,7 +43,7 @@ static void average(Comm *dp, Tensor t) {
 
 // Makes DiLoCo's outer step. The ranks average how far each rank has moved in the round. The mean
 // is the gradient of an outer step, with Nesterov momentum, from the weights at the round's start.
-// With rate 1 and without momentum the outer step gives the plain average.
+// The outer step gives the plain average if the rate is 1 and there is no momentum.
 static void outer_step(LocalSgd *l, Model *m) {
     const real rate = (real)l->plan.outer_lr, momentum = (real)l->plan.outer_momentum;
     Tensor delta = m->g; // between two steps the gradient's buffer is free

@@ -45,7 +45,7 @@ void coordinator_wait(Coordinator *c);
 // message is sent. peer: the other rank, or the root of a broadcast.
 typedef enum { TO, FROM, BROADCAST } ControlWay;
 void coordinator_pass(Comm *control, real *number, size_t n, ControlWay way, size_t peer);
-// With the cache, per_element tensors share an element of the question. Each tensor has `bits`
+// If names are cached, per_element tensors share an element of the question. Each tensor has `bits`
 // bits, enough to count all ranks. A sum of such elements is exact, because a float holds 24 bits.
 typedef struct {
     size_t bits, per_element;

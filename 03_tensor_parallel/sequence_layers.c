@@ -2,7 +2,7 @@
 // how a model gets these layers. 07_sequence_parallel.c has the block and the four functions that
 // communicate. Each collective has M*C elements. The embedding makes a reduce-scatter forward and
 // an all-gather of dy backward. The head makes an all-gather forward and a reduce-scatter backward.
-// With KEEP_SHARD the head makes one more all-gather backward.
+// The head makes one more all-gather in backward if it has KEEP_SHARD.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {

@@ -37,7 +37,7 @@ void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
 // ---------------------------------------------------------------- the loss scale
 
 // Chooses the factor of the next step. fp16 has no number between 0 and 6e-8, and none above 65504.
-// With 1 million tokens in a batch, each token's gradient is multiplied by 1e-6, and much of it
+// If a batch has 1 million tokens, each token's gradient is multiplied by 1e-6, and much of it
 // becomes 0. So the loss, and with it every gradient, is multiplied by a power of two, which
 // changes no other bit. The factor is too large if a gradient overflows: then this step is skipped
 // and the factor halved. After `patience` steps without an overflow the factor is doubled. bf16 has
