@@ -15,6 +15,7 @@ use lib $FindBin::Bin;
 use File::Path qw(remove_tree);
 use Jobs;
 use List::Util qw(max);
+use POSIX qw(SIGTERM);
 use Test::More;
 use Time::HiRes qw(time sleep);
 
@@ -96,13 +97,21 @@ sub job_of {
     return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch);
 }
 
-# Waits for the moment: a change in the folder or the log, or a time. False: the run has ended
-# before.
+# Returns whether tools/launch has set its traps; TERM is among the last. An earlier signal ends the
+# script as it ends any program.
+sub traps_set {
+    my ($launch) = @_;
+    my ($caught) = slurp("/proc/$launch/status") =~ /^SigCgt:\s*(\w+)/m or return 0;
+    return hex($caught) >> (SIGTERM - 1) & 1;
+}
+
+# Waits for the moment: a change in the folder or the log, or a time after the start of
+# tools/launch. False: the run has ended before.
 sub await {
     my ($launch, $moment) = @_;
     my $reached = int rand 30;
     my %there = (
-        'start-up' => sub { 1 },
+        'start-up' => sub { traps_set($launch) },
         step => sub { slurp($log) =~ tr/\n// > $reached },
         save => sub { checkpoints() > $reached / 4 && parts('') },
         rename => sub { checkpoints() > $reached / 4 && parts('/index.json') },
