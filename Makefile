@@ -324,8 +324,10 @@ SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
 # fp64, which serves tests, this holds for every file without kernels.
 BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<),\
                  $(if $(filter fp64,$(PRECISION)),$(if $(filter $<,$(PARALLEL)),,yes))),-O1)
+# The .d file is removed first, like the .o file, because copies of the tree have hard links to it.
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
+	@rm -f $(@:.o=.d)
 	@echo "compiling $<"
 	@$(COMPILE) $(BUILD_FAST) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
@@ -340,11 +342,13 @@ KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
 $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $< for a GPU$(if $(STANDIN), (stand-in))"
+	@rm -f $(@:.o=.d)
 	@printf '#include "common/device/for_each.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
 	@$(KERNEL-$(KIND)) $(SYMBOL) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
 
 $(O)/tests/standin/%.o: tests/standin/%.cpp $(O)/flags
 	@mkdir -p $(@D)
+	@rm -f $(@:.o=.d)
 	@$(KERNEL-standin) -MMD -MP -c -o $@ $<
 STANDINS := $(if $(STANDIN),$(wildcard tests/standin/*.cpp))
 $(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
@@ -357,8 +361,10 @@ compile_commands.json: FORCE
 
 $(O)/%.info.c: %.c tools/lesson-info $$(wildcard $$(dir $$*)experiments/$$(notdir $$*).c)
 	@mkdir -p $(@D)
+	@rm -f $@
 	@tools/lesson-info c $< >$@
 $(O)/%.info.o: $(O)/%.info.c $(O)/flags
+	@rm -f $(@:.o=.d)
 	@$(COMPILE) -MMD -MP -c -o $@ $<
 
 $(patsubst %,$(O)/%.a,common judge $(FOLDERS)): $(O)/%.a: $$(call objects,$$*)
