@@ -1,8 +1,8 @@
 # Unsplit. `make help` lists the commands. Needs GNU make and a shell; tools/setup installs the rest.
 #
 # A new file needs no entry here. Chapters are the folders NN_name/. A file that contains EXPERIMENT(...)
-# is a program; the first lines of its lesson give its rank count, level and question. The file is a
-# module, too, like every other file of a chapter: its functions are in the chapter's library.
+# is a program; the first lines of its lesson give its rank count, level and question. Every other file
+# of a chapter is a module: its functions are in the chapter's library.
 
 BACKEND   = cpu
 PRECISION = fp32
@@ -76,8 +76,9 @@ CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
           $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
-# The stand-ins only test the host code, so a fast build matters more than a fast program.
-OPTIMIZE-cpu     = -O3 -g
+# The stand-ins only test the host code, so a fast build matters more than a fast program. Nor does a
+# build in fp64 have debug information.
+OPTIMIZE-cpu     = -O3 $(if $(filter fp64,$(PRECISION)),,-g)
 OPTIMIZE-cuda    = -O3 -g
 OPTIMIZE-standin = -O1
 # gcc warns when a buffer may truncate text, which is intended here. clang before 19 does not know this flag.
@@ -95,12 +96,16 @@ TEXT    = build/text.txt
 SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
                 $(wildcard common/*/*.c judge/*.c judge/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/experiments/*.c \
                            tests/test_*.c tests/bench_*.c))
-LESSONS  := $(subst /experiments/,/,$(shell grep -l '^EXPERIMENT.' $(SOURCES)))
+ENTRIES  := $(shell grep -l '^EXPERIMENT.' $(SOURCES))
+LESSONS  := $(subst /experiments/,/,$(ENTRIES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
-MODULES  := $(filter-out tests/%,$(SOURCES))
+# The experiments that are programs. No library has them, so that a program compiles no other's.
+OWN      := $(foreach source,$(ENTRIES),$(if $(findstring /experiments/,$(source)),$(source)))
+MODULES  := $(filter-out tests/% $(OWN),$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
-# The files with kernels: those that contain FOR_EACH.
-KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
+# The files with kernels: those that contain FOR_EACH. A cuda build compiles them for a GPU.
+PARALLEL := $(if $(filter cuda fp64,$(BACKEND) $(PRECISION)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
+KERNELS  := $(if $(filter cuda,$(BACKEND)),$(PARALLEL))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
 CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
 # Includes between chapters: 05_pipeline_1f1b>04_pipeline_naive means that 05 includes a header of
@@ -110,6 +115,7 @@ ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/")
                 if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/*/*.[ch]))))
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))
 objects   = $(patsubst %.c,$(O)/%.o,$(filter $(1)/%,$(MODULES)))
+own       = $(patsubst %.c,$(O)/%.o,$(filter $(dir $(1))experiments/$(notdir $(1)).c,$(OWN)))
 libraries = $(patsubst %,$(O)/%.a,judge common $(sort $(filter-out common judge,$(if $(filter tests,$(1)),$(FOLDERS),$(call reached,$(1))))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
@@ -314,10 +320,14 @@ $(O)/flags: FORCE
 
 # The symbol that EXPERIMENT defines: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
-# Experiments, pages and tests calculate little, so a fast build matters more than a fast program.
-BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<)),-O1)
+# Experiments, pages and tests calculate little, so a fast build matters more than a fast program. In
+# fp64, which serves tests, this holds for every file without kernels.
+BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<),\
+                 $(if $(filter fp64,$(PRECISION)),$(if $(filter $<,$(PARALLEL)),,yes))),-O1)
+# The .d file is removed first, like the .o file, because copies of the tree have hard links to it.
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
+	@rm -f $(@:.o=.d)
 	@echo "compiling $<"
 	@$(COMPILE) $(BUILD_FAST) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
@@ -332,11 +342,13 @@ KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
 $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $< for a GPU$(if $(STANDIN), (stand-in))"
+	@rm -f $(@:.o=.d)
 	@printf '#include "common/device/for_each.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
 	@$(KERNEL-$(KIND)) $(SYMBOL) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
 
 $(O)/tests/standin/%.o: tests/standin/%.cpp $(O)/flags
 	@mkdir -p $(@D)
+	@rm -f $(@:.o=.d)
 	@$(KERNEL-standin) -MMD -MP -c -o $@ $<
 STANDINS := $(if $(STANDIN),$(wildcard tests/standin/*.cpp))
 $(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
@@ -349,15 +361,17 @@ compile_commands.json: FORCE
 
 $(O)/%.info.c: %.c tools/lesson-info $$(wildcard $$(dir $$*)experiments/$$(notdir $$*).c)
 	@mkdir -p $(@D)
+	@rm -f $@
 	@tools/lesson-info c $< >$@
 $(O)/%.info.o: $(O)/%.info.c $(O)/flags
+	@rm -f $(@:.o=.d)
 	@$(COMPILE) -MMD -MP -c -o $@ $<
 
 $(patsubst %,$(O)/%.a,common judge $(FOLDERS)): $(O)/%.a: $$(call objects,$$*)
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(LESSONS:%.c=$(O)/%): $(O)/%: $(O)/%.info.o
+$(LESSONS:%.c=$(O)/%): $(O)/%: $(O)/%.info.o $$(call own,$$*)
 $(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $$(call libraries,$$(firstword $$(subst /, ,$$*))) $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)

@@ -90,6 +90,7 @@ for my $lesson (@lessons) {
         ({ fp32 => [1, 8], fp64 => [] }, { fp32 => [3], fp64 => [] }, { fp32 => [], fp64 => [3] })
         [$n++ % 3]->%*;
     for my $precision (@precisions) {
+        next if $one{ $lesson->{key} } && $precision eq 'fp64' && !$all;
         my @larger = $all || $precision eq 'fp32' ? ($larger{ $lesson->{key} } // [])->@* : ();
         for my $ranks ($all ? 1 .. 8 : $one{ $lesson->{key} } ? 2 : $counts{$precision}->@*,
             @larger) {

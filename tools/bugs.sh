@@ -12,6 +12,8 @@ bug_read() {
         /*) diff=$patch ;;
         *) diff=$PWD/$patch ;;
     esac
+    bug_header="
+$(sed '/^$/q' "$diff" 2>/dev/null)"
     lesson=$(bug_field lesson)
     test=$(bug_field test)
     precision=$(bug_field precision)
@@ -25,7 +27,16 @@ bug_read() {
         *) build=$build-asan ;;
     esac
 }
-bug_field() { sed -n -e '/^$/q' -e "s/^$1: *//p" "$diff" | head -n 1; }
+# bug_field NAME: prints what the header says. The shell alone does it, because a whole list of bugs
+# has thousands of fields.
+bug_field() {
+    field=${bug_header#*"
+$1:"}
+    [ "$field" != "$bug_header" ] || return 0
+    field=${field%%"
+"*}
+    printf '%s\n' "${field#"${field%%[! ]*}"}"
+}
 
 # Applies the patch. Neighbouring lines may have changed a little since the patch was made.
 bug_apply() { git apply "$@" "$diff" 2>/dev/null || git apply -C1 "$@" "$diff" 2>/dev/null; }
@@ -36,7 +47,7 @@ bug_put_in() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-bug.XXXXXX") || exit 3
     trap 'rm -rf "$scratch"' EXIT
     trap 'exit 3' INT TERM
-    tools/scratch-tree "$scratch" "$build" || exit 3
+    tools/scratch-tree -l "$scratch" "$build" || exit 3
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
