@@ -146,13 +146,6 @@ static void check_same_call(const Request *local, const Meeting *m) {
           other_text);
 }
 
-static void copy(const Request *r, char *to, const char *from, size_t count) {
-    size_t bytes = count * element_size(r->element);
-    if (to == from || bytes == 0) return;
-    if (element_of_tensor(r->element)) device_copy(to, from, bytes);
-    else memmove(to, from, bytes);
-}
-
 // Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. These copies
 // count as MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
@@ -185,7 +178,7 @@ static void collect(Request *const of[], size_t n) {
     case DO_ALL_REDUCE:
     case DO_ALL_REDUCE_MAX:
         combine(of[0], of[0]->out, parts, count);
-        for (size_t i = 1; i < n; i++) copy(of[i], of[i]->out, of[0]->out, count);
+        for (size_t i = 1; i < n; i++) request_copy(of[i], of[i]->out, of[0]->out, count);
         break;
     case DO_REDUCE: combine(of[root], of[root]->out, parts, count); break;
     case DO_REDUCE_SCATTER:
@@ -200,12 +193,13 @@ static void collect(Request *const of[], size_t n) {
         for (size_t to = 0; to < n; to++)
             for (size_t from = 0; from < n; from++) {
                 Parcel given = request_parcel(of[from], to, NULL);
-                copy(of[to], request_parcel(of[to], from, NULL).receive, given.send, given.sends);
+                request_copy(of[to], request_parcel(of[to], from, NULL).receive, given.send,
+                             given.sends);
             }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
-            if (i != root) copy(of[i], of[i]->out, parts[root], count);
+            if (i != root) request_copy(of[i], of[i]->out, parts[root], count);
         break;
     default: break; // a barrier moves nothing
     }
@@ -251,7 +245,7 @@ static void exchange(Request *r) {
         fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
               r->comm->name, world_rank(r, from), send->count * element_size(send->element),
               world_rank(r, to), recv->count * element_size(recv->element));
-    copy(recv, recv->out, send->in, send->count);
+    request_copy(recv, recv->out, send->in, send->count);
     if (element_of_tensor(r->element)) device_synchronize();
     if (request_simulated(recv)) recv->arrives = send->arrives;
     *queue = other->queued;
