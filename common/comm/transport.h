@@ -55,7 +55,6 @@ struct Request {
     // The transport's state, freed with the request. more: state of a transport that is built on
     // another transport.
     void *extra, *more;
-    Request *queued; // emu: the next message in the queue of its pair
     // Times that the transports carry, valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet

@@ -36,8 +36,7 @@ typedef struct {
     Lane *lane; // [n n] by sender and receiver; NULL before the first message
 } Group;
 struct Play {
-    bool links;
-    ClockConfig clock;
+    ClockConfig clock; // all zero: one node, and no link takes time
     size_t ranks, groups;
     Rank *rank;
     Group *group;
@@ -55,7 +54,6 @@ Play *play_new(size_t ranks, const ClockConfig *clock) {
     Play *p = host_alloc(sizeof *p);
     p->ranks = ranks;
     p->rank = host_alloc(ranks * sizeof *p->rank);
-    p->links = clock != NULL;
     if (clock) p->clock = *clock;
     return p;
 }
@@ -155,7 +153,7 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
 // Returns the time of a transfer. cards: 0 inside a node.
 static Picoseconds transfer_time(const Play *p, size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
-    if (!p->links || link.beta == 0) return 0;
+    if (link.beta == 0) return 0;
     double beta = cards ? (double)cards * link.beta : link.beta;
     if (inside.beta > 0) beta = fmin(beta, inside.beta); // all bytes also pass the link inside
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);

@@ -45,10 +45,10 @@ size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
 // list.
 size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
-// Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls fault()
-// if another member started another collective there, as play_send and play_post do if the lengths
-// of a message and its receive differ. Calls that end
-// in _rows cut between rows: count is then the number of rows, and size the bytes per row.
+// Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls that end
+// in _rows cut between rows: count is then the number of rows, and size the bytes per row. If
+// another member has another collective there, the function calls fault(). So do play_send and
+// play_post if the lengths of a message and its receive differ.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message. to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
