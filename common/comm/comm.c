@@ -664,18 +664,15 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
              &local, wish);
-    // a rank's place is the number of members before it
+    // insertion sort by key; equal keys keep this order
     for (size_t rank = 0; rank < parent->size; rank++) {
-        size_t key_here = wish[rank].key, place = 0;
         if (wish[rank].colour != colour) continue;
-        for (size_t i = 0; i < parent->size; i++)
-            if (wish[i].colour == colour &&
-                (wish[i].key < key_here || (wish[i].key == key_here && i < rank)))
-                place++;
+        size_t place = n++;
+        for (; place > 0 && wish[member[place - 1]].key > wish[rank].key; place--)
+            member[place] = member[place - 1];
         member[place] = rank;
-        if (rank == parent->rank) me = place;
-        n++;
     }
+    while (member[me] != parent->rank) me++;
     struct CommState *s = parent->state;
     void *link = s->wire->split(parent, member, n, me);
     for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
