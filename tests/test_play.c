@@ -32,12 +32,8 @@ static size_t below(size_t n) {
 // ---------------------------------------------------------------- the results of a child process
 
 typedef struct {
-    size_t calls, bytes;
-} Books;
-typedef struct {
     Picoseconds end;
-    size_t communication;       // peak of MEM_COMMUNICATION
-    Books books[3][COMM_KINDS]; // the books of world, row and column
+    size_t communication; // peak of MEM_COMMUNICATION
 } Found;
 static Found *found; // [MOST_RANKS], shared with the children
 
@@ -73,26 +69,6 @@ static int run_child(size_t ranks, const ClockConfig *clock, void (*body)(Comm *
                      void *context, char *said) {
     Child child = { ranks, clock, body, context };
     return tap_child(run_ranks, &child, said, TEXT);
-}
-
-static void note(size_t rank, size_t which, const Comm *c) {
-    for (size_t kind = 0; kind < COMM_KINDS; kind++)
-        found[rank].books[which][kind] = (Books){ c->ledger[kind].calls, c->ledger[kind].bytes };
-}
-static size_t bytes_sent(const Play *p, size_t rank, size_t group) {
-    size_t bytes = 0;
-    for (size_t kind = 0; kind < COMM_KINDS; kind++)
-        bytes += play_count(p, rank, group, (CommKind)kind).bytes;
-    return bytes;
-}
-static bool same_books(const Play *p, size_t rank, size_t group, size_t which) {
-    bool same = true;
-    for (size_t kind = 0; kind < COMM_KINDS; kind++) {
-        PlayCount c = play_count(p, rank, group, (CommKind)kind);
-        Books b = found[rank].books[which][kind];
-        same &= c.calls == b.calls && c.bytes == b.bytes;
-    }
-    return same;
 }
 
 // ------------------------------------------------ 1. lists, and the recurrence of their times
@@ -257,7 +233,6 @@ static void run_executor(Comm *world, void *context) {
     zero_bubble_run(world, m, &c->stage[world->rank], batch, c->m);
     found[world->rank].end = clock_now();
     found[world->rank].communication = memory_peak(MEM_COMMUNICATION);
-    note(world->rank, 0, world);
     model_free(m);
 }
 
@@ -297,8 +272,6 @@ static void one_execution(Case *c) {
     for (size_t i = 0; same && legal && i < c->p; i++) {
         what = "time";
         same = found[i].end == play_end(play, i);
-        if (same) what = "bytes";
-        same = same && same_books(play, i, pp, 0);
         if (same) what = "MEM_COMMUNICATION";
         same =
             same && (c->p == 1 || found[i].communication == play_peak(play, i, MEM_COMMUNICATION));
@@ -491,15 +464,14 @@ static void run_program(Comm *world, void *context) {
         else request[i] = start(comm[a->which], a, &memory);
     }
     found[world->rank].end = clock_now();
-    for (size_t i = 0; i < 3; i++) note(world->rank, i, comm[i]);
     arena_free(&memory);
     comm_free(comm[1]);
     comm_free(comm[2]);
 }
 
-// group[which][rank]: the group of this rank.
-static Play *expected(const Programs *all, const ClockConfig *clock, size_t group[3][MOST_RANKS]) {
+static Play *expected(const Programs *all, const ClockConfig *clock) {
     static const char *const name[] = { "world", "row", "column" };
+    size_t group[3][MOST_RANKS]; // [which][rank]: the group of this rank
     Play *play = play_new(all->ranks, clock);
     for (size_t which = 0; which < 3; which++)
         for (size_t r = 0; r < all->ranks; r++) {
@@ -544,21 +516,17 @@ static void programs(void) {
     for (size_t n = 0; n < (every_case ? 8000 : 300); n++) {
         static Programs all;
         char said[TEXT];
-        size_t group[3][MOST_RANKS];
         all = random_programs();
         for (size_t k = n % 2 == 0 ? 1 + below(40) : 0; k > 0; k--) disturb(&all);
         ClockConfig clock = clock_of(below(5));
-        Play *play = expected(&all, &clock, group);
+        Play *play = expected(&all, &clock);
         bool goes = play_run(play);
         char *why = play_why(play);
         int status = run_child(all.ranks, &clock, run_program, &all, said);
         bool same = status == (goes ? 0 : STATUS_FAULT);
         if (!goes) same = same && strstr(said, "no rank can go on") && same_waits(why, said);
-        for (size_t r = 0; same && goes && r < all.ranks; r++) {
+        for (size_t r = 0; same && goes && r < all.ranks; r++)
             same = found[r].end == play_end(play, r);
-            for (size_t which = 0; which < 3; which++)
-                same = same && same_books(play, r, group[which][r], which);
-        }
         legal += goes;
         stuck += !goes;
         if (!same && !wrong++)
@@ -568,8 +536,7 @@ static void programs(void) {
         play_free(play);
     }
     ok(!wrong && legal > 100 && stuck > 10,
-       "random programs: %zu run with the player's times and bytes, %zu deadlock "
-       "with the player's waits",
+       "random programs: %zu run with the player's times, %zu deadlock with the player's waits",
        legal, stuck);
 }
 
@@ -595,13 +562,9 @@ static void exposed_and_hidden(void) {
     play_wait(p, 1, there);
     bool goes = play_run(p);
     PlayTiming t = play_timing(p);
-    ok(goes && t.step == 20000000 && t.busy == 29000000 && t.busiest == 15000000,
-       "a step of 10 + 6 + 4 us; busy 14 and 15 us");
+    ok(goes && t.step == 20000000, "a step of 10 + 6 + 4 us");
     ok(t.exposed == 7000000 && t.hidden == 9000000,
        "of the sum 4 us are hidden, 2 us exposed; of the message 1 and 3");
-    ok(play_count(p, 0, world, COMM_ALL_REDUCE).bytes == 4000 && bytes_sent(p, 0, world) == 7000 &&
-           play_count(p, 1, world, COMM_SEND).bytes == 0,
-       "bytes sent");
     play_free(p);
 }
 
@@ -658,9 +621,9 @@ int main(void) {
     held();
     ends(drops_too_much, STATUS_FAULT, "rank 0 drops 4 bytes of memory category 5, but it holds 3");
     ends(other_collective, STATUS_FAULT,
-         "rank 1 starts all-gather of 8 times 4 bytes on world, where another rank");
+         "rank 1 starts all-gather of 32 bytes on world, where another rank");
     ends(other_length, STATUS_FAULT,
-         "between rank 1 and rank 0 of world: 8 bytes are sent, and the receive has 9");
+         "rank 1 starts send of 9 bytes on world, where another rank starts send of 8");
     ends(chain, STATUS_FAULT, "the player has no broadcast");
     ends(no_member, STATUS_FAULT, "rank 2 is no member of tp");
     return tap_end();

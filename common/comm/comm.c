@@ -52,9 +52,12 @@ static char *pinned(Request *r, size_t bytes) {
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
-// Is r a collective in a group of one rank? The ledger books it, and the clock times it, as any
-// other collective. Its result is its input, so no transport is called.
-static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
+void request_copy(const Request *r, void *to, const void *from, size_t count) {
+    const size_t bytes = count * element_size(r->element);
+    if (to == from || bytes == 0) return;
+    if (element_of_tensor(r->element)) device_copy(to, from, bytes);
+    else memmove(to, from, bytes);
+}
 
 bool request_adds(const Request *r) {
     return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE;
@@ -189,42 +192,50 @@ static void request_free_list(Request *r) {
 // Returns the larger number. A NaN remains.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
-// Adds the contributions block by block, because a block fits in the first cache. The loop over
-// ranks adds rank 0 first, then rank 1, and so on.
-#define COMBINE(type, expression) \
-    do { \
-        type sum[BLOCK_ELEMENTS]; \
-        for (size_t at = 0, n; at < count; at += n) { \
-            n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS; \
-            memcpy(sum, (const type *)parts[0] + at, n * sizeof *sum); \
-            for (size_t rank = 1; rank < r->comm->size; rank++) { \
-                const type *x = (const type *)parts[rank] + at; \
-                for (size_t i = 0; i < n; i++) sum[i] = (expression); \
-            } \
-            memcpy((type *)out + at, sum, n * sizeof *sum); \
-        } \
-    } while (0)
-
-enum { BLOCK_ELEMENTS = 2048 };
-static void combine_halves(const Request *r, uint16_t *out, const char *const parts[],
-                           size_t count) {
-    const bool max = r->action == DO_ALL_REDUCE_MAX;
-    real sum[BLOCK_ELEMENTS], x[BLOCK_ELEMENTS];
+// Adds block by block, because a block fits in the first cache.
+static void combine_reals(const Request *r, char *out, const char *const parts[], size_t count) {
+    enum { BLOCK_ELEMENTS = 2048 };
+    const bool half = element_is_half(r->element), max = r->action == DO_ALL_REDUCE_MAX;
+    const size_t size = element_size(r->element);
+    real sum[BLOCK_ELEMENTS], wide[BLOCK_ELEMENTS];
     for (size_t at = 0, n; at < count; at += n) {
         n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS;
-        widen_part(sum, (const uint16_t *)parts[0] + at, r->element, 0, n);
-        for (size_t rank = 1; rank < r->comm->size; rank++) {
-            widen_part(x, (const uint16_t *)parts[rank] + at, r->element, 0, n);
-            for (size_t i = 0; i < n; i++) sum[i] = max ? larger(sum[i], x[i]) : sum[i] + x[i];
+        for (size_t rank = 0; rank < r->comm->size; rank++) {
+            const char *part = parts[rank] + at * size;
+            const real *x = half ? wide : (const real *)part;
+            if (half) widen_part(wide, (const uint16_t *)part, r->element, 0, n);
+            if (rank == 0) memcpy(sum, x, n * sizeof *sum);
+            else if (max)
+                for (size_t i = 0; i < n; i++) sum[i] = larger(sum[i], x[i]);
+            else
+                for (size_t i = 0; i < n; i++) sum[i] += x[i];
         }
-        round_part(out + at, sum, r->element, 0, n);
+        if (half) round_part((uint16_t *)out + at, sum, r->element, 0, n);
+        else memcpy(out + at * size, sum, n * sizeof *sum);
+    }
+}
+static void combine_doubles(const Request *r, double *out, const char *const parts[],
+                            size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        double sum = ((const double *)parts[0])[i];
+        for (size_t rank = 1; rank < r->comm->size; rank++) sum += ((const double *)parts[rank])[i];
+        out[i] = sum;
     }
 }
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
-    if (element_is_half(r->element)) combine_halves(r, (uint16_t *)out, parts, count);
-    else if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, larger(sum[i], x[i]));
-    else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
-    else COMBINE(real, sum[i] + x[i]);
+    if (r->element == DOUBLES) combine_doubles(r, (double *)out, parts, count);
+    else combine_reals(r, out, parts, count);
+}
+
+// The transport of a group of one rank, for collectives: the result is the input. The ledger books
+// them, and the clock times them, as any other collective.
+static void do_nothing(Request *r) { (void)r; }
+static void copy_input(Request *r) { request_copy(r, r->out, r->in, r->out_count); }
+static const Wire wire_alone = {
+    .device_memory = true, .start = do_nothing, .finish = copy_input, .meet = do_nothing
+};
+static const Wire *wire(const Request *r) {
+    return r->comm->size == 1 && collective(r) ? &wire_alone : r->comm->state->wire;
 }
 
 // ---- 2. Tensors in, tensors out ----
@@ -246,8 +257,7 @@ static Request *tensor_request(Comm *c, Action action, size_t count, size_t peer
 }
 
 static bool staged(const Request *r) {
-    return element_of_tensor(r->element) && device_is_gpu() &&
-           !r->comm->state->wire->device_memory && !alone(r);
+    return element_of_tensor(r->element) && device_is_gpu() && !wire(r)->device_memory;
 }
 
 // Copies the input to pinned memory. deliver() copies the output back. The device's scratch stays
@@ -266,7 +276,7 @@ static void stage_in(Request *r) {
 // or that the caller must not see yet.
 static void hold(Request *r) {
     r->later = true;
-    if (alone(r)) return;
+    if (wire(r) == &wire_alone) return;
     if (memory_poison()) {
         r->seen = tensor_shaped(&r->shadow, tensor_shape(1, r->in_count, r->element));
         r->result = tensor_shaped(&r->shadow, tensor_shape(1, r->out_count, r->element));
@@ -279,24 +289,11 @@ static void hold(Request *r) {
         arena_alloc(&r->held, r->comm->size * request_longest_part(r) * element_size(r->element));
 }
 
-static void wire_begin(Request *r) {
-    if (staged(r)) stage_in(r);
-    if (!alone(r)) r->comm->state->wire->start(r);
-}
-static void wire_meet(Request *r) {
-    if (!alone(r)) r->comm->state->wire->meet(r);
-}
-static void wire_finish(Request *r) {
-    if (!alone(r)) r->comm->state->wire->finish(r);
-}
-
 // Copies the result to the caller's tensor, unless the transport has already written it there.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
     if (staged(r)) device_upload(r->output.data, r->out, tensor_bytes(r->output));
     else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, r->out_count), r->result);
-    else if (alone(r) && r->output.data != r->input.data)
-        tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
 }
 
 // ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
@@ -330,7 +327,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
 static void meet(Request *r) {
     if (r->met) return;
     r->met = true;
-    wire_meet(r);
+    wire(r)->meet(r);
     r->end = r->all_ready + duration(r);
     r->comm->state->lane_free = r->end;
     record(r, EVENT_COLLECTIVE, r->all_ready, r->end);
@@ -394,7 +391,8 @@ static void time_ends(Request *r) {
 // Starts the operation. finish_in_time() delivers the result.
 static void begin(Request *r) {
     time_begins(r);
-    wire_begin(r);
+    if (staged(r)) stage_in(r);
+    wire(r)->start(r);
     if (r->timed) record_resume_compute();
 }
 
@@ -404,7 +402,7 @@ static void finish_in_time(Request *r) {
         meet(r);
         meet_open(r->comm);
     }
-    if (!r->found) wire_finish(r);
+    if (!r->found) wire(r)->finish(r);
     time_ends(r);
 }
 
@@ -556,8 +554,6 @@ static void host_run(Request *r, const void *in, void *out) {
     r->out = out;
     begin(r);
     finish_in_time(r);
-    if (alone(r) && out && in && out != in)
-        memcpy(out, in, r->out_count * element_size(r->element));
     request_recycle(r);
 }
 
@@ -637,7 +633,7 @@ Picoseconds comm_arrival(Request *r) {
               r->comm->name, r->call);
     if (r->found) return r->arrives;
     if (r->timed) record_pause_compute();
-    wire_finish(r);
+    wire(r)->finish(r);
     if (!r->timed || !clock_config()->simulated) r->arrives = clock_now();
     if (r->timed) record_resume_compute();
     r->found = true;

@@ -5,7 +5,7 @@
 // can continue. If no rank can continue, the ranks wait for each other, which is a deadlock. The
 // message lists all waits.
 //
-// Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
+// Sections: 1 the baton, 2 meetings, 3 groups of ranks, 4 the launch.
 //
 // The ranks read and write tensors in place, also on a GPU, because all virtual ranks share the
 // GPU. Here --reduce fast equals ordered, because no library computes the sums.
@@ -36,19 +36,21 @@ static struct {
     RankBody body;
 } stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// A collective that has started but has not met all members.
+// A collective of all members, or a message of two, that has started but has not met all of them.
+// The collectives of a group have a lane, and so have the messages from one member to another.
 typedef struct Meeting {
     struct Meeting *next;
-    size_t number, arrived;
-    Request *of[]; // by rank; NULL: not yet arrived
+    size_t lane, number, arrived;
+    Request *of[]; // by rank; of a message: its send, its receive; NULL: not yet arrived
 } Meeting;
 
 typedef struct Group {
     size_t size, joined, left;
     Meeting *meetings;
     struct Group **child; // [size] by first member: a child that not all members have joined
-    // [from * size + to]: the pair's sends, or its receives, that have not met, oldest first
-    Request *queue[];
+    struct {
+        size_t sends, receives; // started so far
+    } pair[];                   // [from * size + to]
 } Group;
 
 static Group *group_of(const Request *r) { return r->comm->state->link; }
@@ -115,15 +117,25 @@ static void wait_until_done(Request *r) {
     pthread_mutex_unlock(&stage.lock);
 }
 
-// ---- 2. Collectives: the last rank to arrive computes all outputs ----
+// ---- 2. Meetings: the last rank to arrive computes all outputs ----
 
-static Meeting *meeting_of(Request *r) {
+// Returns the meeting of r: this rank's n-th collective meets the n-th collective of every other
+// rank, and a pair's n-th send meets its n-th receive.
+static Meeting *meeting_of(const Request *r) {
     Group *g = group_of(r);
-    // this rank's n-th collective meets the n-th collective of every other rank
-    size_t number = r->comm->state->meetings;
+    size_t lane = g->size * g->size, number = r->comm->state->meetings;
+    if (r->action == DO_SEND) {
+        lane = r->comm->rank * g->size + r->peer;
+        number = g->pair[lane].sends++;
+    } else if (r->action == DO_RECV) {
+        lane = r->peer * g->size + r->comm->rank;
+        number = g->pair[lane].receives++;
+    }
     for (Meeting *m = g->meetings; m; m = m->next)
-        if (m->number == number) return m;
-    Meeting *m = host_alloc(sizeof *m + g->size * sizeof m->of[0]);
+        if (m->lane == lane && m->number == number) return m;
+    const size_t room = g->size > 1 ? g->size : 2; // a rank may send to itself
+    Meeting *m = host_alloc(sizeof *m + room * sizeof m->of[0]);
+    m->lane = lane;
     m->number = number;
     m->next = g->meetings;
     return g->meetings = m;
@@ -144,13 +156,6 @@ static void check_same_call(const Request *local, const Meeting *m) {
           "same calls in the same order",
           world_rank(local, local->comm->rank), my_text, world_rank(local, other->comm->rank),
           other_text);
-}
-
-static void copy(const Request *r, char *to, const char *from, size_t count) {
-    size_t bytes = count * element_size(r->element);
-    if (to == from || bytes == 0) return;
-    if (element_of_tensor(r->element)) device_copy(to, from, bytes);
-    else memmove(to, from, bytes);
 }
 
 // Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. These copies
@@ -177,6 +182,16 @@ static void combine(const Request *r, char *out, const char *const parts[], size
     else combine_in_rank_order(r, out, parts, count);
 }
 
+static void deliver(const Request *send, Request *recv) {
+    if (send->count != recv->count || send->element != recv->element)
+        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
+              send->comm->name, world_rank(send, recv->peer),
+              send->count * element_size(send->element), world_rank(send, send->peer),
+              recv->count * element_size(recv->element));
+    request_copy(recv, recv->out, send->in, send->count);
+    if (request_simulated(recv)) recv->arrives = send->arrives;
+}
+
 static void collect(Request *const of[], size_t n) {
     size_t size = element_size(of[0]->element), count = of[0]->count, root = of[0]->peer;
     const char *parts[n];
@@ -185,7 +200,7 @@ static void collect(Request *const of[], size_t n) {
     case DO_ALL_REDUCE:
     case DO_ALL_REDUCE_MAX:
         combine(of[0], of[0]->out, parts, count);
-        for (size_t i = 1; i < n; i++) copy(of[i], of[i]->out, of[0]->out, count);
+        for (size_t i = 1; i < n; i++) request_copy(of[i], of[i]->out, of[0]->out, count);
         break;
     case DO_REDUCE: combine(of[root], of[root]->out, parts, count); break;
     case DO_REDUCE_SCATTER:
@@ -200,30 +215,36 @@ static void collect(Request *const of[], size_t n) {
         for (size_t to = 0; to < n; to++)
             for (size_t from = 0; from < n; from++) {
                 Parcel given = request_parcel(of[from], to, NULL);
-                copy(of[to], request_parcel(of[to], from, NULL).receive, given.send, given.sends);
+                request_copy(of[to], request_parcel(of[to], from, NULL).receive, given.send,
+                             given.sends);
             }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
-            if (i != root) copy(of[i], of[i]->out, parts[root], count);
+            if (i != root) request_copy(of[i], of[i]->out, parts[root], count);
         break;
+    case DO_SEND: deliver(of[0], of[1]); break;
     default: break; // a barrier moves nothing
     }
 }
 
-static void arrive(Request *r) {
+static void emu_start(Request *r) {
+    const bool message = request_is_message(r), tensors = element_of_tensor(r->element);
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
-    check_same_call(r, m);
-    r->extra = m; // for the message about a deadlock
-    m->of[r->comm->rank] = r;
-    if (++m->arrived < g->size) return;
-    collect(m->of, g->size);
-    if (element_of_tensor(r->element)) device_synchronize();
+    const size_t n = message ? 2 : g->size;
     Picoseconds latest = 0;
-    for (size_t i = 0; i < g->size; i++)
+    // from now on other ranks may use the tensors of r, on other streams
+    if (tensors) device_synchronize();
+    if (!message) check_same_call(r, m);
+    r->extra = m; // for the message about a deadlock
+    m->of[message ? r->action == DO_RECV : r->comm->rank] = r;
+    if (++m->arrived < n) return;
+    collect(m->of, n);
+    if (tensors) device_synchronize();
+    for (size_t i = 0; i < n; i++)
         if (m->of[i]->ready > latest) latest = m->of[i]->ready;
-    for (size_t i = 0; i < g->size; i++) {
+    for (size_t i = 0; i < n; i++) {
         m->of[i]->all_ready = latest;
         m->of[i]->extra = NULL;
         m->of[i]->done = true;
@@ -234,42 +255,10 @@ static void arrive(Request *r) {
     free(m);
 }
 
-// ---- 3. Point to point: a send meets the pair's oldest recv, or queues; so does a recv ----
-
-static void exchange(Request *r) {
-    Group *g = group_of(r);
-    bool sends = r->action == DO_SEND;
-    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    Request **queue = &g->queue[from * g->size + to], *other = *queue;
-    if (!other || other->action == r->action) {
-        while (*queue) queue = &(*queue)->queued;
-        *queue = r;
-        return;
-    }
-    Request *send = sends ? r : other, *recv = sends ? other : r;
-    if (send->count != recv->count || send->element != recv->element)
-        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
-              r->comm->name, world_rank(r, from), send->count * element_size(send->element),
-              world_rank(r, to), recv->count * element_size(recv->element));
-    copy(recv, recv->out, send->in, send->count);
-    if (element_of_tensor(r->element)) device_synchronize();
-    if (request_simulated(recv)) recv->arrives = send->arrives;
-    *queue = other->queued;
-    other->queued = NULL;
-    send->done = recv->done = true;
-}
-
-static void emu_start(Request *r) {
-    // from now on other ranks may use the tensors of r, on other streams
-    if (element_of_tensor(r->element)) device_synchronize();
-    if (request_is_message(r)) exchange(r);
-    else arrive(r);
-}
-
-// ---- 4. Groups of ranks ----
+// ---- 3. Groups of ranks ----
 
 static Group *group_new(size_t size) {
-    Group *g = host_alloc(sizeof *g + size * size * sizeof g->queue[0]);
+    Group *g = host_alloc(sizeof *g + size * size * sizeof g->pair[0]);
     g->size = size;
     g->child = host_alloc(size * sizeof *g->child);
     return g;
@@ -293,7 +282,7 @@ static void emu_close(Comm *c) {
     free(g);
 }
 
-// ---- 5. The launch ----
+// ---- 4. The launch ----
 
 static const Wire wire_emu = { true, emu_start, wait_until_done, wait_until_done,
                                NULL, emu_split, emu_close };

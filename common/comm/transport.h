@@ -55,7 +55,6 @@ struct Request {
     // The transport's state, freed with the request. more: state of a transport that is built on
     // another transport.
     void *extra, *more;
-    Request *queued; // emu: the next message in the queue of its pair
     // Times that the transports carry, valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
@@ -73,6 +72,8 @@ struct Request {
 // memory. Every transport adds in this order, so the bits are equal. Elements of 16 bits are added
 // in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
+// Copies elements of r. Does nothing if to == from.
+void request_copy(const Request *r, void *to, const void *from, size_t count);
 // Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
 void describe(const Request *r, char text[200]);
 bool request_is_message(const Request *r); // Is r a send or a receive?

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/tensor/random.h"
 
-enum { POLLS = 1000, NONE = -1 };
+enum { POLLS = 1000, NO_COLLECTIVE = -1 };
 
 // One process writes a slot; the other processes read the slot.
 typedef struct {
@@ -19,7 +20,7 @@ typedef struct {
     double since, patience; // when its wait began; a longer wait in seconds is suspicious
     char text[200];
     uint64_t id; // of the Comm
-    int meeting; // the collective's number, or NONE for a message
+    int meeting; // the collective's number, or NO_COLLECTIVE
     bool sends;
     size_t n;
     uint32_t whom[]; // [n] world ranks: the peer, or all members
@@ -29,15 +30,11 @@ static MPI_Win window = MPI_WIN_NULL;
 static char *slots; // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
-// A member of a cycle, and its wait when the search saw the cycle.
-typedef struct {
-    size_t i; // its slot
-    uint64_t number, polls;
-} Member;
-static Member *suspects; // [ranks] the cycle, as the search first saw it
-static size_t n_suspects;
-static double next_look;
 static bool visible; // do the processes of the node see each other in /proc?
+// [ranks] blocked: does the rank wait for too long, for a blocked rank? polls: the rank's polls
+// when the search first saw the present waits of the blocked ranks
+static bool *blocked;
+static uint64_t *polls;
 
 static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
 
@@ -67,7 +64,8 @@ void waits_open(MPI_Comm host) {
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
     slots = memory;
-    suspects = host_alloc(ranks * sizeof *suspects);
+    blocked = host_alloc(ranks * sizeof *blocked);
+    polls = host_alloc(ranks * sizeof *polls);
     memset(slot(me), 0, slot_bytes);
     slot(me)->rank = this_rank;
     slot(me)->pid = (int)getpid();
@@ -83,7 +81,8 @@ void waits_close(void) {
     if (!slots) return;
     slots = NULL;
     visible = false;
-    free(suspects);
+    free(blocked);
+    free(polls);
     MPI_Win_free(&window);
 }
 
@@ -97,7 +96,7 @@ void waits_post(const Request *r, int meeting, double since) {
     describe(r, s->text);
     s->id = r->comm->state->id;
     s->sends = r->action == DO_SEND;
-    s->meeting = message ? NONE : meeting;
+    s->meeting = message ? NO_COLLECTIVE : meeting;
     s->n = message ? 1 : r->comm->size;
     for (size_t i = 0; i < s->n; i++) s->whom[i] = (uint32_t)world_rank[message ? r->peer : i];
     atomic_fetch_add(&s->number, 1);
@@ -134,63 +133,44 @@ void waits_require_alive(double waited, double timeout) {
 // ---- which rank waits for which ----
 
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
-static bool too_long(const Slot *s, double time) {
-    return waiting(s) && time > s->since + s->patience;
-}
+static bool too_long(const Slot *s) { return waiting(s) && now() > s->since + s->patience; }
 
 // Are a and b in the same collective, or in a send and its receive?
 static bool meets(const Slot *a, const Slot *b) {
     if (!waiting(b) || a->id != b->id || a->meeting != b->meeting) return false;
-    if (a->meeting != NONE) return strcmp(a->text, b->text) == 0;
+    if (a->meeting != NO_COLLECTIVE) return strcmp(a->text, b->text) == 0;
     return a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
 }
-static bool waits_for(const Slot *a, const Slot *b) {
-    if (a == b || !waiting(a) || meets(a, b)) return false;
-    for (size_t i = 0; i < a->n; i++)
-        if (a->whom[i] == b->rank) return true;
-    return false;
+
+// Returns a blocked rank that i waits for, or `ranks` if there is none.
+static size_t next_blocked(size_t i) {
+    const Slot *s = slot(i);
+    for (size_t to = 0; to < ranks; to++)
+        for (size_t k = 0; blocked[to] && to != i && k < s->n; k++)
+            if (s->whom[k] == slot(to)->rank && !meets(s, slot(to))) return to;
+    return ranks;
 }
 
-// Returns the next stuck rank that i waits for, or `ranks` if there is none.
-static size_t next_stuck(size_t i, const bool *stuck) {
-    size_t to = 0;
-    while (to < ranks && !(stuck[to] && waits_for(slot(i), slot(to)))) to++;
-    return to;
-}
-
-// Writes the ranks of a cycle to cycle[] and returns their number, or 0 if there is no cycle.
-// First, every rank that has waited for too long counts as stuck. Then the loop removes each rank
-// that waits for no stuck rank, until it finds no more. Each remaining rank waits for another
-// remaining rank. So a walk from a remaining rank is in a cycle after `ranks` steps.
-static size_t find_cycle(Member *cycle, double time) {
-    bool *stuck = host_alloc(ranks);
-    size_t at = 0, n = 0, next;
-    for (size_t i = 0; i < ranks; i++) stuck[i] = too_long(slot(i), time);
+// Finds the blocked ranks. At first every rank that has waited for too long counts as blocked. Then
+// the loop removes each rank that waits for no blocked rank, until it finds no more. Returns a key
+// of the waits of the remaining ranks, or 0 if no rank is blocked.
+static uint64_t find_blocked(void) {
+    uint64_t key = 0;
+    for (size_t i = 0; i < ranks; i++) blocked[i] = too_long(slot(i));
     for (bool changed = true; changed;) {
         changed = false;
         for (size_t i = 0; i < ranks; i++) {
-            if (!stuck[i] || next_stuck(i, stuck) < ranks) continue;
-            stuck[i] = false;
+            if (!blocked[i] || next_blocked(i) < ranks) continue;
+            blocked[i] = false;
             changed = true;
         }
     }
-    while (at < ranks && !stuck[at]) at++;
-    for (size_t step = 0; step < ranks && at < ranks; step++) at = next_stuck(at, stuck);
-    for (next = at; next < ranks && n < ranks && (n == 0 || next != at);
-         next = next_stuck(next, stuck))
-        cycle[n++] =
-            (Member){ next, atomic_load(&slot(next)->number), atomic_load(&slot(next)->polls) };
-    free(stuck);
-    return next == at ? n : 0; // a wait may have ended during the search
+    for (size_t i = 0; i < ranks; i++)
+        if (blocked[i]) key = random_key(random_key(key, i), atomic_load(&slot(i)->number));
+    return key;
 }
 
 // ---- the table ----
-
-static bool on_this_node(size_t rank) {
-    size_t i = 0;
-    while (i < ranks && slot(i)->rank != rank) i++;
-    return i < ranks;
-}
 
 static void print_rank(FILE *f, const Slot *s) {
     if (!waiting(s)) {
@@ -199,33 +179,41 @@ static void print_rank(FILE *f, const Slot *s) {
     }
     fprintf(f, "  rank %zu waits %.0f s in %s", s->rank, now() - s->since, s->text);
     const char *before = ", not reached by";
-    for (size_t i = 0; s->meeting != NONE && i < ranks; i++) {
-        if (!waits_for(s, slot(i))) continue;
-        fprintf(f, "%s rank %zu", before, slot(i)->rank);
-        before = ",";
-    }
-    before = "; on another node:";
-    for (size_t i = 0; i < s->n; i++) {
-        if (on_this_node(s->whom[i])) continue;
-        fprintf(f, "%s rank %u", before, s->whom[i]);
+    for (size_t k = 0; k < s->n; k++) {
+        size_t i = 0;
+        while (i < ranks && slot(i)->rank != s->whom[k]) i++;
+        if (i < ranks && (slot(i) == s || meets(s, slot(i)))) continue;
+        fprintf(f, "%s rank %u%s", before, s->whom[k], i < ranks ? "" : " of another node");
         before = ",";
     }
     fprintf(f, "\n");
 }
 
+// Each blocked rank waits for another one, so a walk is in a cycle after `ranks` steps.
+static void print_cycle(FILE *f) {
+    size_t first = 0, steps = 0;
+    while (!blocked[first]) first++;
+    for (; steps < ranks; steps++) first = next_blocked(first);
+    fprintf(f, "  the cycle: rank %zu waits for", slot(first)->rank);
+    for (size_t at = next_blocked(first); at != first; at = next_blocked(at))
+        fprintf(f, " rank %zu, which waits for", slot(at)->rank);
+    fprintf(f, " rank %zu\n", slot(first)->rank);
+}
+
 // Prints the table with one write to stderr, so lines of several processes do not mix. Only the
 // first process that calls this function prints, and gets true.
-static bool print_table(const char *title, const Member *cycle, size_t n) {
+static bool print_table(bool deadlock) {
     char *text = NULL;
     size_t length = 0;
     FILE *f = atomic_exchange(&slot(0)->printed, true) ? NULL : open_memstream(&text, &length);
     if (!f) return false;
-    fprintf(f, "%s", title);
+    if (deadlock)
+        fprintf(f,
+                "unsplit: deadlock: ranks have waited for each other for more than %g s "
+                "(--deadlock)\n",
+                seconds);
     for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
-    for (size_t i = 0; i < n; i++)
-        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, which waits for",
-                slot(cycle[i].i)->rank);
-    if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0].i)->rank);
+    if (deadlock) print_cycle(f);
     fclose(f);
     fflush(stdout);
     fwrite(text, 1, length, stderr);
@@ -235,38 +223,24 @@ static bool print_table(const char *title, const Member *cycle, size_t n) {
 }
 
 void waits_print(void) {
-    if (slots && seconds > 0) print_table("", NULL, 0);
-}
-
-static void report(const Member *cycle, size_t n) {
-    const double time = now();
-    bool all = ranks == this_world_size;
-    for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
-    char title[200];
-    snprintf(title, sizeof title,
-             "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go on\n",
-             all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
-    if (!print_table(title, cycle, n)) return;
-    end_all_ranks(STATUS_FAULT);
-    _exit(STATUS_FAULT);
+    if (slots && seconds > 0) print_table(false);
 }
 
 void waits_look(void) {
+    static double next_look;
+    static uint64_t seen; // key of the waits at the last look
     if (!slots || seconds <= 0) return;
     atomic_fetch_add(&slot(me)->polls, 1);
-    double time = now();
-    if (time < next_look || !too_long(slot(me), time)) return;
-    next_look = time + 0.1;
-    Member *cycle = host_alloc(ranks * sizeof *cycle);
-    size_t n = find_cycle(cycle, time);
-    // the same waits as before, and each rank has polled often enough since then
-    bool same = n == n_suspects, polled = n > 0;
-    for (size_t i = 0; i < n && same; i++) {
-        same = cycle[i].i == suspects[i].i && cycle[i].number == suspects[i].number;
-        polled = polled && cycle[i].polls >= suspects[i].polls + POLLS;
+    if (now() < next_look || !too_long(slot(me))) return;
+    next_look = now() + 0.1;
+    const uint64_t key = find_blocked();
+    bool deadlock = key != 0 && key == seen;
+    for (size_t i = 0; i < ranks; i++) {
+        if (key != seen) polls[i] = atomic_load(&slot(i)->polls);
+        if (blocked[i] && atomic_load(&slot(i)->polls) < polls[i] + POLLS) deadlock = false;
     }
-    if (same && polled) report(cycle, n);
-    if (!same) memcpy(suspects, cycle, n * sizeof *cycle);
-    n_suspects = n;
-    free(cycle);
+    seen = key;
+    if (!deadlock || !print_table(true)) return;
+    end_all_ranks(STATUS_FAULT);
+    _exit(STATUS_FAULT);
 }

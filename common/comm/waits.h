@@ -6,12 +6,12 @@
 // rank that waits for long checks whether all processes of the node still exist. It also ends after
 // --timeout if one of them is stopped.
 //
-// A deadlock is a cycle of ranks, where each rank waits for the next rank of the cycle. Each wait
-// must be longer than --deadlock, plus a second for every 10 MB of the call. A slow rank is not a
-// deadlock. So each rank of the cycle must also have polled MPI a thousand times since the search
-// first saw the cycle. By then no message is still in flight. A rank that computes, or that is
-// stopped, does not poll. A rank that waits elsewhere (for a GPU, in MPI_Comm_split) counts as
-// computing; --timeout ends such waits.
+// A rank is blocked if it waits for a blocked rank. Each wait must be longer than --deadlock, plus
+// a second for every 10 MB of the call. So some blocked ranks form a cycle, which is a deadlock. A
+// slow rank is not a deadlock. So each blocked rank must also have polled MPI a thousand times
+// since the search first saw these waits. By then no message is still in flight. A rank that
+// computes, or that is stopped, does not poll. A rank that waits elsewhere (for a GPU, in
+// MPI_Comm_split) counts as computing; --timeout ends such waits.
 #ifndef WAITS_H
 #define WAITS_H
 #include <mpi.h>

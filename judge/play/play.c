@@ -11,39 +11,32 @@ typedef struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
     Picoseconds clock; // the end of the last step done
 } Rank;
-// The collectives of a group in order.
+// A collective or a message.
 typedef struct {
     CommKind kind;
-    size_t count, size;
-    size_t arrived;         // number of members that have started the collective
-    Picoseconds begin, end; // begin: the latest start of a member so far
-} Meeting;
-// The messages from one rank to another. The n-th send and the n-th receive are message n.
+    size_t bytes;           // of the whole tensor
+    size_t arrived;         // number of ranks that have started it
+    Picoseconds begin, end; // on the lane; begin: the latest start so far, until all have arrived
+} Transfer;
+// The collectives of a group, or the messages from one rank to another. They leave in order.
 typedef struct {
-    size_t bytes;
-    bool sent, posted;
-    Picoseconds begin, end; // on the lane
-} Message;
-typedef struct {
-    Message *message;
-    size_t n, sends, posts; // sends, posts: in the lists so far
+    Transfer *transfer;
+    size_t n, complete;          // complete: number of transfers that have left
+    size_t sends, posts, posted; // messages: in the lists so far; posted: receives done
     Picoseconds free_at;
 } Lane;
 typedef struct {
     char name[12];
     size_t n, *rank; // [n] ascending
     size_t cards;    // network cards of a node that its collectives use; 0 inside a node
-    PlayCount (*count)[COMM_KINDS]; // [n]
     // listed [n]: number of collectives in each member's list. started [n]: number of collectives
     // that the member has started.
     size_t *listed, *started;
-    Meeting *meeting;
-    size_t meetings;
+    Lane collectives;
     Lane *lane; // [n n] by sender and receiver; NULL before the first message
 } Group;
 struct Play {
-    bool links;
-    ClockConfig clock;
+    ClockConfig clock; // all zero: one node, and no link takes time
     size_t ranks, groups;
     Rank *rank;
     Group *group;
@@ -61,7 +54,6 @@ Play *play_new(size_t ranks, const ClockConfig *clock) {
     Play *p = host_alloc(sizeof *p);
     p->ranks = ranks;
     p->rank = host_alloc(ranks * sizeof *p->rank);
-    p->links = clock != NULL;
     if (clock) p->clock = *clock;
     return p;
 }
@@ -70,13 +62,12 @@ void play_free(Play *p) {
     for (size_t r = 0; r < p->ranks; r++) free(p->rank[r].step);
     for (size_t i = 0; i < p->groups; i++) {
         Group *g = &p->group[i];
-        for (size_t k = 0; g->lane && k < g->n * g->n; k++) free(g->lane[k].message);
+        for (size_t k = 0; g->lane && k < g->n * g->n; k++) free(g->lane[k].transfer);
         free(g->lane);
+        free(g->collectives.transfer);
         free(g->rank);
-        free(g->count);
         free(g->listed);
         free(g->started);
-        free(g->meeting);
     }
     free(p->group);
     free(p->rank);
@@ -107,7 +98,6 @@ size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank) {
     Group *g = &p->group[p->groups];
     *g = (Group){ .n = n,
                   .rank = host_alloc(n * sizeof *g->rank),
-                  .count = host_alloc(n * sizeof *g->count),
                   .listed = host_alloc(n * sizeof *g->listed),
                   .started = host_alloc(n * sizeof *g->started) };
     snprintf(g->name, sizeof g->name, "%s", name);
@@ -127,7 +117,6 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
     free(rank);
     return group;
 }
-size_t play_cards(const Play *p, size_t group) { return p->group[group].cards; }
 
 // Returns the place of a rank among the members, by binary search.
 static size_t member_of(const Group *g, size_t rank) {
@@ -140,10 +129,11 @@ static size_t member_of(const Group *g, size_t rank) {
     if (lo == g->n || g->rank[lo] != rank) fault("rank %zu is no member of %s", rank, g->name);
     return lo;
 }
-// Returns the lane from this rank to the peer, or back.
-static Lane *lane_of(const Group *g, size_t rank, size_t peer, bool sends) {
-    const size_t me = member_of(g, rank);
-    return &g->lane[sends ? me * g->n + peer : peer * g->n + me];
+// Returns the lane of a step that is no product and no wait.
+static Lane *lane_of(const Play *p, const PlayStep *s) {
+    Group *g = &p->group[s->group];
+    if (s->what == PLAY_START) return &g->collectives;
+    return &g->lane[s->what == PLAY_SEND ? s->member * g->n + s->peer : s->peer * g->n + s->member];
 }
 
 // ---- lists ----
@@ -161,78 +151,56 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
 }
 
 // Returns the time of a transfer. cards: 0 inside a node.
-static Picoseconds transfer(const Play *p, size_t cards, size_t steps, size_t bytes) {
+static Picoseconds transfer_time(const Play *p, size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
-    if (!p->links || link.beta == 0) return 0;
+    if (link.beta == 0) return 0;
     double beta = cards ? (double)cards * link.beta : link.beta;
     if (inside.beta > 0) beta = fmin(beta, inside.beta); // all bytes also pass the link inside
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);
 }
 
-// Appends the rank's next collective. All members must make the same call.
-static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds takes) {
-    Group *g = &p->group[group];
-    size_t number = g->listed[member_of(g, rank)]++;
-    if (number == g->meetings) {
-        g->meeting = grown(g->meeting, g->meetings, sizeof m);
-        g->meeting[g->meetings++] = m;
+// Appends a step with the lane's transfer number s.number. All ranks must describe it alike.
+static size_t add_transfer(Play *p, size_t rank, PlayStep s, CommKind kind, size_t bytes) {
+    Lane *lane = lane_of(p, &s);
+    if (s.number == lane->n) {
+        lane->transfer = grown(lane->transfer, lane->n, sizeof *lane->transfer);
+        lane->transfer[lane->n++] = (Transfer){ .kind = kind, .bytes = bytes };
     }
-    const Meeting *first = &g->meeting[number];
-    if (first->kind != m.kind || first->count != m.count || first->size != m.size)
-        fault("rank %zu starts %s of %zu times %zu bytes on %s, where another rank starts %s of "
-              "%zu times %zu bytes",
-              rank, comm_kind_name[m.kind], m.count, m.size, g->name, comm_kind_name[first->kind],
-              first->count, first->size);
-    return add(p, rank,
-               (PlayStep){ .what = PLAY_START, .group = group, .number = number, .takes = takes });
+    const Transfer *first = &lane->transfer[s.number];
+    if (first->kind != kind || first->bytes != bytes)
+        fault("rank %zu starts %s of %zu bytes on %s, where another rank starts %s of %zu bytes",
+              rank, comm_kind_name[kind], bytes, p->group[s.group].name,
+              comm_kind_name[first->kind], first->bytes);
+    return add(p, rank, s);
 }
+
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
     const Group *g = &p->group[group];
     if (kind == COMM_BROADCAST || kind == COMM_REDUCE)
         fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
     const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // of a ring
-    const size_t bytes = steps * ceil_div(count, g->n) * size;
-    PlayCount *sum = &g->count[member_of(g, rank)][kind];
-    sum->calls++;
-    sum->bytes += bytes;
-    return start(p, rank, group, (Meeting){ .kind = kind, .count = count, .size = size },
-                 transfer(p, g->cards, steps, bytes));
+    PlayStep s = { .what = PLAY_START, .group = group, .member = member_of(g, rank) };
+    s.number = g->listed[s.member]++;
+    s.takes = transfer_time(p, g->cards, steps, steps * ceil_div(count, g->n) * size);
+    return add_transfer(p, rank, s, kind, count * size);
 }
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
     play_wait(p, rank, play_start(p, rank, group, kind, count, size));
 }
 
-void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes) {
-    play_wait(p, rank, start(p, rank, group, (Meeting){ .kind = COMM_ALL_REDUCE }, takes));
-}
-
 static size_t message(Play *p, size_t rank, size_t group, PlayWhat what, size_t peer, size_t bytes,
                       Picoseconds takes) {
     Group *g = &p->group[group];
-    const bool sends = what == PLAY_SEND;
     if (peer >= g->n)
         fault("rank %zu has a message with member %zu of %s, which has %zu", rank, peer, g->name,
               g->n);
     if (!g->lane) g->lane = host_alloc(g->n * g->n * sizeof *g->lane);
-    Lane *lane = lane_of(g, rank, peer, sends);
-    const size_t number = sends ? lane->sends++ : lane->posts++;
-    if (number == lane->n) {
-        lane->message = grown(lane->message, lane->n, sizeof *lane->message);
-        lane->message[lane->n++] = (Message){ .bytes = bytes };
-    }
-    const size_t other = lane->message[number].bytes; // bytes at the other end
-    if (other != bytes)
-        fault("message %zu between rank %zu and rank %zu of %s: %zu bytes are sent, and the "
-              "receive has %zu",
-              number, rank, g->rank[peer], g->name, sends ? bytes : other, sends ? other : bytes);
-    if (sends) {
-        PlayCount *sum = &g->count[member_of(g, rank)][COMM_SEND];
-        sum->calls++;
-        sum->bytes += g->rank[peer] == rank ? 0 : bytes;
-    }
-    return add(p, rank,
-               (PlayStep){
-                   .what = what, .group = group, .peer = peer, .number = number, .takes = takes });
+    PlayStep s = { .what = what, .group = group, .member = member_of(g, rank) };
+    s.peer = peer;
+    s.takes = takes;
+    Lane *lane = lane_of(p, &s);
+    s.number = what == PLAY_SEND ? lane->sends++ : lane->posts++;
+    return add_transfer(p, rank, s, COMM_SEND, bytes);
 }
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
                         Picoseconds takes) {
@@ -240,7 +208,7 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
 }
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
     bool near = same_node(p, rank, p->group[group].rank[to]);
-    return play_send_taking(p, rank, group, to, bytes, transfer(p, !near, 1, bytes));
+    return play_send_taking(p, rank, group, to, bytes, transfer_time(p, !near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
     return message(p, rank, group, PLAY_POST, from, bytes, 0);
@@ -265,57 +233,41 @@ void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
 // ---- playing ----
 
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
-static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
+static Transfer *transfer_of(const Play *p, const PlayStep *s) {
+    return &lane_of(p, s)->transfer[s->number];
+}
 
 // Have all members started every collective that this member has started? Only the member's latest
 // collective can be incomplete.
 static bool all_met(const Group *g, size_t member) {
-    return g->started[member] == 0 || has_met(g, g->started[member] - 1);
+    return g->started[member] <= g->collectives.complete;
 }
 
-// Lets a rank arrive at a collective. The last member sets begin and end.
-static bool join(Play *p, size_t rank, const PlayStep *s, Picoseconds now) {
-    Group *g = &p->group[s->group];
-    const size_t member = member_of(g, rank);
-    if (!all_met(g, member)) return false;
-    Meeting *m = &g->meeting[s->number];
-    g->started[member]++;
-    m->begin = later(m->begin, now);
-    if (++m->arrived < g->n) return true;
-    if (s->number > 0) m->begin = later(m->begin, g->meeting[s->number - 1].end);
-    m->end = m->begin + s->takes;
-    return true;
+// A rank has started a transfer of `ranks` ranks. The last rank sets begin and end.
+static void arrive(const Play *p, const PlayStep *s, size_t ranks, Picoseconds now) {
+    Lane *lane = lane_of(p, s);
+    Transfer *t = transfer_of(p, s);
+    t->begin = later(t->begin, now);
+    if (++t->arrived < ranks) return;
+    t->begin = later(t->begin, lane->free_at);
+    t->end = t->begin + s->takes;
+    lane->free_at = t->end;
+    lane->complete++;
 }
 
-// Returns the message of a send or of a posted receive.
-static Message *message_of(const Play *p, size_t rank, const PlayStep *s) {
-    return &lane_of(&p->group[s->group], rank, s->peer, s->what == PLAY_SEND)->message[s->number];
-}
-
-// Can this rank continue after a wait for its step s? *until is the time at which it continues.
-static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *until) {
-    *until = 0;
-    if (s->what == PLAY_START) {
-        const Group *g = &p->group[s->group];
-        *until = g->meeting[s->number].end;
-        return all_met(g, member_of(g, rank));
+// Can a rank continue after a wait for its step s?
+static bool is_over(const Play *p, const PlayStep *s) {
+    switch (s->what) {
+    case PLAY_START: return all_met(&p->group[s->group], s->member);
+    case PLAY_SEND: return lane_of(p, s)->posted > s->number;
+    case PLAY_POST: return lane_of(p, s)->complete > s->number;
+    default: return true;
     }
-    if (s->what == PLAY_SEND) return message_of(p, rank, s)->posted;
-    if (s->what != PLAY_POST) return true;
-    *until = message_of(p, rank, s)->end;
-    return message_of(p, rank, s)->sent;
 }
-
-// Sends a message. A message leaves when its lane is free.
-static void send(const Play *p, size_t rank, PlayStep *s, Picoseconds now) {
-    Lane *lane = lane_of(&p->group[s->group], rank, s->peer, true);
-    Message *m = message_of(p, rank, s);
-    m->sent = true;
-    m->begin = later(now, lane->free_at);
-    m->end = m->begin + s->takes;
-    lane->free_at = m->end;
-    s->begin = m->begin;
-    s->end = m->end;
+// Returns the time at which a rank can continue after a wait for its step s. The end of a send is
+// not known to the sender: it continues when the receive is posted.
+static Picoseconds end_of(const Play *p, const PlayStep *s) {
+    return s->what == PLAY_START || s->what == PLAY_POST ? transfer_of(p, s)->end : 0;
 }
 
 // Does the next step of a rank, if the rank is not stuck.
@@ -323,23 +275,28 @@ static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
     PlayStep *s = &r->step[r->done];
-    Picoseconds until;
     s->begin = r->clock;
     s->end = r->clock;
     switch (s->what) {
     case PLAY_WORK:
-        s->end = r->clock + s->takes;
+        s->end += s->takes;
         r->clock = s->end;
         break;
     case PLAY_START:
-        if (!join(p, rank, s, r->clock)) return false;
+        if (!all_met(&p->group[s->group], s->member)) return false;
+        p->group[s->group].started[s->member]++;
+        arrive(p, s, p->group[s->group].n, r->clock);
         break;
-    case PLAY_SEND: send(p, rank, s, r->clock); break;
-    case PLAY_POST: message_of(p, rank, s)->posted = true; break;
+    case PLAY_SEND:
+        arrive(p, s, 1, r->clock);
+        s->begin = transfer_of(p, s)->begin;
+        s->end = transfer_of(p, s)->end;
+        break;
+    case PLAY_POST: lane_of(p, s)->posted++; break;
     case PLAY_WAIT:
-        if (s->target >= r->done || !is_over(p, rank, &r->step[s->target], &until)) return false;
-        s->end = later(r->clock, until);
-        r->clock = s->end;
+        if (s->target >= r->done || !is_over(p, &r->step[s->target])) return false;
+        r->clock = later(r->clock, end_of(p, &r->step[s->target]));
+        s->end = r->clock;
         break;
     }
     r->done++;
@@ -353,17 +310,13 @@ bool play_run(Play *p) {
         for (size_t r = 0; r < p->ranks; r++)
             while (do_step(p, r)) moved = true;
     }
-    bool all = true;
-    for (size_t r = 0; r < p->ranks; r++) all &= p->rank[r].done == p->rank[r].n;
-    return all;
+    for (size_t r = 0; r < p->ranks; r++)
+        if (play_stuck(p, r)) return false;
+    return true;
 }
 
 // ---- results ----
 
-PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind) {
-    const Group *g = &p->group[group];
-    return g->count[member_of(g, rank)][kind];
-}
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category) {
     return p->rank[rank].peak[category];
 }
@@ -377,111 +330,76 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// A product of a rank. before: the time for which the rank was busy before this product.
-typedef struct {
-    Picoseconds begin, end, before;
-} Stretch;
-// Returns the time for which a rank was busy before t. work[n] are the rank's products, in order.
-static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
-    size_t lo = 0, hi = n; // products [0, lo) begin before t
-    while (lo < hi) {
-        size_t middle = (lo + hi) / 2;
-        if (work[middle].begin < t) lo = middle + 1;
-        else hi = middle;
+// Returns the time for which a rank works between begin and end.
+static Picoseconds busy_between(const Rank *r, Picoseconds begin, Picoseconds end) {
+    Picoseconds busy = 0;
+    for (const PlayStep *s = r->step; s < r->step + r->done; s++) {
+        Picoseconds from = later(s->begin, begin), to = s->end < end ? s->end : end;
+        if (s->what == PLAY_WORK && from < to) busy += to - from;
     }
-    if (lo == 0) return 0;
-    const Stretch *last = &work[lo - 1];
-    return last->before + (t < last->end ? t : last->end) - last->begin;
+    return busy;
 }
 
-// Does step i of a rank complete a collective, or receive a message? Then *begin and *end become
-// its times on the lane.
-static bool communication(const Play *p, size_t rank, size_t i, Picoseconds *begin,
-                          Picoseconds *end) {
-    const PlayStep *list = p->rank[rank].step, *s = &list[i];
-    if (s->what == PLAY_START) {
-        const Meeting *m = &p->group[s->group].meeting[s->number];
-        *begin = m->begin;
-        *end = m->end;
-        return has_met(&p->group[s->group], s->number);
-    }
-    if (s->what != PLAY_WAIT || list[s->target].what != PLAY_POST) return false;
-    const Message *m = message_of(p, rank, &list[s->target]);
-    *begin = m->begin;
-    *end = m->end;
-    return true;
+// Returns the collective that a rank starts in step s, or the message that it receives there. NULL:
+// neither
+static const Transfer *communication(const Play *p, const Rank *r, const PlayStep *s) {
+    if (s->what == PLAY_START)
+        return lane_of(p, s)->complete > s->number ? transfer_of(p, s) : NULL;
+    if (s->what != PLAY_WAIT || r->step[s->target].what != PLAY_POST) return NULL;
+    return transfer_of(p, &r->step[s->target]);
 }
 
 PlayTiming play_timing(const Play *p) {
     PlayTiming t = { 0 };
     Picoseconds first = UINT64_MAX, last = 0;
-    for (size_t k = 0; k < p->ranks; k++) {
-        const Rank *r = &p->rank[k];
-        Stretch *work = host_alloc((r->n + 1) * sizeof *work);
-        Picoseconds busy = 0, begin, end;
-        size_t n = 0;
-        for (size_t i = 0; i < r->done; i++) {
-            const PlayStep *s = &r->step[i];
-            if (s->what != PLAY_WORK || s->takes == 0) continue;
-            work[n++] = (Stretch){ s->begin, s->end, busy };
-            busy += s->takes;
-            first = s->begin < first ? s->begin : first;
-            last = later(last, s->end);
-        }
-        for (size_t i = 0; i < r->done; i++) {
-            if (!communication(p, k, i, &begin, &end)) continue;
-            if (r->step[i].what == PLAY_START && begin < first) first = begin;
-            last = later(last, r->step[i].what == PLAY_WAIT ? r->step[i].end : end);
-            Picoseconds hidden = busy_until(work, n, end) - busy_until(work, n, begin);
+    for (const Rank *r = p->rank; r < p->rank + p->ranks; r++)
+        for (const PlayStep *s = r->step; s < r->step + r->done; s++) {
+            const Transfer *c = communication(p, r, s);
+            if (!c && (s->what != PLAY_WORK || s->takes == 0)) continue;
+            const Picoseconds begin = c ? c->begin : s->begin, end = c ? c->end : s->end;
+            first = begin < first ? begin : first;
+            last = later(last, end);
+            if (!c) continue;
+            const Picoseconds hidden = busy_between(r, begin, end);
             t.hidden += hidden;
             t.exposed += end - begin - hidden;
         }
-        free(work);
-        t.busy += busy;
-        t.busiest = later(t.busiest, busy);
-    }
     t.step = last > first ? last - first : 0;
     return t;
 }
 
 // ---- which rank waits for which ----
 
-// Lists the members that have not started this collective.
-static void add_missing(const Group *g, size_t number, char *text, size_t room) {
-    const char *before = "";
-    for (size_t me = 0; me < g->n; me++) {
-        size_t length = strlen(text);
-        if (g->started[me] > number || length + 32 >= room) continue;
-        snprintf(text + length, room - length, "%s rank %zu", before, g->rank[me]);
-        before = ",";
-    }
-}
-
 char *play_why(const Play *p) {
-    enum { LINE = 240 };
-    char *text = host_alloc(p->ranks * LINE + 1), *at = text;
+    char *text;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    if (!f) fault("out of memory: the waits of %zu ranks", p->ranks);
     for (size_t k = 0; k < p->ranks; k++) {
         const PlayStep *s = play_stuck(p, k);
         if (!s) continue;
+        fprintf(f, "rank %zu waits ", k);
         if (s->what == PLAY_WAIT && s->target >= p->rank[k].done) {
-            at += sprintf(at, "rank %zu waits for a step that its list has later\n", k);
+            fprintf(f, "for a step that its list has later\n");
             continue;
         }
         if (s->what == PLAY_WAIT) s = &p->rank[k].step[s->target];
         const Group *g = &p->group[s->group];
-        size_t room = LINE - 1;
-        if (s->what == PLAY_START) {
-            size_t number = g->started[member_of(g, k)] - 1; // the first incomplete one
-            snprintf(at, room, "rank %zu waits in %s on %s, not reached by", k,
-                     comm_kind_name[g->meeting[number].kind], g->name);
-            add_missing(g, number, at, room);
-        } else {
-            snprintf(at, room, "rank %zu waits in %s rank %zu of %s", k,
-                     s->what == PLAY_SEND ? "send to" : "recv from", s->peer, g->name);
+        if (s->what != PLAY_START) {
+            fprintf(f, "in %s rank %zu of %s\n", s->what == PLAY_SEND ? "send to" : "recv from",
+                    s->peer, g->name);
+            continue;
         }
-        at += strlen(at);
-        *at++ = '\n';
-        *at = 0;
+        const size_t number = g->collectives.complete; // of the incomplete one
+        fprintf(f, "in %s on %s", comm_kind_name[g->collectives.transfer[number].kind], g->name);
+        const char *before = ", not reached by";
+        for (size_t i = 0; i < g->n; i++) {
+            if (g->started[i] > number) continue;
+            fprintf(f, "%s rank %zu", before, g->rank[i]);
+            before = ",";
+        }
+        fprintf(f, "\n");
     }
+    fclose(f);
     return text;
 }

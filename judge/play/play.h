@@ -1,8 +1,8 @@
 // play.h: the player. An experiment lists the expected steps of each rank, from sizes alone:
-// products, collectives, messages, bytes held and dropped. The player computes their cost: calls
-// and bytes, peaks of memory, the time of the step, exposed and hidden communication. If the ranks
-// wait for each other, the player shows which rank waits for which. The player calls no model and
-// nothing of common/comm.
+// products, collectives, messages, bytes held and dropped. The player computes their cost: peaks of
+// memory, the time of the step, exposed and hidden communication. If the ranks wait for each other,
+// the player shows which rank waits for which. The player calls no model and nothing of
+// common/comm.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -38,9 +38,6 @@ void play_free(Play *p);
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
 // Adds a communicator of any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
-// Returns the network cards of a node that the group's collectives use, or 0 if all members share a
-// node.
-size_t play_cards(const Play *p, size_t group);
 
 // ---- the steps of a rank, in their order ----
 
@@ -49,7 +46,9 @@ size_t play_cards(const Play *p, size_t group);
 size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls that end
-// in _rows cut between rows: count is then the number of rows, and size the bytes per row.
+// in _rows cut between rows: count is then the number of rows, and size the bytes per row. If
+// another member has another collective there, the function calls fault(). So do play_send and
+// play_post if the lengths of a message and its receive differ.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message. to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
@@ -63,23 +62,14 @@ void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// Starts a hand-written collective and waits for it. All members meet and use the group's lane for
-// this time. This call adds no calls and no bytes to the counts.
-void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 
 // ---- the cost of the steps ----
 
-// Plays all lists. Returns false if they deadlock. Calls fault() if members of a group call
-// different collectives, or if the lengths of a message and its receive differ.
+// Plays all lists. Returns false if they deadlock.
 bool play_run(Play *p);
 
-// bytes: sent bytes
-typedef struct {
-    size_t calls, bytes;
-} PlayCount;
-PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
 Picoseconds play_end(const Play *p, size_t rank); // returns the end of this rank's last step
 
@@ -87,7 +77,7 @@ Picoseconds play_end(const Play *p, size_t rank); // returns the end of this ran
 // to the last end of a product, of a collective or of a received message. exposed and hidden are
 // added over the ranks.
 typedef struct {
-    Picoseconds step, busy, busiest, exposed, hidden;
+    Picoseconds step, exposed, hidden;
 } PlayTiming;
 PlayTiming play_timing(const Play *p);
 
@@ -96,9 +86,9 @@ PlayTiming play_timing(const Play *p);
 typedef enum { PLAY_WORK, PLAY_START, PLAY_SEND, PLAY_POST, PLAY_WAIT } PlayWhat;
 typedef struct {
     PlayWhat what;
-    size_t group, peer; // peer: the member at the other end of a message
-    size_t number;      // number in the group's collectives, or the pair's messages, from 0
-    size_t target;      // PLAY_WAIT: the step to wait for
+    size_t group, member, peer; // members: of this rank, and at the other end of a message
+    size_t number;              // number in the group's collectives, or the pair's messages, from 0
+    size_t target;              // PLAY_WAIT: the step to wait for
     Picoseconds takes, begin, end;
 } PlayStep;
 size_t play_done(const Play *p, size_t rank); // returns the number of steps that the rank has done
