@@ -206,35 +206,30 @@ CompressionCells compression_cells(Run *run, const CompressionSeen *seen,
 // ---- balance_forecast.c ----
 // The devices of 07_balance, and a forecast of its shares and times.
 
+enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 // slow[r]: device r takes slow[r] times as long as a device of the full rate. Device 0 takes
 // `changed` times as long in step `change` and later.
 typedef struct {
     const ModelConfig *model;
-    size_t sequences, steps, change, changed;
-    size_t n, *slow;
+    size_t sequences, change, changed, n, slow[MOST_DEVICES];
 } Devices;
-
-// These functions predict times, in picoseconds.
-double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
-// Fills share [steps][n] and time [steps] of a training.
-void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// balance_ideal returns the time of a step's computation if sequences could be cut, without the
-// all-reduces. balance_ideal_steps returns the time of all such steps, with the all-reduces.
-double balance_ideal(const Devices *d, size_t step);
-double balance_ideal_steps(const Devices *d);
-
-// ---- balance_page.c ----
-// A training, as measured. share [steps][n]. time [steps]: of a step, equal on all ranks. took
-// [steps]: of this rank's share.
+// A training, as measured or predicted. share [BALANCE_STEPS][n]. time: picoseconds of a step,
+// equal on all ranks. costs are measured only.
 typedef struct {
-    Range *share;
-    double *time, *took;
+    Range share[BALANCE_STEPS * MOST_DEVICES];
+    double time[BALANCE_STEPS];
     Measured costs;
 } BalanceRecord;
+BalanceRecord balance_forecast(Policy p, const Devices *d);
+// Returns the picoseconds of a step if sequences could be cut.
+double balance_ideal(const Devices *d, size_t step);
+
+// ---- balance_page.c ----
 // Plots the time of every step. Unit: one sequence on a device of the full rate. seen [POLICIES].
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
-void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
+// Prints the page's table. ideal: the time of all steps if sequences could be cut.
+void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double ideal);
 
 // ---- server_costs.c: predictions from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the other workers. steps: of each worker.
