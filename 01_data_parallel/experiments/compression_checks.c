@@ -95,7 +95,7 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
 
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
     enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
-    Training t = text_training(run, COMPRESSION_LONG, option_real(run, "lr"));
+    Training t = text_training(run, COMPRESSION_LONG, 16, option_real(run, "lr"));
     PlotLine *lines = host_alloc(n * sizeof *lines);
     size_t drawn = 0;
     // Each point is the mean of ten batches, because single batches differ too much.

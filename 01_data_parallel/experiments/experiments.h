@@ -21,8 +21,7 @@ Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, si
 Model *whole_model(const ModelConfig *model);
 // Returns a training of a small model on the text --data, with SGD. Random sequences cannot be
 // learnt.
-enum { TEXT_SEQUENCES = 16 };
-Training text_training(Run *run, size_t steps, double rate);
+Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
 // Calls and bytes sent in all steps: calls and sent count all kinds, reductions and reduced the
 // all-reduces, broadcasts and broadcast the broadcasts. The next fields are bytes held now, and

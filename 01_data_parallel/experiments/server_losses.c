@@ -23,7 +23,7 @@ static double loss_at(const Trajectory *got, const Cluster *c, const ServerRecor
 }
 
 ServerLosses server_losses(Run *run, const Cluster *c, size_t staleness) {
-    Training text = text_training(run, SERVER_LONG, 0.15);
+    Training text = text_training(run, SERVER_LONG, 16, 0.15);
     Cluster cluster = *c;
     ServerLosses loss;
     cluster.steps = SERVER_LONG;
