@@ -61,8 +61,8 @@ WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
 // Returns the picoseconds over link l until the last rank is done, with one port per rank.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
-// Returns the smallest multiple of N elements for which the ring is no slower than the tree, over
-// this run's link between nodes.
+// Returns the bytes of the smallest multiple of N elements for which the ring is no slower than the
+// tree, over this run's link between nodes. Its beta must not be 0.
 size_t way_ring_overtakes(size_t N, size_t e);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
