@@ -103,9 +103,8 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
     for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
     for (size_t i = 0; i < n; i++) {
         double *y = mean + i * POINTS;
-        const CompressionPlan *plan = curve[i].exact ? NULL : &curve[i].plan;
-        Trajectory c = curve[i].alone ? one_device_course(run, &t, &curve[i].plan, 1)
-                                      : compression_train(run, &t, plan, NULL);
+        Trajectory c = curve[i].alone ? one_device_course(run, &t, curve[i].plan, 1)
+                                      : compression_train(run, &t, curve[i].plan, NULL);
         for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
         if (!curve[i].alone) lines[drawn++] = (PlotLine){ curve[i].name, y };
         last[i] = y[POINTS - 1];

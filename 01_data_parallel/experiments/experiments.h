@@ -176,12 +176,13 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
                             CompressionSeen *seen);
 
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
-// last ten steps. alone: one device applies the rule to the whole gradient; no curve is drawn.
+// last ten steps. plan NULL: the exact sum. alone: one device applies the rule to the whole
+// gradient; no curve is drawn.
 enum { COMPRESSION_LONG = 60 };
 typedef struct {
     const char *name;
-    bool exact, alone;
-    CompressionPlan plan;
+    const CompressionPlan *plan;
+    bool alone;
 } Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of both experiments: --data and --lr of the curves, --link.
@@ -195,12 +196,8 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 // Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 where one rank sends
 // nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
-// One training's cells in the page's table.
-typedef struct {
-    const char *sent, *calls, *step, *loss;
-} CompressionCells;
-CompressionCells compression_cells(Run *run, const CompressionSeen *seen,
-                                   const CompressionSeen *exact, double loss);
+// Returns the cell of the bytes sent, with this share unless seen is exact.
+const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
 
 // ---- balance_forecast.c ----
 // The devices of 07_balance, and a forecast of its shares and times.
