@@ -258,16 +258,15 @@ ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 
 // The largest values in a log.
 //     lag     versions between the weights that gave a gradient and the weights that it changes
-//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
 //     pushes  per millisecond, until the first worker has finished
 typedef struct {
-    size_t lag, ahead;
+    size_t lag;
     double pushes;
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
 // Checks that the log is the one that follows from the times of a worker's step and of a message.
-// Also checks the bounds on staleness and age.
+// Also checks the bound on the age of gradients.
 void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
 // Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
 // the version that the worker had, and applies this gradient to the newest weights. A step of the
