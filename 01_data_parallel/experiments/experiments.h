@@ -178,12 +178,13 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
 // last ten steps. plan NULL: the exact sum. alone: one device applies the rule to the whole
 // gradient; no curve is drawn.
-enum { COMPRESSION_LONG = 60 };
+enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 };
 typedef struct {
     const char *name;
     const CompressionPlan *plan;
     bool alone;
 } Curve;
+// n: at most MOST_CURVES.
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of both experiments: --data and --lr of the curves, --link.
 extern const Option compression_options[];
@@ -283,8 +284,8 @@ typedef struct {
 // step of the result is a step of all workers, or one push of the log. The result has no norms.
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
 
-// ---- server_losses.c: trainings on text ----
-// SERVER_LONG: steps of every worker. SERVER_RULES: synchronous, with a bound, without one.
+// The losses of trainings on text. SERVER_LONG: steps of every worker. SERVER_RULES: synchronous,
+// with a bound, without one.
 enum { SERVER_LONG = 40, SERVER_RULES = 3 };
 typedef struct {
     double half[SERVER_RULES], end[SERVER_RULES]; // nats per byte, after took / 2 and at the end
