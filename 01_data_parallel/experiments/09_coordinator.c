@@ -34,7 +34,7 @@ static void gradient(const Run *run, Tensor t, size_t rank, size_t step, size_t 
 
 // FIXED: without a coordinator, every rank starts the layers' all-reduces in the order of the
 // layers. NAMES: a coordinator's first step. CACHE: its later steps.
-typedef enum { FIXED, NAMES, CACHE } Way;
+typedef enum { FIXED, NAMES, CACHE } Order;
 // A step, measured or predicted. calls, bytes: of the negotiation. sums: all-reduces of gradients.
 typedef struct {
     double calls, bytes, sums, time;
@@ -159,7 +159,7 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
 
 // Predicts a step. Without a coordinator a rank asks nobody. Its cycle is a layer, whose tensors
 // lie side by side. With the cache, the answer to a question comes one cycle later.
-static StepCost expect(const Run *run, Way way, size_t cycle, size_t fused) {
+static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));
     size_t bits = 1, n = 0; // n: all-reduces
@@ -167,14 +167,14 @@ static StepCost expect(const Run *run, Way way, size_t cycle, size_t fused) {
     const size_t question = ceil_div(TENSORS, 24 / bits);
     StepCost c = { 0 };
     double answer = 0, copies[TENSORS], end[TENSORS];
-    for (size_t j = 0; j < K + (way == CACHE); j++) {
+    for (size_t j = 0; j < K + (order == CACHE); j++) {
         const size_t fresh = j + 1 < K ? cycle : j < K ? TENSORS - j * cycle : 0;
-        const size_t asked = way == CACHE ? j - 1 : j; // the first cycle has no answer yet
+        const size_t asked = order == CACHE ? j - 1 : j; // the first cycle has no answer yet
         size_t agreed = agreed_in(asked, N, cycle);
         c.time = fmax(c.time + (double)fresh * work_product(ROWS, WIDTH, BATCH).time, answer);
-        if (way == NAMES) c.time += ask_by_names(run, &c, fresh, agreed);
+        if (order == NAMES) c.time += ask_by_names(run, &c, fresh, agreed);
         // The question's sum needs its own link only.
-        if (way == CACHE && j < K) {
+        if (order == CACHE && j < K) {
             answer = c.time + ring_time(ALL_REDUCE_PASSES, N, question, sizeof(real));
             c.bytes += ring_bytes(ALL_REDUCE_PASSES, N, question, sizeof(real));
             c.calls++;
@@ -183,7 +183,7 @@ static StepCost expect(const Run *run, Way way, size_t cycle, size_t fused) {
         // all-reduce starts when the all-reduce before has ended.
         for (; agreed > 0; n++) {
             const size_t size = agreed < fused ? agreed : fused;
-            copies[n] = way != FIXED && size > 1 ? (double)size * copy_time(ELEMENTS * e) : 0;
+            copies[n] = order != FIXED && size > 1 ? (double)size * copy_time(ELEMENTS * e) : 0;
             c.time += copies[n];
             end[n] = fmax(c.time, n ? end[n - 1] : 0) +
                      ring_time(ALL_REDUCE_PASSES, N, size * ELEMENTS, e);
