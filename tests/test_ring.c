@@ -142,12 +142,27 @@ static void check_halving(Run *run) {
     check_true(run, "powers of two", "halving-doubling is never slower than ring or tree", fastest);
 }
 
+// The size that 03_ring.md gives: 2 (N-1) messages of S/N bytes take as long as 2 h of S bytes. The
+// tensor is a multiple of N elements, so its size is the next multiple.
+static void check_overtakes(Run *run) {
+    const ClockLink l = clock_config()->between;
+    bool right = l.beta > 0;
+    for (size_t N = 3; N <= 64 && right; N++) {
+        const double m = (double)N, h = (double)way_height(N), step = m * sizeof(real);
+        const double S = fmax(step, l.alpha * l.beta * (m - 1 - h) / (h - (m - 1) / m));
+        const double first = (double)way_ring_overtakes(N, sizeof(real));
+        right = first > S - 0.1 && first < S + step + 0.1; // messages take whole picoseconds
+    }
+    check_true(run, "3 to 64 ranks", "the ring is no slower than the tree from S on", right);
+}
+
 static void ring(Run *run) {
     const size_t N = run->world->size;
     const size_t count[SIZES] = { 0, 1, N - 1, N, N + 1, 100 * N, 1003, LARGE };
     for (Way way = RING; way < WAYS; way++) check_way(run, way, count);
     if (option_storage(run) != REALS && N > 2) check_rounding(run);
     check_halving(run);
+    check_overtakes(run);
 }
 
 static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };

@@ -1,14 +1,30 @@
 // test_shares.c: tests the shares that balance_shares() makes of random rates. Together the shares
 // are the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut.
 // The reason: the last device got its last sequence only if no other device would have finished it
-// earlier. tests/balance.t runs it.
+// earlier. The ideal time that the page of 01.07 prints follows from the summed speed of the
+// devices. tests/balance.t runs it.
 //
 // ranks: 1
 // level: core
 // question: How much longer than the ideal does a step take if sequences are whole?
-#include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "tap.h"
+#include <math.h>
+
+// Four devices whose speeds are 1, 1, 1 and 1/4, together 13/4. From step 5 on device 0 has the
+// speed 1/4, too, so the sum is 10/4.
+static bool ideal_follows_speeds(void) {
+    static const ModelConfig tiny = {
+        .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61
+    };
+    const Devices d = { &tiny, 26, 5, 4, 4, { 1, 1, 1, 4 } };
+    clock_configure(&(ClockConfig){ .simulated = true, .device = { .flops = 1e9 } });
+    const double one = work_model(&tiny, 26).time;
+    const double change = balance_ideal(&d, 5) - balance_ideal(&d, 4);
+    return one > 0 && fabs(change / one - (4 / 10. - 4 / 13.)) < 1e-9 &&
+           balance_ideal(&d, 4) >= one * 4 / 13;
+}
 
 int main(void) {
     enum { MOST = 9, ROUNDS = 500 };
@@ -33,5 +49,6 @@ int main(void) {
     }
     ok(whole, "the shares follow one another and are the batch");
     ok(bounded, "no step is longer than whole sequences ask for");
+    ok(ideal_follows_speeds(), "the ideal time follows from the speeds of all devices");
     return tap_end();
 }

@@ -1,8 +1,7 @@
 // 03_ring.c: compares four ways of an all-reduce with the library's. The numbers have exact sums,
 // so every bit must agree. Compares messages, bytes, scratch memory and time with formulas
-// (ring_costs.c). Finds the size from which the ring is no slower than the tree. ring_page.c has
-// the picture and the first table, ring_nodes.c the hierarchical way over nodes. tests/test_ring.c
-// has more sizes and real numbers.
+// (ring_costs.c). ring_page.c has the picture and the first table, ring_nodes.c the hierarchical
+// way over nodes. tests/test_ring.c has more sizes and real numbers.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -78,25 +77,6 @@ static double time_of(Run *run, Way way, size_t count) {
     return last;
 }
 
-static bool slower(Run *run, size_t count) {
-    return time_of(run, RING, count) > time_of(run, TREE, count);
-}
-
-// Finds by bisection the multiple of N elements from which the ring is no slower than the tree.
-static void crossover(Run *run) {
-    const size_t N = run->world->size, e = element_size(option_storage(run));
-    size_t lo = 0, hi = 1; // the ring is slower at lo N elements, not at hi N
-    for (; hi * N <= SMALLEST << (POINTS + 1) && slower(run, hi * N); hi *= 2) lo = hi;
-    while (hi - lo > 1) {
-        const size_t middle = (lo + hi) / 2;
-        if (slower(run, middle * N)) lo = middle;
-        else hi = middle;
-    }
-    check_cost(run, "overtakes.tree", "the ring is no slower than the tree from", "bytes",
-               formula((double)(way_ring_overtakes(N, e) * e)), NOT_PREDICTED,
-               (double)(hi * N * e));
-}
-
 // Measures the time of 13 sizes with one port per rank and every message over the link between
 // nodes. chart: draws time over size.
 static void times(Run *run, bool chart) {
@@ -126,7 +106,6 @@ static void times(Run *run, bool chart) {
                                   k->simulated ? k->between.name : "real time");
     Plot plot = { title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true };
     if (chart) plot_show(run, &plot, 0);
-    if (k->simulated && k->between.beta > 0 && N > 1) crossover(run);
     clock_set_link(NULL);
     clock_set_one_port(false);
 }
@@ -140,13 +119,15 @@ static void ring(Run *run) {
     times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
     ring_hops(run);
     ring_fastest(run);
+    const size_t e = element_size(option_storage(run));
     const bool nodes = ring_nodes(run) && k->simulated;
     const char *from = "", *over = "";
     if (k->simulated && k->between.beta > 0 && N > 1)
         from = page_text(run,
                          " With %zu ranks, all on link %s, the ring is no slower than the "
                          "tree from %s on.",
-                         N, k->between.name, cost_text(run, "overtakes.tree"));
+                         N, k->between.name,
+                         value_text(run, (double)way_ring_overtakes(N, e), "bytes"));
     if (nodes)
         over = page_text(run, " Over nodes the flat ring takes %s, the hierarchical way %s.",
                          cost_text(run, "nodes.flat.time"), cost_text(run, "nodes.time"));

@@ -129,51 +129,43 @@ static void sweep(Run *run, const Training *t, const Timing *end) {
 
 static void table(Run *run, const Measured seen[CUTS]) {
     const size_t N = run->world->size, buckets = (size_t)seen[BUCKETS].reductions / STEPS;
-    const char *step[CUTS], *exposed[CUTS], *hidden[CUTS];
+    Result rows[] = {
+        { "all-reduces, 3 steps", "3 * number of buckets", { "calls.end", "calls.buckets" } },
+        { "sent per rank, 3 steps", "3 * sum of 2(N-1)/N Psi_k e", { "sent.end", "sent.buckets" } },
+        { "step", "until the last bucket's end", { 0 } },
+        { "exposed, mean of ranks", "communication without computing", { 0 } },
+        { "hidden, mean of ranks", "communication during backward", { 0 } },
+        { 0 }
+    };
     for (size_t i = 0; i < CUTS; i++) {
         const Timing *t = &seen[i].last;
-        step[i] = value_cell(run, (double)t->step, "ps");
-        exposed[i] = value_cell(run, (double)t->exposed / (double)N, "ps");
-        hidden[i] = value_cell(run, (double)t->hidden / (double)N, "ps");
-        if (t->hidden_unknown) hidden[i] = "=unknown";
+        rows[2].cell[i] = value_cell(run, (double)t->step, "ps");
+        rows[3].cell[i] = value_cell(run, (double)t->exposed / (double)N, "ps");
+        rows[4].cell[i] =
+            t->hidden_unknown ? "=unknown" : value_cell(run, (double)t->hidden / (double)N, "ps");
     }
     say(run,
         "\nN ranks. Psi_k: the parameters of bucket k, of e bytes each. Exposed: "
         "communication while the rank\ndoes not compute. Hidden: while it computes.%s\n",
         uneven_shares(" ", SEQUENCES, N).text);
     const char *column = page_text(run, "%zu bucket%s", buckets, buckets > 1 ? "s" : "");
-    results(
-        run, (const char *const[]){ "at the end", column, NULL },
-        (const Result[]){
-            { "all-reduces, 3 steps", "3 * number of buckets", { "calls.end", "calls.buckets" } },
-            { "sent per rank, 3 steps",
-              "3 * sum of 2(N-1)/N Psi_k e",
-              { "sent.end", "sent.buckets" } },
-            { "step", "until the last bucket's end", { step[0], step[1] } },
-            { "exposed, mean of ranks",
-              "communication without computing",
-              { exposed[0], exposed[1] } },
-            { "hidden, mean of ranks", "communication during backward", { hidden[0], hidden[1] } },
-            { 0 } });
+    results(run, (const char *const[]){ "at the end", column, NULL }, rows);
 }
 
 static void answer(Run *run, const Measured seen[CUTS]) {
     const size_t N = run->world->size, n = (size_t)seen[BUCKETS].reductions / STEPS;
     const Timing *buckets = &seen[BUCKETS].last, *late = &seen[AT_END].last;
-    const bool uneven = part_size(SEQUENCES, N, 0) > SEQUENCES / N;
     const char *hidden = value_text(run, (double)buckets->hidden / (double)N, "ps");
-    if (buckets->hidden_unknown) hidden = "an unknown part";
-    const char *verdict = "There is no need to wait";
-    if (buckets->step == late->step) verdict = "Waiting makes no difference here";
-    if (buckets->step > late->step) verdict = "Waiting is faster here";
     if (N == 1) say_answer(run, "One rank sends nothing, so there is nothing to wait for.");
     else
         say_answer(run,
                    "%s: %zu bucket%s hide%s %s of communication behind backward (mean of the "
-                   "ranks%s), with the same bits. A step takes %s, with one all-reduce at the end "
+                   "ranks), with the same bits. A step takes %s, with one all-reduce at the end "
                    "%s.",
-                   verdict, n, n > 1 ? "s" : "", n > 1 ? "" : "s", hidden,
-                   uneven ? "; the slowest hide more" : "",
+                   buckets->step < late->step ? "There is no need to wait"
+                                              : "Waiting is no slower here",
+                   n, n > 1 ? "s" : "", n > 1 ? "" : "s",
+                   buckets->hidden_unknown ? "an unknown part" : hidden,
                    value_text(run, (double)buckets->step, "ps"),
                    value_text(run, (double)late->step, "ps"));
     say_cost(run,

@@ -53,43 +53,33 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 // the synchronous training.
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,
                   const ServerLosses *loss) {
-    const char *pushes[SERVER_RULES], *behind[SERVER_RULES], *half[SERVER_RULES];
-    const char *end[SERVER_RULES];
     // Rank 0, a server, has sent the weights once more, before step 0.
     const char *served = value_cell(run, cost_value(run, "sent") / (STEPS + 1), "bytes");
     const size_t pushed = config_parameters(z->model) * gradient_bytes(z->model);
     const char *worker = value_cell(run, (double)pushed, "bytes");
+    const char *half = page_text(run, "after %.0f ms", loss->took / 2 * 1e-9);
+    const char *end = page_text(run, "after %d steps of each worker", SERVER_LONG);
+    Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
+                      { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
+                      { "pushes per ms, all workers", "synchronous: n/(t + 2c)", { 0 } },
+                      { "updates from pull to push", "0; staleness s: <= (n-1)(2s+1)", { 0 } },
+                      { "loss at equal time", half, { 0 } },
+                      { "loss at equal work", end, { 0 } },
+                      { 0 } };
     for (size_t rule = 0; rule < SERVER_RULES; rule++) {
         ServerLogSeen seen = { .pushes = (double)(z->steps * z->workers) * 1e9 / (double)took };
         if (rule > 0) seen = server_log_look(log[rule - 1]);
-        pushes[rule] = page_text(run, "=%.3f", seen.pushes);
-        behind[rule] = page_text(run, "=%zu", seen.lag);
-        half[rule] = page_text(run, "=%.2f", loss->half[rule]);
-        end[rule] = page_text(run, "=%.2f", loss->end[rule]);
+        rows[2].cell[rule] = page_text(run, "=%.3f", seen.pushes);
+        rows[3].cell[rule] = page_text(run, "=%zu", seen.lag);
+        rows[4].cell[rule] = page_text(run, "=%.2f", loss->half[rule]);
+        rows[5].cell[rule] = page_text(run, "=%.2f", loss->end[rule]);
     }
-    results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
-            (const Result[]){
-                { "a server sends, per step", "n S/k, weights", { served, served, served } },
-                { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                { "pushes per ms, all workers",
-                  "synchronous: n/(t + 2c)",
-                  { pushes[0], pushes[1], pushes[2] } },
-                { "updates from pull to push",
-                  "0; staleness s: <= (n-1)(2s+1)",
-                  { behind[0], behind[1], behind[2] } },
-                { "loss at equal time",
-                  page_text(run, "after %.0f ms", loss->took / 2 * 1e-9),
-                  { half[0], half[1], half[2] } },
-                { "loss at equal work",
-                  page_text(run, "after %d steps of each worker", SERVER_LONG),
-                  { end[0], end[1], end[2] } },
-                { 0 } });
+    results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, rows);
     say(run,
-        "  n = %zu worker%s, k = %zu server%s, S: the bytes of all weights. t: computing of the "
+        "  Workers: n = %zu, servers: k = %zu. S: the bytes of all weights. t: computing of the "
         "slowest worker.\n  c: one message. The losses are those of another model, trained on a "
         "text. Its %d synchronous\n  steps take %.0f ms. Equal time is half of that.\n",
-        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", SERVER_LONG,
-        loss->took * 1e-9);
+        z->workers, z->servers, SERVER_LONG, loss->took * 1e-9);
 }
 
 static const char *lower_or_higher(double a, double b) {

@@ -12,6 +12,8 @@ static const ModelConfig tiny = {
 static const CompressionPlan fp16 = { .method = HALF };
 static const CompressionPlan top_k = { .method = TOP_K, .one_of = ONE_OF };
 static const CompressionPlan one_bit = { .method = ONE_BIT };
+static const CompressionPlan top_k_forgets = { .method = TOP_K, .one_of = ONE_OF, .forgets = true };
+static const CompressionPlan one_bit_forgets = { .method = ONE_BIT, .forgets = true };
 
 // ---------------------------------------------------------------- learning a text
 
@@ -34,16 +36,14 @@ typedef enum {
 // smaller.
 static void check_learning(Run *run, double last[CURVES]) {
     const double near = 0.25, behind = run->world->size > 1 ? 0.02 : -0.02;
-    const Curve curve[CURVES] = {
-        { "exact", .exact = true },
-        { "fp16", .plan = fp16 },
-        { "top-k", .plan = top_k },
-        { "1-bit", .plan = one_bit },
-        { "top-k, forgets", .plan = { .method = TOP_K, .one_of = ONE_OF, .forgets = true } },
-        { "1-bit, forgets", .plan = { .method = ONE_BIT, .forgets = true } },
-        { "top-k, one device", .plan = top_k, .alone = true },
-        { "1-bit, one device", .plan = one_bit, .alone = true }
-    };
+    const Curve curve[CURVES] = { { "exact", NULL, false },
+                                  { "fp16", &fp16, false },
+                                  { "top-k", &top_k, false },
+                                  { "1-bit", &one_bit, false },
+                                  { "top-k, forgets", &top_k_forgets, false },
+                                  { "1-bit, forgets", &one_bit_forgets, false },
+                                  { "top-k, one device", &top_k, true },
+                                  { "1-bit, one device", &one_bit, true } };
     compression_curves(run, curve, CURVES, last);
     for (Course i = FP16; i <= ONEBIT; i++)
         check_true(run, "trained on text", curve[i].name, last[i] < last[EXACT] + near);
@@ -55,19 +55,34 @@ static void check_learning(Run *run, double last[CURVES]) {
 
 // ---------------------------------------------------------------- the page
 
+static const char *loss_cell(Run *run, const double last[CURVES], Course i) {
+    return i == CURVES ? "=-" : page_text(run, "=%.2f", last[i]);
+}
+
 static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
-    enum { WAYS = ONEBIT + 1 };
-    CompressionCells of[WAYS];
-    const char *forgets[WAYS] = { "=-", "=-" }, *alone[WAYS] = { "", "=-" };
-    for (Course i = EXACT; i <= ONEBIT; i++)
-        of[i] = compression_cells(run, &seen[i], &seen[EXACT], last[i]);
-    forgets[TOPK] = page_text(run, "=%.2f", last[TOPK_FORGETS]);
-    forgets[ONEBIT] = page_text(run, "=%.2f", last[ONEBIT_FORGETS]);
-    alone[EXACT] = of[EXACT].loss;
-    alone[TOPK] = page_text(run, "=%.2f", last[TOPK_ALONE]);
-    alone[ONEBIT] = page_text(run, "=%.2f", last[ONEBIT_ALONE]);
+    enum { SENT, FORMULA, CALLS, STEP, LOSS, FORGETS, ALONE };
+    static const Course forgets[] = { CURVES, CURVES, TOPK_FORGETS, ONEBIT_FORGETS };
+    static const Course alone[] = { EXACT, CURVES, TOPK_ALONE, ONEBIT_ALONE };
+    Result rows[] = { { "sent per rank and step", NULL, { 0 } },
+                      { "formula (c = 2(N-1)/N, k elements)",
+                        NULL,
+                        { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
+                      { NULL, NULL, { 0 } },
+                      { "step", NULL, { 0 } },
+                      { "loss after 60 steps on a text", NULL, { 0 } },
+                      { "loss without the residual", NULL, { 0 } },
+                      { "loss of the same rule on one device", NULL, { 0 } },
+                      { 0 } };
     // top-k makes one call per bucket
-    const char *calls = page_text(run, "calls per step (%.0f buckets; exact: 1)", seen[TOPK].calls);
+    rows[CALLS].what = page_text(run, "calls per step (%.0f buckets; exact: 1)", seen[TOPK].calls);
+    for (Course i = EXACT; i <= ONEBIT; i++) {
+        rows[SENT].cell[i] = compression_sent(run, &seen[i], &seen[EXACT]);
+        rows[CALLS].cell[i] = page_text(run, "=%.0f", seen[i].calls);
+        rows[STEP].cell[i] = page_text(run, "=%.2f ms", seen[i].step * 1e-9);
+        rows[LOSS].cell[i] = loss_cell(run, last, i);
+        rows[FORGETS].cell[i] = loss_cell(run, last, forgets[i]);
+        rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
+    }
     say(run,
         "\nfp16: 16-bit elements. top-k: only the k largest elements (1 of %d), each with its "
         "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
@@ -76,22 +91,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "loss as another learning rate does. So compare\n1-bit with 1-bit on one device (last "
         "row), not with exact. Calls per bucket: fp16 N+1, 1-bit N+2.%s\n",
         ONE_OF, uneven_shares("\n", SEQUENCES, run->world->size).text);
-#define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
-#define ROW(cells) \
-    { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
-    results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL },
-            (const Result[]){ { "sent per rank and step", NULL, CELLS(sent) },
-                              { "formula (c = 2(N-1)/N, k elements)",
-                                NULL,
-                                { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
-                              { calls, NULL, CELLS(calls) },
-                              { "step", NULL, CELLS(step) },
-                              { "loss after 60 steps on a text", NULL, CELLS(loss) },
-                              { "loss without the residual", NULL, ROW(forgets) },
-                              { "loss of the same rule on one device", NULL, ROW(alone) },
-                              { 0 } });
-#undef ROW
-#undef CELLS
+    results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
 
 static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {

@@ -2,12 +2,11 @@
 // device that takes the whole batch, and with one device that takes the same shares in rank order.
 // The times of all steps are compared with a forecast.
 #include "01_data_parallel/experiments/experiments.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 // Device 0 takes CHANGED times as long in step CHANGE and later.
-enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
+enum { SEQUENCES = 26, STEPS = BALANCE_STEPS, CHANGE = 5, CHANGED = 4 };
 static const ModelConfig tiny = {
     .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
@@ -19,8 +18,7 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 // Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
 // again. strtoul would also accept signs and blanks, so the first character must be a digit.
 static Devices devices_read(Run *run, const char *option) {
-    const size_t n = run->world->size;
-    Devices d = { &tiny, SEQUENCES, STEPS, CHANGE, CHANGED, n, host_alloc(n * sizeof(size_t)) };
+    Devices d = { &tiny, SEQUENCES, CHANGE, CHANGED, run->world->size, { 0 } };
     const char *text = option_text(run, option), *at = text;
     for (size_t r = 0; r < d.n; r++) {
         char *end = (char *)at;
@@ -33,7 +31,7 @@ static Devices devices_read(Run *run, const char *option) {
 }
 
 // Returns the factor by which this rank is slower than a fast device. The clock is set with this
-// factor. balance_forecast() computes the factor itself, so that the forecast does not depend on
+// factor. balance_forecast.c computes the factor itself, so that the forecast does not depend on
 // this function.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
@@ -53,17 +51,6 @@ static void check_idle(Run *run) {
 
 // ---------------------------------------------------------------- training
 
-static BalanceRecord record_new(const Devices *d) {
-    return (BalanceRecord){ .share = host_alloc(STEPS * d->n * sizeof(Range)),
-                            .time = host_alloc(STEPS * sizeof(double)),
-                            .took = host_alloc(STEPS * sizeof(double)) };
-}
-static void record_free(BalanceRecord *r) {
-    free(r->share);
-    free(r->time);
-    free(r->took);
-}
-
 // Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
@@ -76,10 +63,10 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = whole_model(&t->model);
-    Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate), .measured = policy == DYNAMIC };
-    *seen = record_new(d);
+    double rate[MOST_DEVICES];
+    Speeds known = { .rate = rate, .measured = policy == DYNAMIC };
     optimizer_allocate(&o, m);
-    first_rates(known.rate, d, policy);
+    first_rates(rate, d, policy);
     comm_ledger_reset(dp);
     for (size_t step = 0; step < STEPS; step++) {
         memory_reset_peaks();
@@ -88,7 +75,6 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
         double loss =
             balance_gradients(dp, m, &t->data, step, SEQUENCES, seen->share + step * d->n, &known);
         seen->time[step] = (double)(clock_now() - begin);
-        seen->took[step] = known.took;
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
         trajectory_record(&c, step, m, loss, norm);
@@ -96,26 +82,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     seen->costs = measured_now(dp);
     comm_all_reduce_doubles(dp, c.loss, STEPS); // for the log: adds the ranks' parts
     model_free(m);
-    free(known.rate);
     return c;
-}
-
-// ---------------------------------------------------------------- the checks of the times
-
-// Checks the ideal, which must be the time of the batch at the summed speed of all devices. The
-// speeds are those measured with equal shares in the same step. The limit is one hundredth, because
-// products of fast devices take whole picoseconds.
-static void check_ideal(Run *run, const Devices *d, const BalanceRecord *equal) {
-    bool right = true;
-    for (size_t step = 0; step < STEPS; step++) {
-        double rate =
-            (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
-        ledger_pause();
-        comm_all_reduce_doubles(run->world, &rate, 1); // adds the rates of all devices
-        ledger_resume();
-        right = right && fabs(balance_ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
-    }
-    check_true(run, "ideal", "the time at the measured speeds", right);
 }
 
 static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord *seen) {
@@ -124,8 +91,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
         ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(d->model), gradient_bytes(d->model));
     double time[2] = { 0 }, sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
-    BalanceRecord want = record_new(d);
-    balance_forecast(policy, d, want.share, want.time);
+    const BalanceRecord want = balance_forecast(policy, d);
     for (size_t step = 0; step < STEPS; step++) {
         time[0] += want.time[step];
         time[1] += seen->time[step];
@@ -149,19 +115,13 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
                                seen->costs.activations_peak },
                              { 0 } });
     check_numbers(run, policy_name[policy], "time of every step", seen->time, want.time, STEPS, 0);
-    record_free(&want);
 }
 
 // ---------------------------------------------------------------- what to see
 
-// Returns the largest value over ranks of a cost in bytes, as the page prints this value.
-static const char *largest(Run *run, const char *id) {
-    return value_text(run, cost_value(run, id), "bytes");
-}
-
 // Prints the answer, which is no if measured shares save at least a hundredth of the time of equal
 // shares.
-static void answer(Run *run, const Devices *d) {
+static void answer(Run *run, double ideal) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
     const double speeds = (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS;
     const bool helps = dynamic < 0.99 * equal;
@@ -170,13 +130,14 @@ static void answer(Run *run, const Devices *d) {
                "%s with measured ones; the ideal is %s.",
                helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing",
                STEPS, cost_text(run, "time.equal"), cost_text(run, "time.static"),
-               cost_text(run, "time.dynamic"), value_text(run, balance_ideal_steps(d), "ps"));
+               cost_text(run, "time.dynamic"), value_text(run, ideal, "ps"));
     say_cost(run,
              "%s more per rank and step to tell all ranks the measured times, and up to %s of "
              "activations on one rank instead of %s. After each change, one or more steps still "
              "use the old shares.",
-             value_text(run, speeds, "bytes"), largest(run, "peak.dynamic"),
-             largest(run, "peak.equal"));
+             value_text(run, speeds, "bytes"),
+             value_text(run, cost_value(run, "peak.dynamic"), "bytes"),
+             value_text(run, cost_value(run, "peak.equal"), "bytes"));
     say_use_when(run, "devices differ in speed or slow down, and each device has so many "
                       "sequences that one more changes its time only a little.");
 }
@@ -190,12 +151,13 @@ static bool steps_in_files(Run *run) {
 // Shows a step with equal shares, and then a step with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
     Model *m = whole_model(&t->model);
-    Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate) };
-    Range *share = host_alloc(d->n * sizeof *share);
+    double rate[MOST_DEVICES];
+    Speeds known = { .rate = rate };
+    Range share[MOST_DEVICES];
     clock_set_speed(1 / (double)slowness(d, run->world->rank, 0));
     picture_begin(run, MEM_ACTIVATIONS);
     for (Policy p = EQUAL; p <= STATIC; p++) {
-        first_rates(known.rate, d, p);
+        first_rates(rate, d, p);
         balance_gradients(run->world, m, &t->data, 0, SEQUENCES, share, &known);
     }
     picture_end(run);
@@ -203,8 +165,6 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
         run, "A step with equal shares, then one with shares in proportion to the speeds (static)",
         steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
     model_free(m);
-    free(known.rate);
-    free(share);
 }
 
 static void balance(Run *run) {
@@ -217,6 +177,7 @@ static void balance(Run *run) {
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     d.model = &t.model;
     BalanceRecord seen[POLICIES];
+    double ideal = 0;
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
         Trajectory got = train(run, &t, &d, p, &seen[p]);
@@ -233,14 +194,12 @@ static void balance(Run *run) {
     trajectory_free(&whole);
     balance_show_times(run, &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
     show_steps(run, &t, &d);
-    check_ideal(run, &d, &seen[EQUAL]);
     check_idle(run);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
-    balance_table(run, &d, seen);
-    answer(run, &d);
-    for (Policy p = EQUAL; p < POLICIES; p++) record_free(&seen[p]);
+    for (size_t step = 0; step < STEPS; step++) ideal += balance_ideal(&d, step);
+    balance_table(run, &d, seen, ideal);
+    answer(run, ideal);
     data_free(&t.data);
-    free(d.slow);
 }
 
 static const Option options[] = {

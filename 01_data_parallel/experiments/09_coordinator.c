@@ -32,6 +32,9 @@ static void gradient(const Run *run, Tensor t, size_t rank, size_t step, size_t 
     arena_free(&a);
 }
 
+// FIXED: without a coordinator, every rank starts the layers' all-reduces in the order of the
+// layers. NAMES: a coordinator's first step. CACHE: its later steps.
+typedef enum { FIXED, NAMES, CACHE } Order;
 // A step, measured or predicted. calls, bytes: of the negotiation. sums: all-reduces of gradients.
 typedef struct {
     double calls, bytes, sums, time;
@@ -131,11 +134,12 @@ static void deadlock(Run *run) {
 // agreed_cycle() returns the cycle at whose end the last rank has tensor i. agreed_in() returns the
 // number of such tensors of cycle j.
 static size_t agreed_cycle(size_t i, size_t N, size_t cycle) {
-    size_t last = 0;
-    for (size_t rank = 0; rank < N; rank++)
-        for (size_t k = 0; k < TENSORS; k++)
-            if (tensor_at(rank, k) == i && k > last) last = k;
-    return last / cycle;
+    size_t last = 0; // the last rank's place of tensor i in its layer
+    for (size_t rank = 0; rank < N; rank++) {
+        const size_t place = (i + N * BRANCHES - rank) % BRANCHES;
+        if (place > last) last = place;
+    }
+    return (i / BRANCHES * BRANCHES + last) / cycle;
 }
 static size_t agreed_in(size_t j, size_t N, size_t cycle) {
     size_t agreed = 0;
@@ -143,72 +147,52 @@ static size_t agreed_in(size_t j, size_t N, size_t cycle) {
     return agreed;
 }
 
-// The all-reduces of a step: n of them, of size[k] tensors, end at end[k]. The rank's own time is
-// now. e: bytes of an element of a gradient.
-typedef struct {
-    double now, end[TENSORS];
-    size_t e, n, size[TENSORS];
-} Sums;
-
-static double copies(const Sums *s, size_t tensors) { // one tensor stays where it is
-    return tensors > 1 ? (double)tensors * copy_time(ELEMENTS * s->e) : 0;
-}
-// Starts the all-reduces of `tensors` tensors. Each all-reduce takes up to `fused` tensors, which
-// are first copied side by side. An all-reduce starts when the all-reduce before has ended.
-static void start_sums(Sums *s, size_t N, size_t tensors, size_t fused, size_t elements) {
-    for (; tensors > 0; s->n++) {
-        const size_t size = tensors < fused ? tensors : fused;
-        s->now += copies(s, size);
-        const double before = s->n ? s->end[s->n - 1] : 0;
-        s->end[s->n] =
-            fmax(s->now, before) + ring_time(ALL_REDUCE_PASSES, N, size * elements, s->e);
-        s->size[s->n] = size;
-        tensors -= size;
-    }
-}
-static StepCost ended(const Sums *s, double calls, double bytes) {
-    double now = s->now;
-    for (size_t k = 0; k < s->n; k++) now = fmax(now, s->end[k]) + copies(s, s->size[k]);
-    return (StepCost){ calls, bytes, (double)s->n, now };
+// Adds the calls and bytes of a cycle of names to c, and returns the time of this cycle. Every
+// other rank sends its count and its list to rank 0, which broadcasts both.
+static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agreed) {
+    const size_t N = run->world->size, e = sizeof(real);
+    const double questions = N > 1 ? send_time(e) + send_time(2 * fresh * e) : 0;
+    c->calls += (run->is_root ? 1 : 3) + (agreed > 0);
+    c->bytes += (double)((!run->is_root ? 1 + 2 * fresh : N > 1 ? 1 + agreed : 0) * e);
+    return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
-static StepCost expect_fixed(const Run *run) {
-    Sums s = { .e = element_size(option_storage(run)) };
-    for (size_t l = 0; l < LAYERS; l++) {
-        s.now += BRANCHES * work_product(ROWS, WIDTH, BATCH).time;
-        start_sums(&s, run->world->size, 1, 1, BRANCHES * ELEMENTS);
-    }
-    return ended(&s, 0, 0);
-}
-
-static StepCost expect(const Run *run, size_t cycle, size_t fused, bool names) {
-    const size_t N = run->world->size, K = ceil_div(TENSORS, cycle), e = sizeof(real);
-    size_t bits = 1;
+// Predicts a step. Without a coordinator a rank asks nobody. Its cycle is a layer, whose tensors
+// lie side by side. With the cache, the answer to a question comes one cycle later.
+static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
+    const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
+    const size_t e = element_size(option_storage(run));
+    size_t bits = 1, n = 0; // n: all-reduces
     while (pow(2, (double)bits) <= (double)N) bits++;
     const size_t question = ceil_div(TENSORS, 24 / bits);
-    double answer = 0, calls = 0, bytes = 0;
-    Sums s = { .e = element_size(option_storage(run)) };
-    for (size_t j = 0; j < K; j++) {
-        const size_t fresh = j + 1 < K ? cycle : TENSORS - j * cycle;
-        const size_t agreed = agreed_in(j, N, cycle);
-        s.now = fmax(s.now + (double)fresh * work_product(ROWS, WIDTH, BATCH).time, answer);
-        if (names) {
-            // Every other rank sends its count and its list to rank 0, which broadcasts both.
-            if (N > 1) s.now += send_time(e) + send_time(2 * fresh * e);
-            s.now += chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
-            calls += (run->is_root ? 1 : 3) + (agreed > 0);
-            bytes += (double)((!run->is_root ? 1 + 2 * fresh : N > 1 ? 1 + agreed : 0) * e);
-            start_sums(&s, N, agreed, fused, ELEMENTS);
-        } else {
-            // The question's sum needs its own link only. The answer is that of the cycle before.
-            answer = s.now + ring_time(ALL_REDUCE_PASSES, N, question, e);
-            if (j > 0) start_sums(&s, N, agreed_in(j - 1, N, cycle), fused, ELEMENTS);
+    StepCost c = { 0 };
+    double answer = 0, copies[TENSORS], end[TENSORS];
+    for (size_t j = 0; j < K + (order == CACHE); j++) {
+        const size_t fresh = j + 1 < K ? cycle : j < K ? TENSORS - j * cycle : 0;
+        const size_t asked = order == CACHE ? j - 1 : j; // the first cycle has no answer yet
+        size_t agreed = agreed_in(asked, N, cycle);
+        c.time = fmax(c.time + (double)fresh * work_product(ROWS, WIDTH, BATCH).time, answer);
+        if (order == NAMES) c.time += ask_by_names(run, &c, fresh, agreed);
+        // The question's sum needs its own link only.
+        if (order == CACHE && j < K) {
+            answer = c.time + ring_time(ALL_REDUCE_PASSES, N, question, sizeof(real));
+            c.bytes += ring_bytes(ALL_REDUCE_PASSES, N, question, sizeof(real));
+            c.calls++;
+        }
+        // Up to `fused` tensors are copied side by side; one tensor stays where it is. An
+        // all-reduce starts when the all-reduce before has ended.
+        for (; agreed > 0; n++) {
+            const size_t size = agreed < fused ? agreed : fused;
+            copies[n] = order != FIXED && size > 1 ? (double)size * copy_time(ELEMENTS * e) : 0;
+            c.time += copies[n];
+            end[n] = fmax(c.time, n ? end[n - 1] : 0) +
+                     ring_time(ALL_REDUCE_PASSES, N, size * ELEMENTS, e);
+            agreed -= size;
         }
     }
-    if (names) return ended(&s, calls, bytes);
-    s.now = fmax(s.now, answer);
-    start_sums(&s, N, agreed_in(K - 1, N, cycle), fused, ELEMENTS);
-    return ended(&s, (double)K, (double)K * ring_bytes(ALL_REDUCE_PASSES, N, question, e));
+    for (size_t k = 0; k < n; k++) c.time = fmax(c.time, end[k]) + copies[k];
+    c.sums = (double)n;
+    return c;
 }
 
 static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
@@ -228,11 +212,6 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 // line shows the gradients that all ranks have at the end of a cycle, and not before.
 static void picture(Run *run, size_t cycle) {
     const size_t N = run->world->size, cycles = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
-    size_t widest = cycle;
-    for (size_t j = 0; j < cycles; j++) {
-        const size_t agreed = agreed_in(j, N, cycle);
-        if (agreed > widest) widest = agreed;
-    }
     for (size_t row = 0; row <= BRANCHES; row++) {
         const bool all = row == BRANCHES;
         if (row >= N && !all) continue;
@@ -244,7 +223,7 @@ static void picture(Run *run, size_t cycle) {
                 if (j == (all ? agreed_cycle(k, N, cycle) : k / cycle))
                     cell =
                         page_text(run, "%s%c ", cell, (int)('A' + (all ? k : tensor_at(row, k))));
-            line = page_text(run, "%s| %-*s", line, (int)(2 * widest), cell);
+            line = page_text(run, "%s| %-*s", line, (int)(2 * (cycle + BRANCHES - 1)), cell);
         }
         say(run, "%s|", line);
     }
@@ -263,10 +242,10 @@ static void coordinator(Run *run) {
     train(run, cycle, fused, want, together);
     train(run, cycle, 1, want, single);
     snapshot_free(want);
-    check_step(run, "fixed", expect_fixed(run), fixed[1]);
-    check_step(run, "names", expect(run, cycle, fused, true), together[0]);
-    check_step(run, "cache", expect(run, cycle, fused, false), together[1]);
-    check_step(run, "single", expect(run, cycle, 1, false), single[1]);
+    check_step(run, "fixed", expect(run, FIXED, BRANCHES, BRANCHES), fixed[1]);
+    check_step(run, "names", expect(run, NAMES, cycle, fused), together[0]);
+    check_step(run, "cache", expect(run, CACHE, cycle, fused), together[1]);
+    check_step(run, "single", expect(run, CACHE, cycle, 1), single[1]);
 
     deadlock(run);
     size_t answers = 0;
@@ -291,10 +270,7 @@ static void coordinator(Run *run) {
             (const Result[]){
                 { "calls to agree", "first: rank 0 K+J, else 3K+J; later: K", EACH("calls") },
                 { "bytes to agree", "first: rank 0 (K+n)e, else (K+2n)e", EACH("bytes") },
-                { "all-reduces",
-                  fused < TENSORS ? "fixed: layers; single: n"
-                                  : "fixed: layers; first, later J; single n",
-                  EACH("sums") },
+                { "all-reduces", "fixed: layers; single: n", EACH("sums") },
                 { simulated ? "step" : NULL, "computing, then the rest of the sums", EACH("time") },
                 { 0 } });
     say(run,

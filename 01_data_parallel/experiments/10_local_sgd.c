@@ -2,17 +2,12 @@
 // plain averages and DiLoCo's outer step, after exact first steps. k = 1 must be the unsplit
 // training. Bytes, memory and time are compared with formulas. The loss is measured on a text.
 #include "01_data_parallel/local_sgd.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include <stdlib.h>
 
 enum { SEQUENCES = 7, EVERY = 3, EXACT = 2, LONG = 96, SEEDS = 3, WINDOWS = 8, PLANS = 5 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
-};
-static const ModelConfig reader = {
-    .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
 };
 static const LocalPlan plan[PLANS] = {
     { 1, 0, 0, 0 }, { 4, 0, 0, 0 }, { 16, 0, 0, 0 }, { 48, 0, 0, 0 }, { 16, 0, 0.7, 0.9 }
@@ -42,9 +37,8 @@ static double loss_after(const Training *t, Model *m) {
 }
 
 static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course *c) {
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Optimizer o = t->optimizer;
-    model_allocate(m);
     optimizer_allocate(&o, m); // masters of weights of 16 bits, else nothing
     LocalSgd l = local_sgd_new(run->world, m, *p);
     const Picoseconds begin = clock_now();
@@ -81,8 +75,7 @@ static void train_one_device(Run *run, const Training *t, const LocalPlan *p, si
     c->weights = snapshot_new(run);
     if (run->world->rank > 0) return;
     ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
+    Model *m = whole_model(&t->model);
     const size_t n = m->size;
     const real lr = (real)t->optimizer.lr, momentum = (real)p->outer_momentum;
     real *w = host_alloc((2 * N + 3) * n * sizeof(real)); // zeros
@@ -138,12 +131,12 @@ static void check_rule(Run *run, const char *what, const Training *t, const Loca
 
 // Checks that a training on text with plan p learns, and checks its costs.
 static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
-    const size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&reader);
+    const size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&t->model);
     const double rounds = (double)LONG / (double)plan[p].every;
     // with 16-bit storage also the masters, and once more where they lie together
     const size_t states = (plan[p].outer_lr > 0 ? 2 : 0) + (t->model.storage == REALS ? 0 : 2);
     const double state = (double)(states * Psi * e);
-    const double time = LONG * work_model(&reader, part_size(t->sequences, N, 0)).time +
+    const double time = LONG * work_model(&t->model, part_size(t->sequences, N, 0)).time +
                         rounds * ring_time(ALL_REDUCE_PASSES, N, Psi, e);
     check_true(run, "trained on text: the loss falls by a quarter", plan_name[p],
                c->after < 0.75 * c->loss[0]);
@@ -160,12 +153,7 @@ static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
 
 // Sets last[p] to the loss of plan p after LONG steps on a text, the mean over SEEDS seeds.
 static void learn(Run *run, double last[PLANS]) {
-    Training t = {
-        .model = reader, .steps = LONG, .sequences = 8, .optimizer = sgd(option_real(run, "lr"))
-    };
-    config_store(run, &t.model);
-    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
-                           t.sequences);
+    Training t = text_training(run, LONG, 8, option_real(run, "lr"));
     for (size_t i = 0; i < SEEDS * PLANS; i++) {
         const size_t p = i % PLANS;
         Course c = { 0 };
@@ -209,7 +197,8 @@ static void page(Run *run, const double last[PLANS]) {
                        : "With these weights and this rate some k do",
                    last[1] - last[0], last[3] - last[0], last[2] - last[0], last[4] - last[0]);
     say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
-             value_text(run, 2.0 * (double)(config_parameters(&reader) * sizeof(real)), "bytes"));
+             value_text(run, cost_value(run, "state.diloco") - cost_value(run, "state.k16"),
+                        "bytes"));
     say_use_when(run, "an all-reduce takes longer than several steps, as between data centres. "
                       "Keep k as small as the link allows.");
 }
@@ -218,15 +207,9 @@ static void local_sgd(Run *run) {
     const LocalPlan post = { EVERY, EXACT, 0, 0 }, diloco = { EVERY, EXACT, 0.7, 0.9 };
     const LocalPlan shown = { EVERY, 1, 0, 0 };
     const size_t N = run->world->size;
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = 1 + EVERY,
-                   .sequences = SEQUENCES,
-                   .optimizer = sgd(0.1) };
+    Training t = synthetic_training(run, &tiny, 1 + EVERY, SEQUENCES);
     double last[PLANS] = { 0 };
     Course c = { 0 };
-    t.model.seed = run->seed;
-    training_store(run, &t);
     picture_begin(run, MEM_ACTIVATIONS);
     train_ranks(run, &t, &shown, &c);
     picture_end(run);
@@ -245,8 +228,7 @@ static void local_sgd(Run *run) {
         "16: k = 16.\nA second optimizer, with Nesterov momentum, takes the mean change of a round "
         "as its gradient.\nN ranks, Psi parameters of e bytes. 3F: forward and backward of a "
         "shard. R: time of an all-reduce.%s\n",
-        SEQUENCES % N ? "\nIn the picture some shards have fewer sequences, so their ranks wait."
-                      : "");
+        uneven_shares("\n", SEQUENCES, N).text);
     page(run, last);
     data_free(&t.data);
 }

@@ -66,9 +66,8 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
     training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
     if (seen) {
         const double steps = (double)t->steps;
-        size_t calls = 0;
-        for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
-        *seen = (CompressionSeen){ (double)comm_bytes_sent(dp) / steps, (double)calls / steps,
+        const Measured all = measured_now(dp);
+        *seen = (CompressionSeen){ all.sent / steps, all.calls / steps,
                                    (double)(clock_now() - begin) / steps };
         if (plan) compare_costs(run, t, plan, seen);
     }
@@ -95,17 +94,16 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
 
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
     enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
-    Training t = text_training(run, COMPRESSION_LONG, option_real(run, "lr"));
-    PlotLine *lines = host_alloc(n * sizeof *lines);
+    Training t = text_training(run, COMPRESSION_LONG, 16, option_real(run, "lr"));
+    PlotLine lines[MOST_CURVES];
     size_t drawn = 0;
     // Each point is the mean of ten batches, because single batches differ too much.
-    double x[POINTS], *mean = host_alloc(n * POINTS * sizeof *mean);
+    double x[POINTS], mean[MOST_CURVES][POINTS] = { { 0 } };
     for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
     for (size_t i = 0; i < n; i++) {
-        double *y = mean + i * POINTS;
-        const CompressionPlan *plan = curve[i].exact ? NULL : &curve[i].plan;
-        Trajectory c = curve[i].alone ? one_device_course(run, &t, &curve[i].plan, 1)
-                                      : compression_train(run, &t, plan, NULL);
+        double *y = mean[i];
+        Trajectory c = curve[i].alone ? one_device_course(run, &t, curve[i].plan, 1)
+                                      : compression_train(run, &t, curve[i].plan, NULL);
         for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
         if (!curve[i].alone) lines[drawn++] = (PlotLine){ curve[i].name, y };
         last[i] = y[POINTS - 1];
@@ -126,8 +124,6 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
                        .n_lines = drawn },
               PICTURE_DETAIL | (option_given(run, "trace") ? PICTURE_NO_FILES : PICTURE_CHART));
     data_free(&t.data);
-    free(mean);
-    free(lines);
 }
 
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,

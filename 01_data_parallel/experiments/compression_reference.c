@@ -147,19 +147,14 @@ void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
     else op_add(o->error, o->error, g);
     for (size_t i = 0; i < o->n_buckets; i++) {
         const CompressedBucket *b = &o->buckets[i];
-        Arena a = arena(MEM_WORKSPACE);
-        Tensor kept = tensor_col_range(o->error, b->range.lo, b->range.hi);
-        Tensor part = tensor_col_range(sum, b->range.lo, b->range.hi),
-               x = tensor_new(&a, kept.rows, kept.cols);
-        tensor_copy(x, kept);
+        Tensor x = tensor_col_range(o->error, b->range.lo, b->range.hi);
+        Tensor part = tensor_col_range(sum, b->range.lo, b->range.hi);
         if (o->plan.method != POWER_SGD)
             on_the_host(o, part, x, tensor_col_range(o->server_error, b->range.lo, b->range.hi));
         for (size_t k = 0; k < b->n_params && o->plan.method == POWER_SGD; k++) {
             if (b->params[k].low_rank) low_rank(&b->params[k], part, x);
             else as_it_is(&b->params[k], part, x);
         }
-        tensor_copy(kept, x);
-        arena_free(&a);
     }
 }
 
@@ -196,15 +191,8 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
     for (size_t step = 0; step < t->steps; step++) {
         double loss = 0;
         for (size_t k = 0; k < N; k++) {
-            Arena tokens = arena(MEM_REFERENCE);
-            Range shard = shard_range(t->sequences, N, k);
-            Batch b =
-                data_batch(&t->data, &tokens, step, shard.lo, range_size(shard), t->sequences);
-            model_zero_gradients(m);
-            loss += model_forward_backward(m, &b) * b.token_weight;
-            model_fold_tied(m);
+            loss += worker_gradient(m, &t->data, t->sequences, N, k, step);
             tensor_copy(tensor_row_range(g, k, k + 1), m->g);
-            arena_free(&tokens);
         }
         one_device_sum(&rule, m->g, g);
         double norm = model_grad_norm(m, NULL);

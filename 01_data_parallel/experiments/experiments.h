@@ -21,8 +21,7 @@ Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, si
 Model *whole_model(const ModelConfig *model);
 // Returns a training of a small model on the text --data, with SGD. Random sequences cannot be
 // learnt.
-enum { TEXT_SEQUENCES = 16 };
-Training text_training(Run *run, size_t steps, double rate);
+Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
 // Calls and bytes sent in all steps: calls and sent count all kinds, reductions and reduced the
 // all-reduces, broadcasts and broadcast the broadcasts. The next fields are bytes held now, and
@@ -62,8 +61,8 @@ WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
 // Returns the picoseconds over link l until the last rank is done, with one port per rank.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
-// Returns the smallest multiple of N elements for which the ring is no slower than the tree, over
-// this run's link between nodes.
+// Returns the bytes of the smallest multiple of N elements for which the ring is no slower than the
+// tree, over this run's link between nodes. Its beta must not be 0.
 size_t way_ring_overtakes(size_t N, size_t e);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
@@ -177,13 +176,15 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
                             CompressionSeen *seen);
 
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
-// last ten steps. alone: one device applies the rule to the whole gradient; no curve is drawn.
-enum { COMPRESSION_LONG = 60 };
+// last ten steps. plan NULL: the exact sum. alone: one device applies the rule to the whole
+// gradient; no curve is drawn.
+enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 };
 typedef struct {
     const char *name;
-    bool exact, alone;
-    CompressionPlan plan;
+    const CompressionPlan *plan;
+    bool alone;
 } Curve;
+// n: at most MOST_CURVES.
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of both experiments: --data and --lr of the curves, --link.
 extern const Option compression_options[];
@@ -196,45 +197,36 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 // Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 where one rank sends
 // nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
-// One training's cells in the page's table.
-typedef struct {
-    const char *sent, *calls, *step, *loss;
-} CompressionCells;
-CompressionCells compression_cells(Run *run, const CompressionSeen *seen,
-                                   const CompressionSeen *exact, double loss);
+// Returns the cell of the bytes sent, with this share unless seen is exact.
+const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
 
 // ---- balance_forecast.c ----
 // The devices of 07_balance, and a forecast of its shares and times.
 
+enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 // slow[r]: device r takes slow[r] times as long as a device of the full rate. Device 0 takes
 // `changed` times as long in step `change` and later.
 typedef struct {
     const ModelConfig *model;
-    size_t sequences, steps, change, changed;
-    size_t n, *slow;
+    size_t sequences, change, changed, n, slow[MOST_DEVICES];
 } Devices;
-
-// These functions predict times, in picoseconds.
-double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
-// Fills share [steps][n] and time [steps] of a training.
-void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// balance_ideal returns the time of a step's computation if sequences could be cut, without the
-// all-reduces. balance_ideal_steps returns the time of all such steps, with the all-reduces.
-double balance_ideal(const Devices *d, size_t step);
-double balance_ideal_steps(const Devices *d);
-
-// ---- balance_page.c ----
-// A training, as measured. share [steps][n]. time [steps]: of a step, equal on all ranks. took
-// [steps]: of this rank's share.
+// A training, as measured or predicted. share [BALANCE_STEPS][n]. time: picoseconds of a step,
+// equal on all ranks. costs are measured only.
 typedef struct {
-    Range *share;
-    double *time, *took;
+    Range share[BALANCE_STEPS * MOST_DEVICES];
+    double time[BALANCE_STEPS];
     Measured costs;
 } BalanceRecord;
+BalanceRecord balance_forecast(Policy p, const Devices *d);
+// Returns the picoseconds of a step if sequences could be cut.
+double balance_ideal(const Devices *d, size_t step);
+
+// ---- balance_page.c ----
 // Plots the time of every step. Unit: one sequence on a device of the full rate. seen [POLICIES].
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
-void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
+// Prints the page's table. ideal: the time of all steps if sequences could be cut.
+void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double ideal);
 
 // ---- server_costs.c: predictions from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the other workers. steps: of each worker.
@@ -267,16 +259,15 @@ ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 
 // The largest values in a log.
 //     lag     versions between the weights that gave a gradient and the weights that it changes
-//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
 //     pushes  per millisecond, until the first worker has finished
 typedef struct {
-    size_t lag, ahead;
+    size_t lag;
     double pushes;
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
 // Checks that the log is the one that follows from the times of a worker's step and of a message.
-// Also checks the bounds on staleness and age.
+// Also checks the bound on the age of gradients.
 void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
 // Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
 // the version that the worker had, and applies this gradient to the newest weights. A step of the
@@ -293,8 +284,8 @@ typedef struct {
 // step of the result is a step of all workers, or one push of the log. The result has no norms.
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
 
-// ---- server_losses.c: trainings on text ----
-// SERVER_LONG: steps of every worker. SERVER_RULES: synchronous, with a bound, without one.
+// The losses of trainings on text. SERVER_LONG: steps of every worker. SERVER_RULES: synchronous,
+// with a bound, without one.
 enum { SERVER_LONG = 40, SERVER_RULES = 3 };
 typedef struct {
     double half[SERVER_RULES], end[SERVER_RULES]; // nats per byte, after took / 2 and at the end

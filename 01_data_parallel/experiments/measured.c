@@ -20,16 +20,16 @@ Model *whole_model(const ModelConfig *model) {
     return m;
 }
 
-Training text_training(Run *run, size_t steps, double rate) {
+Training text_training(Run *run, size_t steps, size_t sequences, double rate) {
     Training t = { .model = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 },
                    .steps = steps,
-                   .sequences = TEXT_SEQUENCES,
+                   .sequences = sequences,
                    .micro_batches = 1,
                    .optimizer = sgd(rate) };
     t.model.seed = run->seed;
     config_store(run, &t.model);
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
-                           TEXT_SEQUENCES);
+                           sequences);
     return t;
 }
 

@@ -18,13 +18,8 @@ double compression_share(const CompressionSeen *seen, const CompressionSeen *exa
     return exact->sent > 0 ? 100 * seen->sent / exact->sent : 0;
 }
 
-CompressionCells compression_cells(Run *run, const CompressionSeen *seen,
-                                   const CompressionSeen *exact, double loss) {
-    const char *share = "";
-    if (seen != exact && exact->sent > 0)
-        share = page_text(run, ", %.0f %%", compression_share(seen, exact));
-    return (CompressionCells){ page_text(run, "=%s%s", value_text(run, seen->sent, "bytes"), share),
-                               page_text(run, "=%.0f", seen->calls),
-                               page_text(run, "=%.2f ms", seen->step * 1e-9),
-                               page_text(run, "=%.2f", loss) };
+const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact) {
+    const char *sent = value_cell(run, seen->sent, "bytes");
+    if (seen == exact || exact->sent == 0) return sent;
+    return page_text(run, "%s, %.0f %%", sent, compression_share(seen, exact));
 }

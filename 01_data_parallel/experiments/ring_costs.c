@@ -66,12 +66,8 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e
     return time;
 }
 size_t way_ring_overtakes(size_t N, size_t e) {
-    const ClockLink l = clock_config()->between;
-    const double m = (double)N, h = (double)way_height(N);
-    // 2 (N-1) messages of S/N bytes against 2 h of S bytes: both times are lines over S.
-    double S = l.alpha * l.beta * (m - 1 - h) / (h - (m - 1) / m);
-    size_t k = S > m * (double)e ? (size_t)(S / (m * (double)e)) : 1;
-    // Corrects k, because messages take whole picoseconds.
-    while (way_time_on(&l, RING, N, k * N, e) > way_time_on(&l, TREE, N, k * N, e)) k++;
-    return k * N;
+    const ClockLink *l = &clock_config()->between;
+    size_t count = N;
+    while (way_time_on(l, RING, N, count, e) > way_time_on(l, TREE, N, count, e)) count += N;
+    return count * e;
 }
