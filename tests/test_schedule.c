@@ -555,9 +555,9 @@ static void typed_lists(void) {
     judged("W0 I0 F0", LISTS_DEADLOCK,
            "stage 0 waits before W0 for its own I0, which its list has later");
     judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK,
-           "stage 2 has B0 before its own F0: a backward needs what the forward on the same stage "
-           "kept");
-    judged("F0 B0 / B0 F0 / F0 B0", LISTS_DEADLOCK, "stage 1 has B0 before its own F0: ");
+           "stage 2 waits before B0 for its own F0, which its list has later");
+    judged("F0 B0 / B0 F0 / F0 B0", LISTS_DEADLOCK,
+           "stage 1 waits before B0 for B0 of stage 2, which has F0 to run first");
     judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK,
            "stage 0 waits before B0 for B0 of stage 1, which waits, too");
     judged("F0 F1 F2 F3 F4 F5 F6 B0 B1 B2 B3 B4 B5 B6 / F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6",
@@ -572,10 +572,10 @@ static void typed_lists(void) {
            "F7, has posted no receive for B1");
     judged("F0 F1 B0 B1 / F1 B1 F0 B0", LISTS_WRONG_MESSAGE,
            "message 0 from stage 1 to stage 0 is for B1");
-    judged("F0 F1 B0 B1 / F0 B0 F1", LISTS_NOT_ONCE, "stage 1 never runs B1");
-    judged("F0 F0 B0", LISTS_NOT_ONCE, "stage 0 runs F0 2 times");
-    judged("F0 B0 I0 W0", LISTS_NOT_ONCE, "stage 0 has B0, and a half of it, too");
-    judged("F0 I0", LISTS_NOT_ONCE, "stage 0 never runs W0");
+    judged("F0 F1 B0 B1 / F0 B0 F1", LISTS_NOT_ONCE, "stage 1 runs B1 0 times instead of 1");
+    judged("F0 F0 B0", LISTS_NOT_ONCE, "stage 0 runs F0 2 times instead of 1");
+    judged("F0 B0 I0 W0", LISTS_NOT_ONCE, "stage 0 runs B0 1 times instead of 0: it has a half");
+    judged("F0 I0", LISTS_NOT_ONCE, "stage 0 runs W0 0 times instead of 1");
     size_t p;
     Schedule *slow = lists_parse("F0 B0 F1 B1 / F0 B0 F1 B1", &p);
     Judgement j = judge_lists(slow, p, 2, 1, &(OpTimes){ 1, 1, 1, 0 });
