@@ -63,18 +63,11 @@ extern const char *const pipeline_way_id[PIPELINE_WAYS];
 // whether messages take the time of the chosen link, or none.
 Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                bool messages);
-// One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
-// activations, weights: peak bytes.
-typedef struct {
-    Picoseconds batch;
-    double busy;
-    size_t activations, weights, messages;
-} WaySeen;
 // Measures one batch and checks its costs, with ids such as "batch.2bw". Without a flush a batch is
 // the difference between three batches and two, because the pipeline is then full. title: draws the
 // two batches.
-WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
-                             const char *title);
+void pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
+                          const char *title);
 
 // ---- versions.c: lists with updates in them, trained ----
 
