@@ -479,6 +479,13 @@ static void no_flush_forms(size_t p) {
 static size_t units_of_halves(ScheduleRule rule) { // p = 4, m = 8, F = B = W = 1
     return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
 }
+// Returns the step of v chunks per stage. t_f, t_b: times of one chunk.
+static size_t interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
+                                   size_t message) {
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
+    return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
+}
 static void published_figures(void) {
     // PTD-P's bubbles (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. A chunk takes
     // 1/v of these times, so v chunks take v times as many of their units.
@@ -489,6 +496,8 @@ static void published_figures(void) {
            interleaved_makespan(4, 8, 4, 1, 2, 0) == 4 * 26.25 &&
            interleaved_makespan(8, 32, 4, 1, 2, 0) == 4 * 101.25,
        "PTD-P: interleaved 28.5 and 26.25 units for v = 2 and 4; 101.25 for p = 8, m = 32");
+    ok(interleaved_makespan(4, 8, 2, 1, 2, 8) >= interleaved_makespan(4, 8, 1, 2, 4, 8),
+       "where a message takes 4 t_f, interleaved is no faster than 1F1B");
     // GPipe, table 2: Transformer-48, M = 32; throughput on K stages, divided by the throughput for
     // K = 2, M = 1. A stage does 1/(K M) of a batch's work per micro-batch.
     static const double table[] = { 1.8, 3.4, 6.3 };

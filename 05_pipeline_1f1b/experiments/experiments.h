@@ -29,9 +29,6 @@ const char *compare_times(Run *run, double time, double with);
 // Returns the time at which the last op of these lists ends, in the units of `times`, or UINT64_MAX
 // if the lists deadlock. Frees the lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
-// Returns lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
-Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
-                                 size_t message);
 // Returns a list of `steps` steps of m micro-batches in a row, made from one step's list, which
 // this function frees. updates: each step ends with an update, and the next step reads the new
 // version.
