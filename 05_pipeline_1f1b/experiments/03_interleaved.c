@@ -35,17 +35,6 @@ static void equal_step(Run *run, const Stack *stack, size_t m, bool is_1f1b) {
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// Runs one step of training. The executor runs the interleaved list.
-static StepResult interleaved_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
-                                   size_t micro_batches) {
-    Schedule list =
-        schedule_interleaved(rank->pp->size, micro_batches, model_chunks(m), rank->pp->rank);
-    model_zero_gradients(m);
-    PipelineResult r = zero_bubble_run(rank->pp, m, &list, batch, micro_batches);
-    schedule_free(&list);
-    return pipeline_update(rank, m, o, batch, r);
-}
-
 // Returns the chunks of a stage. A single stage gets one chunk, because it has no pipeline to fill.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
@@ -57,8 +46,7 @@ static Model *stage_of(Run *run, const Training *t) {
 }
 
 static void train(Run *run, const Training *t) {
-    static const StagesWay way = { "interleaved = accumulation", NULL, interleaved_step, NULL,
-                                   stage_of };
+    static const StagesWay way = { "interleaved = accumulation", NULL, list_step, NULL, stage_of };
     Comm *pp = run->world;
     StageCosts seen;
     Schedule list = schedule_interleaved(pp->size, t->micro_batches, chunks(run), pp->rank);

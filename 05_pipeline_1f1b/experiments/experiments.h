@@ -10,6 +10,9 @@
 // ---- checks.c: equal stages ----
 // Runs one step of equal stages by this rank's list, without updates.
 Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
+// Runs one step of training by the rank's schedule, or by the interleaved list of the model's
+// chunks if the rank has none. The list may have chunks or backwards in halves.
+PipelineStep list_step;
 // A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
 // the lists of all stages. flight, activations: of this rank, where there is a formula.
 typedef struct {
