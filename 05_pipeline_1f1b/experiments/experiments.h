@@ -80,26 +80,18 @@ typedef struct {
     PipeDreamRule rule;
     bool two_buffers;
 } VersionsWay;
-// The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks. Messages
-// and sums are counted over all steps.
+// The records of a training. Each pointer but loss may be NULL.
 typedef struct {
-    size_t in_flight, weights, gradients, optimizer, activations;
-    size_t size; // elements of this stage
-    double message_bytes, table_bytes;
-    double sums;  // all-reduces over the stages
-    double *loss; // [steps], the same on all ranks
-    real *second; // [size]: the gradient of batch 1
-} VersionsSeen;
-void versions_seen_free(VersionsSeen *seen);
-// Trains in this way. got: may be NULL.
-VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got);
+    Trajectory *got;
+    double *loss; // [steps], 0 at first; the same on all ranks
+    real *second; // the gradient of batch 1 on this stage; needs got
+    bool costs;   // checks what the training held and sent, with ids such as "weights.<id>"
+} VersionsRecords;
+void versions_train(Run *run, const Training *t, const VersionsWay *way, VersionsRecords records);
 // Trains in this way, and checks that the training equals its recurrence on one device in every
 // bit: in batch k each stage reads weights that are as many updates old as the way says. With
 // AdamW, also checks the costs.
 void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way);
-// Checks what a training held and sent, with ids such as "weights.<id>".
-void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
-                          const VersionsSeen *seen);
 // Returns a training of a small model on the text --data, with at least four blocks and one per
 // stage. The caller calls data_free() on the data.
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);
