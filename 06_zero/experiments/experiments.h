@@ -112,6 +112,7 @@ void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, doub
 Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
+extern const ZeroLesson zero_data_parallel; // replicas, without ZeRO
 // Trains one step, which picture_show() can draw afterwards. All ranks call this function.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // Return readable texts: the bytes in a line of the table, and the time of the step.
