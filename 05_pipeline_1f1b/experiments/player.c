@@ -89,7 +89,7 @@ static Shown typed(Run *run, const char *list) {
             if (op.micro_batch >= s.m) s.m = op.micro_batch + 1;
             if (op.chunk >= s.v) s.v = op.chunk + 1;
         }
-    check_sizes(s.p, s.m, s.v);
+    check_sizes(s.p, s.m, s.v > 1 ? s.v : option_size(run, "v"));
     s.times = times_of(run, s.v);
     s.judgement = judge_lists(s.stage, s.p, s.m, s.v, &s.times);
     return s;
