@@ -48,7 +48,7 @@ static void table(Run *run, const double loss[2]) {
     size_t old = run->world->size - 1;
     const char *columns[WAYS + 1] = { NULL };
     const char *none = page_text(run, "=%.2f", loss[0]), *late = page_text(run, "=%.2f", loss[1]);
-    const char *own = old ? page_text(run, "=0..%zu", old) : "=0";
+    const char *own = page_text(run, "=0..%zu", old);
     Result rows[] = { { .what = "each further batch" },
                       { .what = "weight versions kept" },
                       { .what = "weights of all versions" },
@@ -95,23 +95,15 @@ static void answer(Run *run, const double loss[2]) {
 // ---------------------------------------------------------------- the lesson
 
 static void two_bw(Run *run) {
-    require_one_link(run);
-    size_t p = run->world->size,
-           m = option_given(run, "micro-batches") ? option_size(run, "micro-batches") : p;
-    REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
-            p, sizes.layers);
-    REQUIRE(m >= p,
+    size_t p = run->world->size;
+    option_default(run, "micro-batches", page_text(run, "%zu", p));
+    Training t = stages_training(run, &sizes, SEQUENCES);
+    t.steps = STEPS;
+    REQUIRE(t.micro_batches >= p,
             "--micro-batches %zu: 2BW takes at least as many as the %zu stages, because two "
             "versions of the weights then suffice (arXiv 2006.09503, section 3.1)",
-            m, p);
-    REQUIRE(m <= SEQUENCES,
-            "--micro-batches %zu: a batch has %d sequences: choose at most that many", m,
-            SEQUENCES);
-    Training t = { .model = sizes, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = m };
+            t.micro_batches, p);
     double loss[2];
-    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
-    t.model.seed = run->seed;
-    training_store(run, &t);
     say(run,
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
         "and keeps two versions.",

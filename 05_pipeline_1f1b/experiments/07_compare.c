@@ -2,6 +2,7 @@
 // memory, messages, age of gradients (ways.c). tests/schedule.t recomputes published figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
+#include <math.h>
 
 static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
@@ -14,16 +15,26 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
+// Returns a measured cost of a way on rank 0: the largest value of a rank.
+static double cost_of(Run *run, const char *what, size_t way) {
+    return cost_value(run, page_text(run, "%s.%s", what, pipeline_way_id[way]));
+}
+
 // Draws a bar for each way. The bar's length is the time of a batch: first computing, then idle.
-enum { BAR = 76 }; // columns of the longest bar
-static void bars(Run *run, const WaySeen *seen) {
+static void bars(Run *run) {
+    static const char computing[] =
+        "============================================================================";
+    static const char idle[] =
+        "............................................................................";
+    enum { BAR = sizeof idle - 1 }; // columns of the longest bar
+    double longest = cost_of(run, "batch", EQUAL_NAIVE);
+    if (!run->is_root) return;
+    say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
+        value_text(run, longest / BAR, "ps"));
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        double busy = seen[k].busy / ((double)run->world->size * (double)seen[k].batch);
-        double share = (double)seen[k].batch / (double)seen[0].batch;
-        size_t all = (size_t)(share * BAR + 0.5), full = (size_t)((double)all * busy + 0.5);
-        char bar[BAR + 1] = "";
-        for (size_t x = 0; x < all && x < BAR; x++) bar[x] = x < full ? '=' : '.';
-        say(run, "  %-12s %s", pipeline_ways[k].name, bar);
+        int all = (int)lround(BAR * cost_of(run, "batch", k) / longest);
+        int full = (int)lround(all * (1 - cost_of(run, "idle", k) / 1e6));
+        say(run, "  %-12s %.*s%.*s", pipeline_ways[k].name, full, computing, all - full, idle);
     }
 }
 
@@ -31,9 +42,11 @@ static void bars(Run *run, const WaySeen *seen) {
 static void table(Run *run) {
     static const struct {
         const char *column, *id, *unit;
-    } cost[] = { { "batch time", "batch", "ps" },           { "idle", "idle", "millionths" },
-                 { "activations", "activations", "bytes" }, { "weights", "weights", "bytes" },
-                 { "messages", "sent", "calls" },           { "updates late", "late", "updates" } };
+    } cost[] = {
+        { "batch time", "batch", "ps" },           { "idle", "idle", "millionths" },
+        { "activations", "activations", "bytes" }, { "weights", "weights", "bytes" },
+        { "messages", "sent", "calls" },           { "versions", "versions", "versions" }
+    };
     enum { COSTS = sizeof cost / sizeof *cost };
     bool simulated = clock_config()->simulated;
     size_t first = simulated ? 0 : 2; // the real clock has no columns of times
@@ -43,30 +56,26 @@ static void table(Run *run) {
         rows[k].what = pipeline_ways[k].name;
         rows[k].formula = simulated ? idle_formula[k] : NULL;
         for (size_t c = first; c < COSTS; c++) {
-            const char *id = page_text(run, "%s.%s", cost[c].id, pipeline_way_id[k]);
             columns[c - first] = cost[c].column;
-            rows[k].cell[c - first] = value_cell(run, cost_value(run, id), cost[c].unit);
+            rows[k].cell[c - first] = value_cell(run, cost_of(run, cost[c].id, k), cost[c].unit);
         }
     }
     results(run, columns, rows);
-    say(run, "Each number is that of the rank that has most. Updates late: how many updates come "
-             "between the");
-    say(run, "read of a weight and the use of its gradient. Formula: of idle, without messages. p "
-             "stages,");
-    say(run, "m micro-batches, v chunks per stage; F, B, W: forward, and a backward's halves "
+    say(run, "Each number is that of the rank that has most. With n versions of the weights a "
+             "gradient is n - 1\nupdates late. Formula: of idle, without messages. p stages, m "
+             "micro-batches, v chunks per stage;\nF, B, W: forward, and a backward's halves "
              "(05.06).");
 }
 
 // Returns the fastest way of [from, to), or the first of equally fast ways.
-static size_t fastest(const WaySeen *seen, size_t from, size_t to) {
+static size_t fastest(Run *run, size_t from, size_t to) {
     size_t best = from;
     for (size_t k = from + 1; k < to; k++)
-        if (seen[k].batch < seen[best].batch) best = k;
+        if (cost_of(run, "batch", k) < cost_of(run, "batch", best)) best = k;
     return best;
 }
 
-static void answer(Run *run, const WaySeen *seen) {
-    enum { FIRST_LATE = 5 }; // the ways before FIRST_LATE give the bits of one device
+static void answer(Run *run) {
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
                       "still too large; 2BW only if late gradients are acceptable.");
     say_cost(run,
@@ -80,20 +89,17 @@ static void answer(Run *run, const WaySeen *seen) {
                    cost_text(run, "activations.1f1b"), cost_text(run, "activations.gpipe"));
         return;
     }
-    size_t fast = fastest(seen, 0, FIRST_LATE);
-    size_t late = fastest(seen, FIRST_LATE, PIPELINE_WAYS);
-    const char *fast_batch = value_text(run, (double)seen[fast].batch, "ps");
-    double age = cost_value(run, "late.pipedream");
-    if (run->world->size == 1)
-        say_answer(run, "One stage has no bubble: a batch takes %s in each way.", fast_batch);
-    else
-        say_answer(run,
-                   "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. "
-                   "Without a flush a batch takes %s, but gradients are up to %.0f update%s late "
-                   "with PipeDream and %.0f with 2BW.",
-                   pipeline_ways[fast].name, fast_batch, cost_text(run, "batch.1f1b"),
-                   value_text(run, (double)seen[late].batch, "ps"), age, age == 1 ? "" : "s",
-                   cost_value(run, "late.2bw"));
+    // The ways before PipeDream give the bits of one device.
+    size_t fast = fastest(run, 0, EQUAL_PIPEDREAM);
+    size_t late = fastest(run, EQUAL_PIPEDREAM, PIPELINE_WAYS);
+    say_answer(run,
+               "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. Without a "
+               "flush a batch takes %s, but gradients are late: with PipeDream by up to %.0f "
+               "updates, with 2BW by %.0f.",
+               pipeline_ways[fast].name, value_text(run, cost_of(run, "batch", fast), "ps"),
+               cost_text(run, "batch.1f1b"), value_text(run, cost_of(run, "batch", late), "ps"),
+               cost_of(run, "versions", EQUAL_PIPEDREAM) - 1,
+               cost_of(run, "versions", EQUAL_2BW) - 1);
 }
 
 // Plots the idle share by the number of micro-batches, from the played lists with their messages.
@@ -103,15 +109,15 @@ static void plot(Run *run, const Stack *stack) {
     PlotLine lines[PIPELINE_WAYS];
     size_t p = run->world->size;
     StackTimes t = stack_times(stack);
-    for (size_t n = 0; n < POINTS; n++) {
-        size_t m = (n + 1) * p;
-        x[n] = (double)m;
-        double computing = (double)(m * (t.forward + t.backward));
-        for (size_t k = 0; k < PIPELINE_WAYS; k++)
-            y[k][n] = 100 - 100 * computing /
-                                (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, true);
+    for (size_t k = 0; k < PIPELINE_WAYS; k++) {
+        lines[k] = (PlotLine){ pipeline_ways[k].name, y[k] };
+        for (size_t n = 0; n < POINTS; n++) {
+            size_t m = (n + 1) * p;
+            double batch = (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, true);
+            x[n] = (double)m;
+            y[k][n] = 100 - 100 * (double)(m * (t.forward + t.backward)) / batch;
+        }
     }
-    for (size_t k = 0; k < PIPELINE_WAYS; k++) lines[k] = (PlotLine){ pipeline_ways[k].name, y[k] };
     Plot plot = { .title = "idle, by the number of micro-batches",
                   .x_label = "micro-batches m of a batch",
                   .y_label = "% idle",
@@ -126,18 +132,19 @@ static void plot(Run *run, const Stack *stack) {
 
 // Checks that the times of the lists equal the closed forms if messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
-    size_t p = run->world->size, v = p > 1 ? COMPARE_CHUNKS : 1;
+    size_t p = run->world->size;
+    double v = p > 1 ? COMPARE_CHUNKS : 1, full = (double)m, ramp = (double)(p - 1);
     StackTimes t = stack_times(stack);
     OpTimes halves = zb_times(stack);
-    double bubble = (double)(halves.forward + halves.backward_inputs - halves.backward_weights);
     double both = (double)(t.forward + t.backward), got[PIPELINE_WAYS];
-    double want[PIPELINE_WAYS] = { (double)(m * p) * both,
-                                   (double)(m + p - 1) * both,
-                                   (double)(m + p - 1) * both,
-                                   ((double)m + (double)(p - 1) / (double)v) * both,
-                                   (double)m * both + (double)(p - 1) * bubble,
-                                   (double)m * both,
-                                   (double)m * both };
+    double bubble = (double)(halves.forward + halves.backward_inputs - halves.backward_weights);
+    double want[PIPELINE_WAYS] = { full * (double)p * both,
+                                   (full + ramp) * both,
+                                   (full + ramp) * both,
+                                   (full + ramp / v) * both,
+                                   full * both + ramp * bubble,
+                                   full * both,
+                                   full * both };
     for (size_t k = 0; k < PIPELINE_WAYS; k++)
         got[k] = (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, false);
     check_numbers(run, "lists = closed forms", "a batch, without messages", got, want,
@@ -150,20 +157,15 @@ static void compare(Run *run) {
     Stack stack = { .model = sizes, .blocks = 2, .sequences = 1 };
     stack.model.seed = run->seed;
     config_store(run, &stack.model);
-    WaySeen seen[PIPELINE_WAYS];
     for (size_t k = 0; k < PIPELINE_WAYS; k++)
-        seen[k] = pipeline_way_measure(run, &pipeline_ways[k], &stack, m, NULL);
+        pipeline_way_measure(run, &pipeline_ways[k], &stack, m, NULL);
     compare_closed_forms(run, &stack, m);
     say(run, "A batch of m = %zu micro-batches on p = %zu stages of %zu blocks.", m, p,
         stack.blocks);
-    if (clock_config()->simulated) {
-        say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
-            value_text(run, (double)seen[0].batch / BAR, "ps"));
-        bars(run, seen);
-    }
+    if (clock_config()->simulated) bars(run);
     table(run);
     plot(run, &stack);
-    answer(run, seen);
+    answer(run);
 }
 static const Option options[] = { STORAGE_OPTION, { 0 } };
 EXPERIMENT(compare, options);

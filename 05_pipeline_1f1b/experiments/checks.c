@@ -34,6 +34,17 @@ Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m) {
     return stack_play_by(run, stack, MEM_ACTIVATIONS, by_list, list, m);
 }
 
+StepResult list_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
+                     size_t micro_batches) {
+    size_t p = rank->pp->size, i = rank->pp->rank;
+    Schedule list = rank->schedule ? rank->schedule(p, micro_batches, i)
+                                   : schedule_interleaved(p, micro_batches, model_chunks(m), i);
+    model_zero_gradients(m);
+    PipelineResult r = zero_bubble_run(rank->pp, m, &list, batch, micro_batches);
+    schedule_free(&list);
+    return pipeline_update(rank, m, o, batch, r);
+}
+
 static void check_costs_of(Run *run, const Stack *stack, size_t m, const EqualWay *way,
                            const Played *seen) {
     size_t p = run->world->size, i = run->world->rank, v = stack->chunks ? stack->chunks : 1;

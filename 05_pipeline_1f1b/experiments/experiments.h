@@ -10,6 +10,9 @@
 // ---- checks.c: equal stages ----
 // Runs one step of equal stages by this rank's list, without updates.
 Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
+// Runs one step of training by the rank's schedule, or by the interleaved list of the model's
+// chunks if the rank has none. The list may have chunks or backwards in halves.
+PipelineStep list_step;
 // A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
 // the lists of all stages. flight, activations: of this rank, where there is a formula.
 typedef struct {
@@ -29,9 +32,6 @@ const char *compare_times(Run *run, double time, double with);
 // Returns the time at which the last op of these lists ends, in the units of `times`, or UINT64_MAX
 // if the lists deadlock. Frees the lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
-// Returns lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
-Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
-                                 size_t message);
 // Returns a list of `steps` steps of m micro-batches in a row, made from one step's list, which
 // this function frees. updates: each step ends with an update, and the next step reads the new
 // version.
@@ -63,18 +63,11 @@ extern const char *const pipeline_way_id[PIPELINE_WAYS];
 // whether messages take the time of the chosen link, or none.
 Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                bool messages);
-// One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
-// activations, weights: peak bytes.
-typedef struct {
-    Picoseconds batch;
-    double busy;
-    size_t activations, weights, messages;
-} WaySeen;
 // Measures one batch and checks its costs, with ids such as "batch.2bw". Without a flush a batch is
 // the difference between three batches and two, because the pipeline is then full. title: draws the
 // two batches.
-WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
-                             const char *title);
+void pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
+                          const char *title);
 
 // ---- versions.c: lists with updates in them, trained ----
 
@@ -87,26 +80,18 @@ typedef struct {
     PipeDreamRule rule;
     bool two_buffers;
 } VersionsWay;
-// The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks. Messages
-// and sums are counted over all steps.
+// The records of a training. Each pointer but loss may be NULL.
 typedef struct {
-    size_t in_flight, weights, gradients, optimizer, activations;
-    size_t size; // elements of this stage
-    double message_bytes, table_bytes;
-    double sums;  // all-reduces over the stages
-    double *loss; // [steps], the same on all ranks
-    real *second; // [size]: the gradient of batch 1
-} VersionsSeen;
-void versions_seen_free(VersionsSeen *seen);
-// Trains in this way. got: may be NULL.
-VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got);
+    Trajectory *got;
+    double *loss; // [steps], 0 at first; the same on all ranks
+    real *second; // the gradient of batch 1 on this stage; needs got
+    bool costs;   // checks what the training held and sent, with ids such as "weights.<id>"
+} VersionsRecords;
+void versions_train(Run *run, const Training *t, const VersionsWay *way, VersionsRecords records);
 // Trains in this way, and checks that the training equals its recurrence on one device in every
 // bit: in batch k each stage reads weights that are as many updates old as the way says. With
 // AdamW, also checks the costs.
 void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way);
-// Checks what a training held and sent, with ids such as "weights.<id>".
-void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
-                          const VersionsSeen *seen);
 // Returns a training of a small model on the text --data, with at least four blocks and one per
 // stage. The caller calls data_free() on the data.
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);

@@ -80,25 +80,20 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
         for (size_t e = 0; e < stage[i].n; e++) {
             PipeOp op = stage[i].ops[e];
             if (op.micro_batch < m && op.chunk < v) continue;
-            tell(j,
-                 "stage %zu has %s, but there are %zu micro-batches and %zu chunks, and they "
-                 "count from 0\n",
-                 i, name_of(op, 2).text, m, v);
+            tell(j, "stage %zu has %s, but there are only %zu micro-batches and %zu chunks\n", i,
+                 name_of(op, 2).text, m, v);
             return false;
         }
         for (size_t k = 0; k < m * v; k++) {
-            size_t n[4];
+            size_t n[UPDATE];
             PipeOp op = { .micro_batch = k % m, .chunk = k / m };
             for (op.what = FORWARD; op.what < UPDATE; op.what++) n[op.what] = count(&stage[i], op);
             bool halves = n[BACKWARD_INPUTS] || n[BACKWARD_WEIGHTS];
             for (op.what = FORWARD; op.what < UPDATE; op.what++) {
                 size_t want = op.what == FORWARD ? 1 : (op.what == BACKWARD) != halves;
                 if (n[op.what] == want) continue;
-                if (halves && op.what == BACKWARD)
-                    tell(j, "stage %zu has %s, and a half of it, too\n", i, name_of(op, v).text);
-                else if (n[op.what] == 0)
-                    tell(j, "stage %zu never runs %s\n", i, name_of(op, v).text);
-                else tell(j, "stage %zu runs %s %zu times\n", i, name_of(op, v).text, n[op.what]);
+                tell(j, "stage %zu runs %s %zu times instead of %zu%s\n", i, name_of(op, v).text,
+                     n[op.what], want, halves ? ": it has a half of this backward" : "");
                 return false;
             }
         }
@@ -108,42 +103,30 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 
 // ---------------------------------------------------------------- the order of messages
 
-// Finds the n-th message that stage `from` sends to stage `to`. *op becomes the receiver's op.
-// Returns false if the stage sends fewer messages.
-static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v,
-                     size_t n, PipeOp *op) {
-    for (size_t e = 0; e < from_list->n; e++) {
-        StageOp feeds;
-        if (!steps_feeds(from_list->ops[e], from, p, v, &feeds)) continue;
-        if (feeds.stage != to || to == from) continue;
-        *op = feeds.op;
-        if (n-- == 0) return true;
-    }
-    return false;
-}
-
-static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v) {
-    size_t *read = host_alloc(p * sizeof *read); // [from]: messages read from stage `from`
-    bool agree = true;
-    for (size_t i = 0; i < p && agree; i++) {
-        memset(read, 0, p * sizeof *read);
-        for (size_t e = 0; e < stage[i].n && agree; e++) {
-            PipeOp op = stage[i].ops[e], sent;
-            StageOp needs;
-            if (!steps_needs(op, i, p, v, &needs) || needs.stage == i) continue;
-            size_t from = needs.stage;
-            if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
-            agree = steps_op_is(op, sent);
-            if (op.what == BACKWARD) sent.what = BACKWARD; // the receiver has a whole backward
-            if (!agree)
-                tell(j,
-                     "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it "
-                     "for %s: messages carry no names\n",
-                     read[from] - 1, from, i, name_of(sent, v).text, i, name_of(op, v).text);
+// Checks that the n-th message from stage `from` to stage `to` is for the n-th op of `to` that
+// takes a message from there.
+static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v, size_t from,
+                           size_t to) {
+    StageOp needs, feeds;
+    size_t sent = 0, n = 0; // the place of the next message in the sender's list, and its number
+    for (size_t e = 0; e < stage[to].n; e++) {
+        PipeOp op = stage[to].ops[e];
+        if (!steps_needs(op, to, p, v, &needs) || needs.stage != from) continue;
+        while (sent < stage[from].n &&
+               !(steps_feeds(stage[from].ops[sent], from, p, v, &feeds) && feeds.stage == to))
+            sent++;
+        if (sent++ >= stage[from].n) return true; // too few messages: a deadlock
+        if (!steps_op_is(op, feeds.op)) {
+            if (op.what == BACKWARD) feeds.op.what = BACKWARD; // the receiver has a whole backward
+            tell(j,
+                 "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it for "
+                 "%s: messages carry no names\n",
+                 n, from, to, name_of(feeds.op, v).text, to, name_of(op, v).text);
+            return false;
         }
+        n++;
     }
-    free(read);
-    return agree;
+    return true;
 }
 
 // ---------------------------------------------------------------- who waits for whom
@@ -152,22 +135,6 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     size_t e = 0;
     while (e < s->n && !steps_op_is(s->ops[e], needed)) e++;
     return e;
-}
-
-// Names the first backward of each stage that comes before its own forward. In the executor such a
-// stage ends with a fault, if its message is there (pipeline_require_forward).
-static void tell_own_order(Judgement *j, const Schedule *stage, const Timeline *t) {
-    for (size_t i = 0; i < t->p; i++)
-        for (size_t e = 0; e < stage[i].n; e++) {
-            PipeOp op = stage[i].ops[e], forward = op;
-            forward.what = FORWARD;
-            if (op.what == FORWARD || place_of(&stage[i], forward) < e) continue;
-            tell(j,
-                 "stage %zu has %s before its own %s: a backward needs what the forward on the "
-                 "same stage kept\n",
-                 i, name_of(op, t->v).text, name_of(forward, t->v).text);
-            break;
-        }
 }
 
 // Names the stages that are stuck. Each stage waits for one of two things: an op that has not run
@@ -221,14 +188,15 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
         j.verdict = LISTS_NOT_ONCE;
         return j;
     }
-    if (!messages_agree(&j, stage, p, v)) {
+    for (size_t k = 0; k < p * p; k++) {
+        size_t to = k / p, from = k % p;
+        if (from == to || messages_agree(&j, stage, p, v, from, to)) continue;
         j.verdict = LISTS_WRONG_MESSAGE;
         return j;
     }
     Timeline t = timeline_with_times(stage, p, m, times);
     if (t.stuck) {
         j.verdict = LISTS_DEADLOCK;
-        tell_own_order(&j, stage, &t);
         tell_deadlock(&j, stage, &t);
     } else {
         j.end = t.end;

@@ -10,12 +10,6 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
     schedule_all_free(stage, p);
     return end;
 }
-Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
-                                 size_t message) {
-    Schedule *stage = host_alloc(p * sizeof *stage);
-    for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
-    return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
-}
 Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
     Schedule all = { 0 };
     for (size_t step = 0; step < steps; step++) {

@@ -28,17 +28,11 @@ static const char *const known_title[KNOWN] = { "naive",       "GPipe", "1F1B",
 
 static OpTimes times_of(Run *run, size_t v) {
     double tf = option_real(run, "tf"), tb = option_real(run, "tb"), tw = option_real(run, "tw");
-    REQUIRE(tf > 0 && tb >= 0 && tw >= 0 && tf <= 1000 && tb <= 1000 && tw <= 1000,
-            "--tf %g --tb %g --tw %g: choose times up to 1000, and a forward above 0", tf, tb, tw);
-    // By default a message takes the same fraction of a forward as on the equal stages of 05.02.
-    Stack stack = { .model = { .width = 12, .heads = 3, .context = 10 },
-                    .blocks = 2,
-                    .sequences = 1 };
-    StackTimes real_stage = stack_times(&stack);
-    double message = tf * (double)real_stage.message / (double)real_stage.forward;
-    if (option_given(run, "message")) message = option_real(run, "message");
-    REQUIRE(message >= 0 && message <= 1000, "--message %g: choose 0 to 1000 units", message);
-    double chunk = (double)TICKS / (double)v;
+    double message = option_real(run, "message"), chunk = (double)TICKS / (double)v;
+    REQUIRE(tf > 0 && fmin(fmin(tb, tw), message) >= 0 &&
+                fmax(fmax(tf, tb), fmax(tw, message)) <= 1000,
+            "--tf %g --tb %g --tw %g --message %g: choose times up to 1000, and a forward above 0",
+            tf, tb, tw, message);
     return (OpTimes){ .forward = (size_t)lround(tf * chunk),
                       .backward_inputs = (size_t)lround(tb * chunk),
                       .backward_weights = (size_t)lround(tw * chunk),
@@ -84,8 +78,8 @@ static void check_sizes(size_t p, size_t m, size_t v) {
             MOST_M, MOST_V);
 }
 
-// Returns the list that the reader typed. The list gives the number of stages and, without options,
-// the numbers of micro-batches and chunks.
+// Returns the list that the reader typed, which gives the numbers of stages, micro-batches and
+// chunks.
 static Shown typed(Run *run, const char *list) {
     Shown s = { .title = "the list" };
     s.stage = lists_parse(list, &s.p);
@@ -95,12 +89,7 @@ static Shown typed(Run *run, const char *list) {
             if (op.micro_batch >= s.m) s.m = op.micro_batch + 1;
             if (op.chunk >= s.v) s.v = op.chunk + 1;
         }
-    REQUIRE(!option_given(run, "p") || option_size(run, "p") == s.p,
-            "--list has %zu stages, --p says %zu: leave --p out", s.p, option_size(run, "p"));
-    REQUIRE(s.m > 0, "--list has no op: write F0 B0 for one stage, and / between stages");
-    if (option_given(run, "m")) s.m = option_size(run, "m");
-    if (option_given(run, "v")) s.v = option_size(run, "v");
-    check_sizes(s.p, s.m, s.v);
+    check_sizes(s.p, s.m, s.v > 1 ? s.v : option_size(run, "v"));
     s.times = times_of(run, s.v);
     s.judgement = judge_lists(s.stage, s.p, s.m, s.v, &s.times);
     return s;
@@ -108,7 +97,8 @@ static Shown typed(Run *run, const char *list) {
 
 static Shown wanted(Run *run) {
     const char *list = option_text(run, "list"), *name = option_text(run, "schedule");
-    REQUIRE(!list || !name, "--list and --schedule both say what is to be played: leave one out");
+    REQUIRE(!list || !(name || option_given(run, "p") || option_given(run, "m")),
+            "--list is a whole schedule: leave --schedule, --p and --m out");
     if (list) return typed(run, list);
     size_t p = option_size(run, "p"), m = option_size(run, "m"), v = option_size(run, "v");
     check_sizes(p, m, v);
@@ -172,13 +162,7 @@ static void draw(Run *run, const Shown *s) {
 
 // ---------------------------------------------------------------- the page
 
-static bool in_halves(const Shown *s) {
-    for (size_t e = 0; e < s->stage[0].n; e++)
-        if (s->stage[0].ops[e].what == BACKWARD_INPUTS) return true;
-    return false;
-}
-
-// Prints the judgement of s. best: the fastest known schedule of the same kind.
+// Prints the judgement of s. best: the fastest of s and the known schedules.
 static void verdict(Run *run, const Shown *s, const Shown *best) {
     static const char *const refused[] = {
         "", "Illegal: an op stands in its list twice, or not at all.",
@@ -191,14 +175,11 @@ static void verdict(Run *run, const Shown *s, const Shown *best) {
             say(run, "  %.*s", (int)strcspn(line, "\n"), line);
         return;
     }
-    size_t least = best->judgement.end;
-    const char *kind = in_halves(s) ? "one chunk" : "one chunk and whole backwards";
-    if (s->v > 1) kind = "as many chunks";
-    if (j->end > least)
-        say(run, "Legal, but slow: %.4g units. %s takes %.4g, %.1f %% less.", units_of(j->end),
-            best->title, units_of(least), 100 - 100 * (double)least / (double)j->end);
-    else
-        say(run, "Legal: %.4g units. No known schedule with %s is faster.", units_of(j->end), kind);
+    const char *faster = "No known schedule is faster.";
+    if (best != s)
+        faster = page_text(run, "The fastest known schedule, %s, takes %.4g.", best->title,
+                           units_of(best->judgement.end));
+    say(run, "Legal: %.4g units. %s", units_of(j->end), faster);
     if (j->wait.units)
         say(run, "  longest wait between two ops: %.4g units, stage %zu before %s, for stage %zu",
             units_of(j->wait.units), j->wait.stage, j->wait.op, j->wait.from);
@@ -208,51 +189,42 @@ static void verdict(Run *run, const Shown *s, const Shown *best) {
 static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
     const OpTimes *t = &s->times;
     size_t end = s->judgement.end, one = t->forward + t->backward_inputs + t->backward_weights;
-    bool legal = s->judgement.verdict == LISTS_LEGAL;
-    double busy = (double)(s->m * s->v) * (double)one;
-    rows[0].cell[column] = legal ? page_text(run, "=%.4g units", units_of(end)) : "=-";
-    rows[1].cell[column] =
-        legal ? page_text(run, "=%.1f %%", 100 - 100 * busy / (double)end) : "=-";
+    double idle = 100 - 100 * (double)(s->m * s->v * one) / (double)end;
+    rows[0].cell[column] = end ? page_text(run, "=%.4g units", units_of(end)) : "=-";
+    rows[1].cell[column] = end ? page_text(run, "=%.1f %%", idle) : "=-";
     const char *part = s->v > 1 ? page_text(run, " of 1/%zu", s->v) : "";
     rows[2].cell[column] = page_text(run, "%s%s", flight_cell(run, s->stage, s->p), part);
 }
 
 bool player(Run *run) {
     if (!asked(run)) return false;
-    Shown s = wanted(run), other[KNOWN] = { 0 };
-    const Shown *best = NULL;
-    const char *columns[RESULT_COLUMNS + 1] = { s.title };
+    Shown shown[KNOWN] = { wanted(run) }; // and the known schedules but naive
+    const Shown *s = &shown[0], *best = s;
+    const char *columns[RESULT_COLUMNS + 1] = { NULL };
     Result rows[] = { { .what = "step", .formula = "the list, played" },
                       { .what = "idle", .formula = "1 - work/step" },
                       { .what = "in flight", .formula = "F to B or W" },
                       { 0 } };
-    size_t n = 1, v = s.v > 1 ? s.v : option_size(run, "v");
-    if (v > MOST_V || v < 2) v = 2;
-    fill_column(run, rows, 0, &s);
-    for (Known k = 0; k < KNOWN; k++) {
-        if (!possible(k, s.p, s.m)) continue;
-        other[k] = known(run, k, s.p, s.m, v);
-        check_true(run, "legal", known_title[k], other[k].judgement.verdict == LISTS_LEGAL);
-        // Compares with lists of the same kind only: with as many chunks, and with halves of
-        // backwards only if this list has them.
-        bool alike = other[k].v == s.v && (k < ZB_H1 || in_halves(&s));
-        if (alike && (!best || other[k].judgement.end < best->judgement.end)) best = &other[k];
-        if (k == NAIVE || n == RESULT_COLUMNS || !strcmp(s.title, known_title[k])) continue;
-        columns[n] = known_title[k];
-        fill_column(run, rows, n++, &other[k]);
+    size_t n = 1, v = s->v > 1 ? s->v : option_size(run, "v");
+    for (Known k = GPIPE; k < KNOWN; k++)
+        if (possible(k, s->p, s->m) && strcmp(s->title, known_title[k]) != 0)
+            shown[n++] = known(run, k, s->p, s->m, v);
+    for (size_t k = 0; k < n; k++) {
+        const Judgement *j = &shown[k].judgement;
+        if (j->verdict == LISTS_LEGAL && j->end < best->judgement.end) best = &shown[k];
+        columns[k] = shown[k].title;
+        fill_column(run, rows, k, &shown[k]);
+        if (k) check_true(run, "legal", columns[k], j->verdict == LISTS_LEGAL);
     }
-    if (!best) best = &other[ONE_F_ONE_B];
     OpTimes whole = times_of(run, 1);
     say(run,
         "Units of time: a stage's forward %.4g, its backward %.4g + %.4g (of inputs, of "
         "weights), a message %.4g.",
         units_of(whole.forward), units_of(whole.backward_inputs), units_of(whole.backward_weights),
         units_of(whole.message));
-    draw(run, &s);
-    verdict(run, &s, best);
+    draw(run, s);
+    verdict(run, s, best);
     results(run, columns, rows);
-    for (Known k = 0; k < KNOWN; k++)
-        if (other[k].stage) schedule_all_free(other[k].stage, s.p);
-    schedule_all_free(s.stage, s.p);
+    for (size_t k = 0; k < n; k++) schedule_all_free(shown[k].stage, s->p);
     return true;
 }

@@ -43,18 +43,14 @@ static bool is_table(const Unit *u, const Param *p) {
 }
 static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
 
-// An observer of a training (PipelineNotes): after an update it records gradients and weights of
-// some tensors. got: may be NULL.
-typedef struct {
-    Trajectory *got;
-    VersionsSeen *seen;
-} Notes;
-static void note(void *notes, Model *m, size_t update, UpdatedPart part) {
+// An observer of a training (PipelineNotes): records the gradients and weights of some tensors
+// after an update.
+static void record(void *records, Model *m, size_t update, UpdatedPart part) {
     static const Which of_part[] = {
         [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
     };
-    Notes *n = notes;
-    Trajectory *got = n->got;
+    const VersionsRecords *r = records;
+    Trajectory *got = r->got;
     if (!got) return;
     ledger_pause();
     const char *label = page_text(got->run, " of step %zu", update);
@@ -63,61 +59,85 @@ static void note(void *notes, Model *m, size_t update, UpdatedPart part) {
     if (update == 0) model_snapshot(m, got->first, UNIT_GRADIENTS, of_part[part]);
     model_snapshot(m, got->gradients, UNIT_GRADIENTS, of_part[part]);
     model_snapshot(m, got->weights, UNIT_WEIGHTS, of_part[part]);
-    if (update == 1) tensor_download(n->seen->second, m->g);
+    if (update == 1 && r->second) tensor_download(r->second, m->g);
     ledger_resume();
 }
 
-VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got) {
+// Checks what this rank held and sent in a training. Bytes are peaks. Messages and sums are counted
+// over all steps.
+static void check_training(Run *run, const Training *t, const VersionsWay *way, const Comm *tied,
+                           size_t in_flight) {
+    const Comm *pp = run->world;
+    size_t p = pp->size, i = pp->rank, m = t->micro_batches;
+    size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
+    CutSizes z = stage_sizes(&t->model, p, i);
+    size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
+    // At most p - i micro-batches; with a flush, of one batch. The first ones of a batch are the
+    // largest.
+    size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
+    if (p - i < flight) flight = p - i;
+    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
+    // The tied table, at both ends of a pipeline. PipeDream's embedding and head have a table each,
+    // as they have a gradient each.
+    size_t table = way->two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
+    size_t elements = way->two_buffers ? elements_stage(&z) : elements_gradients(&z);
+    size_t moments = master_bytes(&t->model);
+    if (t->optimizer.kind == ADAMW) moments = adamw_bytes(&t->model);
+    size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
+    check_costs(run, page_text(run, "%%s.%s", way->id), page_text(run, "%s: %%s", way->name),
+                (CostRow[]){
+                    { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
+                      (double)memory_peak(MEM_PARAMETERS) / (double)(elements * E) },
+                    { "weights", "weights of all versions", "bytes",
+                      BY_FORMULA(versions * elements * E), memory_peak(MEM_PARAMETERS) },
+                    { "gradients", "gradients, 2BW's tied table twice", "bytes",
+                      BY_FORMULA((elements_gradients(&z) + table) * G),
+                      memory_peak(MEM_GRADIENTS) },
+                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements),
+                      memory_peak(MEM_OPTIMIZER) },
+                    { "flight", "in flight", "micro-batches", BY_FORMULA(flight), in_flight },
+                    { "activations", "activations, peak", "bytes",
+                      BY_FORMULA(kept_stage_bytes(&z) * tokens), memory_peak(MEM_ACTIVATIONS) },
+                    { "sent", "messages sent", "bytes", BY_FORMULA(messages * E),
+                      pp->ledger[COMM_SEND].bytes },
+                    { "table", "gradients of the tied table sent", "bytes",
+                      BY_FORMULA(t->steps * table * G), tied ? tied->ledger[COMM_SEND].bytes : 0 },
+                    { "sums", "sums over stages", "calls", BY_FORMULA(0),
+                      pp->ledger[COMM_ALL_REDUCE].calls },
+                    { 0 } });
+}
+
+void versions_train(Run *run, const Training *t, const VersionsWay *way, VersionsRecords records) {
     Comm *pp = run->world, *tied = way->two_buffers ? pipeline_tied_group(pp) : NULL;
-    bool pipedream = !way->two_buffers;
-    size_t n = t->steps * t->micro_batches, older = age(way, pp->size, pp->rank);
+    size_t m = t->micro_batches, n = t->steps * m, older = age(way, pp->size, pp->rank);
     Schedule list = list_of(way, t, pp->size, pp->rank);
-    Model *m =
+    Model *stage =
         model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     Optimizer o = t->optimizer;
-    if (pipedream) model_untie(m);
-    model_allocate(m);
-    optimizer_allocate(&o, m);
-    VersionsSeen seen = { .size = m->size,
-                          .loss = host_alloc(t->steps * sizeof *seen.loss),
-                          .second = host_alloc(m->size * sizeof *seen.second) };
-    Notes notes = { got, &seen };
+    if (!way->two_buffers) model_untie(stage);
+    model_allocate(stage);
+    optimizer_allocate(&o, stage);
     double *loss = host_alloc(n * sizeof *loss);
-    PipelineNotes each = { loss, note, &notes };
+    PipelineNotes notes = { loss, record, &records };
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = all_batches(t, &tokens);
     comm_ledger_reset(pp);
     memory_reset_peaks();
-    PipelineResult r = pipedream ? pipeline_pipedream(pp, m, &o, &list, older, batch, n, &each)
-                                 : pipeline_2bw(pp, tied, m, &o, &list, batch, n, &each);
+    PipelineResult r = way->two_buffers
+                           ? pipeline_2bw(pp, tied, stage, &o, &list, batch, n, &notes)
+                           : pipeline_pipedream(pp, stage, &o, &list, older, batch, n, &notes);
     schedule_free(&list);
-    seen.in_flight = r.in_flight;
-    seen.weights = memory_peak(MEM_PARAMETERS);
-    seen.gradients = memory_peak(MEM_GRADIENTS);
-    seen.optimizer = memory_peak(MEM_OPTIMIZER);
-    seen.activations = memory_peak(MEM_ACTIVATIONS);
-    seen.message_bytes = pp->ledger[COMM_SEND].bytes;
-    seen.table_bytes = tied ? tied->ledger[COMM_SEND].bytes : 0;
-    seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
+    if (records.costs) check_training(run, t, way, tied, r.in_flight);
     ledger_pause();
     comm_all_reduce_doubles(pp, loss, n); // all stages but the last add zeros
     ledger_resume();
-    for (size_t k = 0; k < n; k++) seen.loss[k / t->micro_batches] += loss[k];
-    for (size_t step = 0; step < t->steps; step++) {
-        seen.loss[step] *= batch[step * t->micro_batches].token_weight;
-        if (got) got->loss[step] = seen.loss[step];
-    }
+    for (size_t k = 0; k < n; k++) records.loss[k / m] += loss[k];
+    for (size_t k = 0; k < t->steps; k++) records.loss[k] *= batch[k * m].token_weight;
     free(batch);
     free(loss);
     arena_free(&tokens);
-    model_free(m);
+    model_free(stage);
     if (tied) comm_free(tied);
-    return seen;
-}
-
-void versions_seen_free(VersionsSeen *seen) {
-    free(seen->loss);
-    free(seen->second);
 }
 
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches) {
@@ -137,10 +157,10 @@ Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_ba
 }
 
 double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last) {
-    VersionsSeen seen = versions_train(run, t, way, NULL);
-    double mean = 0;
-    for (size_t k = t->steps - last; k < t->steps; k++) mean += seen.loss[k] / (double)last;
-    versions_seen_free(&seen);
+    double *loss = host_alloc(t->steps * sizeof *loss), mean = 0;
+    versions_train(run, t, way, (VersionsRecords){ .loss = loss });
+    for (size_t k = t->steps - last; k < t->steps; k++) mean += loss[k] / (double)last;
+    free(loss);
     return mean;
 }
 
@@ -210,52 +230,11 @@ static Trajectory recurrence(Run *run, const Training *t, const VersionsWay *way
 
 void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way) {
     Trajectory got = trajectory_new(run, t), want = recurrence(run, t, way);
-    VersionsSeen seen = versions_train(run, t, way, &got);
+    versions_train(run, t, way,
+                   (VersionsRecords){
+                       .got = &got, .loss = got.loss, .costs = t->optimizer.kind == ADAMW });
     training_compare_tensors(run, what, &got, &want, 0);
     check_numbers(run, what, "loss", got.loss, want.loss, t->steps, 0);
-    if (t->optimizer.kind == ADAMW) versions_check_costs(run, t, way, &seen);
-    versions_seen_free(&seen);
     trajectory_free(&got);
     trajectory_free(&want);
-}
-
-// ---------------------------------------------------------------- costs
-
-void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
-                          const VersionsSeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
-    CutSizes z = stage_sizes(&t->model, p, i);
-    size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
-    // At most p - i micro-batches; with a flush, of one batch. The first ones of a batch are the
-    // largest.
-    size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
-    if (p - i < flight) flight = p - i;
-    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
-    // The tied table, at both ends of a pipeline. PipeDream's embedding and head have a table each,
-    // as they have a gradient each.
-    size_t table = way->two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
-    size_t elements = way->two_buffers ? elements_stage(&z) : elements_gradients(&z);
-    size_t moments = master_bytes(&t->model);
-    if (t->optimizer.kind == ADAMW) moments = adamw_bytes(&t->model);
-    size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
-    check_costs(run, page_text(run, "%%s.%s", way->id), page_text(run, "%s: %%s", way->name),
-                (CostRow[]){
-                    { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
-                      (double)seen->weights / (double)(seen->size * E) },
-                    { "weights", "weights of all versions", "bytes",
-                      BY_FORMULA(versions * elements * E), seen->weights },
-                    { "gradients", "gradients, 2BW's tied table twice", "bytes",
-                      BY_FORMULA((elements_gradients(&z) + table) * G), seen->gradients },
-                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements),
-                      seen->optimizer },
-                    { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
-                    { "activations", "activations, peak", "bytes",
-                      BY_FORMULA(kept_stage_bytes(&z) * tokens), seen->activations },
-                    { "sent", "messages sent", "bytes", BY_FORMULA(messages * E),
-                      seen->message_bytes },
-                    { "table", "gradients of the tied table sent", "bytes",
-                      BY_FORMULA(t->steps * table * G), seen->table_bytes },
-                    { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
-                    { 0 } });
 }

@@ -33,30 +33,6 @@ Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t 
     return way_end(w, stack, p, m, 3, messages) - way_end(w, stack, p, m, 2, messages);
 }
 
-// Returns the largest age of a gradient: the number of updates between the version that it is
-// computed with and the version that it is subtracted from.
-static size_t updates_late(const Schedule *s) {
-    size_t updates = 0, read = 0, most = 0;
-    for (size_t e = 0; e < s->n; e++) {
-        if (s->ops[e].what == BACKWARD) read = s->ops[e].version;
-        if (s->ops[e].what != UPDATE) continue;
-        if (updates - read > most) most = updates - read;
-        updates++;
-    }
-    return most;
-}
-
-static size_t elements(const PipelineWay *w, const Stack *stack, size_t p, size_t i) {
-    size_t v = chunks_of(w, p), sum = 0;
-    ModelConfig whole = stack->model;
-    whole.layers = stack->blocks * p;
-    for (size_t chunk = 0; chunk < v; chunk++) {
-        CutSizes z = stage_sizes(&whole, v * p, chunk * p + i);
-        sum += elements_stage(&z);
-    }
-    return sum;
-}
-
 // ---------------------------------------------------------------- measured
 
 typedef struct {
@@ -83,61 +59,62 @@ static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
     return played;
 }
 
+// One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
+// activations, weights: peak bytes.
+typedef struct {
+    Picoseconds batch, busy;
+    size_t activations, weights, messages;
+} WaySeen;
 // Checks the costs of one batch. For ways with chunks or halves there is no closed form of the
 // activations, so the list is played.
 static void check_way(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
                       const WaySeen *seen) {
     size_t p = run->world->size, i = run->world->rank, v = chunks_of(w, p);
-    size_t most = p - i < m ? p - i : m, E = weight_bytes(&stack->model), versions = 1, late = 0;
+    size_t most = p - i < m ? p - i : m, versions = w->kind == WAY_PIPEDREAM ? p - i : 1;
+    if (w->kind == WAY_2BW) versions = 2;
     const size_t flights[PIPELINE_WAYS] = { 1, m, most, 0, 0, p - i, p - i }; // 0: no formula
     size_t flight = flights[w - pipeline_ways];
     size_t messages = p == 1 ? 0 : m * (v - (i + 1 == p)) + m * (v - (i == 0));
-    size_t one_version = elements(w, stack, p, i) * E;
-    if (w->kind == WAY_PIPEDREAM) late = p - 1 - i;
-    if (w->kind == WAY_2BW) late = 1;
-    versions += late;
+    ModelConfig whole = stack->model;
+    whole.layers = stack->blocks * p;
+    CutSizes z = stage_sizes(&whole, p, i); // chunks have the same elements in all
+    size_t one_version = elements_stage(&z) * weight_bytes(&whole);
     Stack chunked = stack_of(w, stack, p);
     Schedule list = w->list(p, m, 3, i);
-    Predicted kept = formula(flight * stack_kept(stack, p, i));
-    if (!flight) kept = NOT_PREDICTED;
-    const char *ids = page_text(run, "%%s.%s", pipeline_way_id[w - pipeline_ways]);
-    const char *names = page_text(run, "%s: %%s", w->name);
-    check_costs(run, ids, names,
-                (CostRow[]){
-                    { "activations", "activations, peak", "bytes", kept,
-                      played(stack_peak(&chunked, &list, p, i)), seen->activations },
-                    { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
-                      (double)seen->weights / (double)one_version },
-                    { "weights", "weights, all versions", "bytes",
-                      BY_FORMULA(versions * one_version), seen->weights },
-                    { "sent", "messages sent, a batch", "calls", BY_FORMULA(messages),
-                      seen->messages },
-                    { "late", "updates late", "updates", BY_FORMULA(late), updates_late(&list) },
-                    { 0 } });
-    schedule_free(&list);
-    if (!clock_config()->simulated) return; // real time differs from run to run
+    Predicted kept = flight ? formula(flight * stack_kept(stack, p, i)) : NOT_PREDICTED;
     StackTimes t = stack_times(stack);
     double batch = (double)pipeline_way_batch(w, stack, p, m, true);
     double idle = 1 - (double)(m * (t.forward + t.backward)) / batch;
-    double measured = 1 - seen->busy / ((double)p * (double)seen->batch);
-    check_costs(run, ids, names,
-                (CostRow[]){ { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
+    double measured = 1 - (double)seen->busy / (double)(p * seen->batch);
+    check_costs(run, page_text(run, "%%s.%s", pipeline_way_id[w - pipeline_ways]),
+                page_text(run, "%s: %%s", w->name),
+                (CostRow[]){ { "activations", "activations, peak", "bytes", kept,
+                               played(stack_peak(&chunked, &list, p, i)), seen->activations },
+                             { "versions", "versions of the weights", "versions",
+                               BY_FORMULA(versions), (double)seen->weights / (double)one_version },
+                             { "weights", "weights, all versions", "bytes",
+                               BY_FORMULA(versions * one_version), seen->weights },
+                             { "sent", "messages sent, a batch", "calls", BY_FORMULA(messages),
+                               seen->messages },
+                             // Real time differs from run to run.
+                             { clock_config()->simulated ? "batch" : NULL, "a batch", "ps",
+                               BY_PLAY(batch), seen->batch },
                              { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)),
                                round(1e6 * measured) },
                              { 0 } });
+    schedule_free(&list);
 }
 
-WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
-                             const char *title) {
+void pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
+                          const char *title) {
     Played two = { 0 };
     if (w->kind != WAY_FLUSH) two = play(run, w, stack, m, 2);
     if (title) picture_show(run, title, PICTURE_CHART);
     Played last = play(run, w, stack, m, 3);
     WaySeen seen = { .batch = last.timing.step - two.timing.step,
-                     .busy = (double)(last.timing.busy - two.timing.busy),
+                     .busy = last.timing.busy - two.timing.busy,
                      .activations = last.activations,
                      .weights = memory_peak(MEM_PARAMETERS),
                      .messages = last.messages - two.messages };
     check_way(run, w, stack, m, &seen);
-    return seen;
 }

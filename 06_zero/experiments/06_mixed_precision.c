@@ -26,9 +26,9 @@ static const Way ways[WAYS] = {
 };
 
 typedef struct {
-    double loss, sent; // mean loss of the last steps; bytes of the last step
-    StateBytes state;  // bytes between steps
-    size_t skipped;    // steps
+    double loss;      // mean of the last steps
+    StateBytes state; // bytes between steps
+    size_t skipped;   // steps
 } Seen;
 
 static Training training(Run *run, const Way *way) {
@@ -40,6 +40,28 @@ static Training training(Run *run, const Way *way) {
 }
 
 // ---------------------------------------------------------------- five trainings on a text
+
+// Checks the state in bytes per parameter, and the bytes sent in the last step.
+static void check_bytes(Run *run, const Way *way, const StateBytes *state) {
+    const double Psi = (double)config_parameters(&tiny), e = sizeof(real);
+    const double w = (double)element_size(way->storage), g = way->main_gradients ? e : w;
+    const double optimizer = way->storage == REALS || way->no_master ? 2 * e : 3 * e;
+    const size_t N = run->world->size, *bytes = state->bytes;
+    const double sent = ring_bytes(ALL_REDUCE_PASSES, N, (size_t)Psi, (size_t)g) +
+                        ring_bytes(ALL_REDUCE_PASSES, N, 1, sizeof(double));
+    const CostRow row[] = {
+        { "weight", "a weight", "bytes", BY_FORMULA(w), (double)bytes[0] / Psi },
+        { "gradient", "its gradient", "bytes", BY_FORMULA(g), (double)bytes[1] / Psi },
+        { "optimizer", "its master, m and v", "bytes", BY_FORMULA(optimizer),
+          (double)bytes[2] / Psi },
+        { "state", "a parameter", "bytes", BY_FORMULA(w + g + optimizer),
+          (double)(bytes[0] + bytes[1] + bytes[2]) / Psi },
+        { "sent", "gradients and a loss", "bytes", BY_FORMULA(sent),
+          (double)comm_bytes_sent(run->world) },
+        { 0 }
+    };
+    check_costs(run, page_text(run, "%s.%%s", way->id), page_text(run, "%s: %%s", way->name), row);
+}
 
 static Seen train(Run *run, const Way *way) {
     Comm *dp = run->world;
@@ -65,8 +87,8 @@ static Seen train(Run *run, const Way *way) {
     }
     progress(run, way->name, STEPS, STEPS);
     seen.state = picture_state_now();
-    seen.sent = (double)comm_bytes_sent(dp);
     seen.skipped = scale.skipped;
+    check_bytes(run, way, &seen.state);
     Snapshot *prints = snapshot_new_prints(run);
     model_snapshot(m, prints, UNIT_WEIGHTS, NULL);
     check_replicas(run, way->name, prints);
@@ -75,55 +97,27 @@ static Seen train(Run *run, const Way *way) {
     return seen;
 }
 
-// Checks the state in bytes per parameter, and the bytes sent.
-static void costs(Run *run, const Way *way, const Seen *seen) {
-    const double Psi = (double)config_parameters(&tiny), e = sizeof(real);
-    const double w = (double)element_size(way->storage), g = way->main_gradients ? e : w;
-    const double optimizer = way->storage == REALS || way->no_master ? 2 * e : 3 * e;
-    const size_t N = run->world->size, *bytes = seen->state.bytes;
-    const double sent = ring_bytes(ALL_REDUCE_PASSES, N, (size_t)Psi, (size_t)g) +
-                        ring_bytes(ALL_REDUCE_PASSES, N, 1, sizeof(double));
-    const CostRow row[] = {
-        { "weight", "a weight", "bytes", BY_FORMULA(w), (double)bytes[0] / Psi },
-        { "gradient", "its gradient", "bytes", BY_FORMULA(g), (double)bytes[1] / Psi },
-        { "optimizer", "its master, m and v", "bytes", BY_FORMULA(optimizer),
-          (double)bytes[2] / Psi },
-        { "state", "a parameter", "bytes", BY_FORMULA(w + g + optimizer),
-          (double)(bytes[0] + bytes[1] + bytes[2]) / Psi },
-        { "sent", "gradients and a loss", "bytes", BY_FORMULA(sent), seen->sent },
-        { 0 }
-    };
-    check_costs(run, page_text(run, "%s.%%s", way->id), page_text(run, "%s: %%s", way->name), row);
-}
-
 // ---------------------------------------------------------------- against the unsplit training
 
 // Runs one step with a loss scale. The loss scale is a power of two, and bf16 has the range of
 // fp32. So the scaled gradients, divided by the scale, equal those of the unsplit training, which
 // has no scale. Rank 0 adds the ranks' gradients in rank order, so every bit is equal.
-static StepResult scaled_step(void *dp, Model *m, Optimizer *o, const Training *t,
-                              const Batch *batch) {
+static StepResult scaled_step(Model *m, Comm *dp, const Batch *batch, size_t micro_batches,
+                              Optimizer *o, double clip) {
     LossScale scale = { .factor = 0x1p10 };
-    StepResult r = mixed_step(m, dp, &scale, batch, t->micro_batches, o, t->clip);
+    StepResult r = mixed_step(m, dp, &scale, batch, micro_batches, o, clip);
     op_scale(m->g, m->g, (real)(1 / scale.factor));
     return r;
 }
 static void compare(Run *run) {
-    Comm *dp = run->world;
     Training t = training(run, &ways[BF16]);
     t.data = data_synthetic(t.model.vocab, t.model.context, run->seed);
     t.steps = 3;
     t.optimizer = sgd(0.1);
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, dp->size);
-    model_replicas(m, dp);
-    model_allocate(m);
-    training_run(&got, m, &t, dp->size, dp->rank, scaled_step, dp);
-    training_compare_tensors(run, "bf16 = unsplit", &got, &want, training_exact(run, &t));
-    training_compare_numbers(run, "bf16 = unsplit", &got, &want, training_limit(&t));
-    trajectory_free(&got);
-    trajectory_free(&want);
-    model_free(m);
+    ZeroLesson lesson = zero_data_parallel;
+    lesson.name = "bf16";
+    lesson.step = scaled_step;
+    zero_compare(run, run->world, &lesson, t);
 }
 
 // ---------------------------------------------------------------- the loss scale
@@ -194,10 +188,7 @@ static void mixed_precision(Run *run) {
     Seen seen[WAYS];
     compare(run);
     check_scale(run);
-    for (size_t i = 0; i < WAYS; i++) {
-        seen[i] = train(run, &ways[i]);
-        costs(run, &ways[i], &seen[i]);
-    }
+    for (size_t i = 0; i < WAYS; i++) seen[i] = train(run, &ways[i]);
     const double reals = seen[REAL].loss, bf16 = seen[BF16].loss;
     check_true(run, "loss in bf16", "within 0.005 of the loss in reals",
                fabs(bf16 - reals) < 0.005 && fabs(seen[MAIN].loss - reals) < 0.005);

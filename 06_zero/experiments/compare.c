@@ -62,11 +62,19 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained) {
 
 // ---------------------------------------------------------------- the comparison
 
-double zero_limit(const Run *run, const Training *t) {
-    return t->micro_batches == 1 && t->clip == 0 ? training_exact(run, t) : training_limit(t);
+// Returns the limit of gradients and weights against data parallelism, where the terms have another
+// order. A norm over parts adds the squares part by part, and every clipped weight depends on the
+// norm. With one micro-batch stages 2 and 3 add the ranks' gradients in rank order, as data
+// parallelism does. With more, data parallelism adds the micro-batches of each rank first, and then
+// the ranks. Stages 2 and 3 add the ranks first, for each micro-batch.
+static double limit_of(const Run *run, const ZeroLesson *lesson, const Training *t) {
+    bool same_norm = lesson->stage == 0 || t->clip == 0;
+    bool same_sums = lesson->stage < 2 || t->micro_batches == 1;
+    return same_norm && same_sums ? training_exact(run, t) : training_limit(t);
 }
 
-void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit) {
+void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
+    double limit = limit_of(run, lesson, &t);
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
     // The unsplit model takes shard after shard and adds in rank order. This gives the bits that
@@ -92,15 +100,13 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, model);
     size_t m = option_size(run, "micro-batches");
-    zero_compare(run, dp, lesson, t, training_exact(run, &t));
-    zero_compare(run, dp, lesson, zero_adamw(t, 1), training_exact(run, &t));
-    // The squares of the norm have another order than with data parallelism, and every clipped
-    // weight depends on the norm.
+    zero_compare(run, dp, lesson, t);
+    zero_compare(run, dp, lesson, zero_adamw(t, 1));
     t.micro_batches = m;
     t.clip = 0.5; // below every norm: each step is clipped
-    zero_compare(run, dp, lesson, t, training_limit(&t));
+    zero_compare(run, dp, lesson, t);
     t = zero_adamw(t, m);
-    zero_compare(run, dp, lesson, t, zero_limit(run, &t));
+    zero_compare(run, dp, lesson, t);
     zero_page(run, dp, lesson, t);
     comm_free(dp);
 }

@@ -63,14 +63,7 @@ ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Train
 void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
 // Trains, and compares with data parallelism and with the unsplit model. Checks the costs if t is
 // recorded.
-// limit: the largest error of gradients and weights against data parallelism; 0: every bit equal.
-void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit);
-// Returns the limit for trainings with several micro-batches. With one micro-batch stages 2 and 3
-// add the ranks' gradients in rank order, as data parallelism does, so the bits are equal. With
-// more, data parallelism adds the micro-batches of each rank first, and then the ranks. Stages 2
-// and 3 add the ranks first, for each micro-batch. The terms are the same, but their order is not,
-// so the limit allows rounding errors.
-double zero_limit(const Run *run, const Training *t);
+void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // Runs the whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with
 // one micro-batch and with --micro-batches, and the page.
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson);
@@ -112,6 +105,7 @@ void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, doub
 Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
+extern const ZeroLesson zero_data_parallel; // replicas, without ZeRO
 // Trains one step, which picture_show() can draw afterwards. All ranks call this function.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // Return readable texts: the bytes in a line of the table, and the time of the step.

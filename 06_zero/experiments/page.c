@@ -35,19 +35,12 @@ static void allocate_replica(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate(m);
 }
+// A factor of 1 changes no bit.
 static StepResult data_parallel_step(Model *model, Comm *dp, const Batch *batch, size_t m,
                                      Optimizer *o, double clip) {
-    double loss = 0;
-    model_zero_gradients(model);
-    for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model);
-    comm_all_reduce(dp, model->g);
-    double norm = model_grad_norm(model, NULL);
-    optimizer_step(o, model, clip_factor(norm, clip));
-    comm_all_reduce_doubles(dp, &loss, 1);
-    return (StepResult){ loss * batch[0].token_weight, norm };
+    return mixed_step(model, dp, &(LossScale){ .factor = 1 }, batch, m, o, clip);
 }
-static const ZeroLesson data_parallel = {
+const ZeroLesson zero_data_parallel = {
     .name = "data parallel",
     .allocate = allocate_replica,
     .step = data_parallel_step,
@@ -105,7 +98,7 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight)
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     size_t last = t.micro_batches, columns = lesson->stage >= 2 && last > 1 ? 3 : 2;
     size_t m[COLUMNS] = { columns == 3 ? 1 : last, last };
-    ZeroMeasured seen[COLUMNS] = { zero_measure(run, dp, &data_parallel, t) };
+    ZeroMeasured seen[COLUMNS] = { zero_measure(run, dp, &zero_data_parallel, t) };
     for (size_t i = columns; --i > 0;) { // m[0] runs last, because the picture shows it
         t.micro_batches = m[i - 1];
         seen[i] = zero_measure(run, dp, lesson, t);
