@@ -117,6 +117,8 @@ static void all_reduces(void) {
             1e3 * 14 / 8 * S / l->beta, 1e3 * seconds(HALVING, S));
     on_page("100 kB the tree takes %.1f µs, the ring %.1f µs, and halving-doubling %.1f µs",
             1e6 * seconds(TREE, small), 1e6 * seconds(RING, small), 1e6 * seconds(HALVING, small));
+    on_page("370 GB/s, so it takes %.0f ms", 1e3 * 14 / 8 * S / 370e9);
+    on_page("275 GB of a tensor per second: %.0f ms", 1e3 * S / 275e9);
 }
 
 static void overlapped(void) {
@@ -416,8 +418,6 @@ static void seven_ways(void) {
     on_page("| 1F1B | %.1f %% | %.1f GB | %.1f GB |", idle, ours / G, sent);
     on_page("| interleaved, $v = 2$ | %.1f %% | %.1f + 23 · %.3f = %.1f GB | %.1f GB |",
             100 * 7.0 / (2 * 96 + 7), state / G, one / 2 / G, (state + 23 * one / 2) / G, 2 * sent);
-    on_page("| ZB-H1 | %.1f %% | %.1f GB, on every stage | %.1f GB |", 100 * 7.0 / (3 * 96 + 7),
-            ours / G, sent);
     on_page("| PipeDream | 0 | %.1f GB: too much | %.1f GB |", (ours + 7 * version) / G, sent);
     on_page("| 2BW | 0 | %.1f GB | %.1f GB |", (ours + version) / G, sent);
 }
@@ -445,6 +445,9 @@ static void zero_bubble(void) {
     on_page("state of %.1f GB that does not fit", MIXED * psi / G);
     on_page("a block keeps %.0f MB: %.1f GB. … %.1f GB. Together %.1f GB", flash / 1e6,
             96 * flash / G, shard / G, (96 * flash + shard) / G);
+    page = "05_pipeline_1f1b/07_compare.md";
+    on_page("FlashAttention, ZeRO-1 | %.1f %% | %.1f GB, on every stage",
+            100 * rest / (96 * turn + rest), (96 * flash + shard) / G);
 }
 
 // ---- 06_zero ----
@@ -463,6 +466,10 @@ static void zero(void) {
     on_page("$(2+14/8)\\cdot7$ | %.1f |", floor(70 * state_of_zero(2, 8) + 0.5) / 10);
     on_page("$16/8\\cdot7$ | %.0f |", 7 * state_of_zero(3, 8));
     on_page("\\frac{7}{8}\\cdot14=%.2f$ GB", one / G);
+    on_page("then has %.0f GB of state per GPU, not %.0f", 7 * state_of_zero(3, 8),
+            7 * state_of_zero(3, 16));
+    on_page("\\frac12\\cdot\\frac{14}{8}=%.2f$ GB", 2 * 0.5 * 14 / 8);
+    on_page("\\frac{15}{16}\\cdot\\frac{14}{8}=%.1f$ GB", 3 * 15 / 16.0 * 14 / 8);
     page = "06_zero/reference.md";
     on_page("| GB per rank | %.0f | %.1f | %.1f | %.2f |", 7.5 * state_of_zero(0, 64),
             7.5 * state_of_zero(1, 64), 7.5 * state_of_zero(2, 64), 7.5 * state_of_zero(3, 64));
