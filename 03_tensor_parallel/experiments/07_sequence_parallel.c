@@ -46,8 +46,8 @@ static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
 static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const CutSizes z = sizes(t, way, n, run->world->rank), first = sizes(t, way, n, 0);
-    const GptElements elements = gpt_elements(&z, sequences_of(t, 0)); // the largest micro-batch
-    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &elements, r);
+    const RankShare share = line_share(&z, sequences_of(t, 0)); // the largest micro-batch
+    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &share, r);
     const SequenceTraffic layers = layers_step(&z, t);
     const Traffic none = { 0 }, partial = way == TENSOR_ONLY ? none : traffic_partial_sums(&z);
     const double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));

@@ -11,7 +11,7 @@ static double fewest_tokens(const GridPlace *at) { // for which 2D receives less
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
-    const GptCells none = { "=-", "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
+    const GptCells none = { "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
     const GptCells one = gpt_cells_1d(run, c, 1, sequences);
     const GptCells line = n <= c->heads ? gpt_cells_1d(run, c, n, sequences) : none;
     const char *const columns[] = { "one device", page_text(run, "1D on %zu", n),
@@ -53,7 +53,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     const char *times = "", *compared = "", *from = "";
     if (n > 1 && n <= at->c->heads) { // 1D needs a head per rank
         const CutSizes z = cut_sizes(at->c, n, 0);
-        const double line = traffic_tensor_parallel(&z, n, sequences, false).bytes;
+        const double line = line_share(&z, sequences).received;
         compared = page_text(run, ", up to %.1f times as much as 1D tensor parallelism",
                              cost_value(run, "received") / line);
         if (clock_config()->simulated)

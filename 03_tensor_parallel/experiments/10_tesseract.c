@@ -5,27 +5,18 @@
 
 enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
 
-// The costs of rank 0, from sizes alone, if the first of the d grids trained the same batch alone,
-// as in lesson 09.
-typedef struct {
-    double parameters, kept, row, column, time;
-} Alone;
-static Alone one_grid(const GridPlace *at, size_t sequences) {
-    const ModelConfig *c = at->c;
-    const CutSizes whole = cut_sizes(c, 1, 0);
-    const GridPlace alone = grid_place_of(c, at->q, 1, 0);
-    const GridTraffic t = grid_stage(&alone, &whole, sequences, false);
-    const CutSizes z = grid_sizes(&alone);
-    return (Alone){ (double)(grid_elements_stage(&alone, &whole) * weight_bytes(c)),
-                    (double)activations_bytes(&z, grid_sequences(&alone, sequences)),
-                    t.row.received, t.col.received, t.products.time + t.transfers };
-}
+// Returns rank 0 of the first grid. If this grid trained the same batch alone, as in lesson 09, its
+// costs would follow from sizes alone.
+static GridPlace one_grid(const GridPlace *at) { return grid_place_of(at->c, at->q, 1, 0); }
 static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
 static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
-    const Alone alone = one_grid(at, sequences);
+    const GridPlace first = one_grid(at);
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    const GridTraffic traffic = grid_stage(&first, &whole, sequences, false);
+    const RankShare alone = grid_share(&first, sequences);
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
     const size_t ranks = at->q * at->q, d = at->depth;
     const char *const columns[] = {
@@ -35,20 +26,22 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     const Result rows[] = {
         { "parameters",
           "1/q² of the weights, in each grid",
-          { bytes(run, alone.parameters), "parameters" } },
-        { "activations, peak", "1/(q² d) of all activations", { bytes(run, alone.kept), "kept" } },
+          { bytes(run, (double)(alone.parameters * weight_bytes(c))), "parameters" } },
+        { "activations, peak",
+          "1/(q² d) of all activations",
+          { bytes(run, share_kept_bytes(c, &alone)), "kept" } },
         { "received along the row",
           "activations: 1/d of one grid's",
-          { bytes(run, alone.row), "row.received" } },
+          { bytes(run, traffic.row.received), "row.received" } },
         { "received along the column",
           "weights: not less than one grid's",
-          { bytes(run, alone.column), "column.received" } },
+          { bytes(run, traffic.col.received), "column.received" } },
         { "received from other grids",
           "2(d-1)/d of a rank's gradients",
           { "=0 B", "depth.received" } },
         { "received per step",
           "row + column + other grids",
-          { bytes(run, alone.row + alone.column), "received" } },
+          { bytes(run, alone.received), "received" } },
         { timed ? "time of a step" : NULL,
           "without gradient norm, optimizer",
           { value_cell(run, alone.time, "ps"), value_cell(run, took, "ps") } },
@@ -66,7 +59,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
 }
 
 static void ending(Run *run, const GridPlace *at, size_t sequences) {
-    const Alone alone = one_grid(at, sequences);
+    const GridPlace first = one_grid(at);
+    const RankShare alone = grid_share(&first, sequences);
     const size_t d = at->depth, ranks = at->q * at->q;
     if (d == 1)
         say_answer(run,
@@ -80,9 +74,9 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
                    "of activations instead of %s, and receives at most %s per step instead "
                    "of %s.",
                    d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
-                   value_text(run, alone.kept, "bytes"),
+                   value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
                    value_text(run, cost_value(run, "received"), "bytes"),
-                   value_text(run, alone.row + alone.column, "bytes"));
+                   value_text(run, alone.received, "bytes"));
     say_cost(run,
              "%zu cop%s of all weights, and %s received per rank and step for the sums of "
              "their gradients.",
