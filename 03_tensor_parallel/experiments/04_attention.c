@@ -104,7 +104,7 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t e = element_size(option_storage(run));
     const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e);
     const TrialCosts predicted = {
-        .parameters = parameters, .gradients = parameters, .kept = kept, .calls = 2, .sent = sent
+        .parameters = parameters, .kept = kept, .calls = 2, .sent = sent
     };
     trial_costs(run, "%s", "%s", &predicted, r);
 }

@@ -18,7 +18,7 @@
 #include <stddef.h>
 
 // ---- trial.c ----
-// Lessons 02 to 05 train a few layers alone, for three steps of SGD: split on all ranks, and
+// Lessons 02 to 04 train a few layers alone, for three steps of SGD: split on all ranks, and
 // unsplit on rank 0. trial_compare compares the two trainings. Every rank draws the whole tensors
 // and takes its part, so both trainings begin with the same values. The loss of trial_train is half
 // the squared distance of Y from a target.
@@ -32,10 +32,6 @@ typedef struct {
     // In the last step: bytes on this rank, the peak of activations, all-reduces, bytes sent.
     size_t parameters, gradients, activations, calls, sent;
 } TrialResult;
-// trial_step_begin resets the counters of memory and messages, trial_step_end reads the counters.
-// Between both calls r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
-void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step);
-void trial_step_end(Comm *tp, TrialResult *r);
 
 // A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
 // trial_compare runs both trainings, compares the results and returns those of the split training.
@@ -45,10 +41,9 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // ---- The costs that the lessons share. ----
 // The predictions for one rank and one step.
 typedef struct {
-    size_t parameters, gradients, kept; // elements
-    size_t kept_reals;                  // elements of kept that are reals in any storage
-    size_t calls;                       // all-reduces
-    double sent;                        // bytes
+    size_t parameters, kept; // elements
+    size_t calls;            // all-reduces
+    double sent;             // bytes
 } TrialCosts;
 // Compares the predictions with r. ids and names: as in check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
@@ -89,29 +84,8 @@ struct Trial {
 Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
 
-// ---- bigram.c ----
-// The smallest language model with both ends of GPT, for the experiment of 05_vocab.c: x =
-// dropout(E[token]), logits = x E^T. Embedding and head share the table E [V, C].
-
-enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 }; // B, T, V, C
-typedef struct {
-    Range entries;               // E's entries on this rank
-    Param embedding, head;       // [V/t, C]: E, with a gradient for each use
-    Tensor x, logits, sum, loss; // [M, C], [M, V/t], [M, 1], [M, 1]
-    Arena parameters, gradients, kept, output;
-} Bigram;
-// Draws the rows of E for these entries. An unsplit model has all entries.
-Bigram bigram_new(const Run *run, Range entries);
-void bigram_free(Bigram *m);
-// These functions run the model; with tp NULL, on one device with all of E. The loss turns the
-// logits into exponentials. The backward turns the exponentials into the gradient of the logits,
-// and adds the gradients of both uses of E.
-void bigram_logits(Run *run, Comm *tp, Bigram *m, const Batch *b);
-void bigram_loss(Comm *tp, Bigram *m, const Batch *b);
-void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
-
 // ---- gpt.c ----
-// Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
+// Lessons 05 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
 // one.
 
 // Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if

@@ -1,5 +1,5 @@
 // gpt.c: trains a GPT that is cut in one of the six ways of compare.h, and measures what a rank
-// holds, sends and receives in a step. Lessons 06 to 12 compare this GPT with the unsplit GPT.
+// holds, sends and receives in a step. Lessons 05 to 12 compare this GPT with the unsplit GPT.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- what is trained
