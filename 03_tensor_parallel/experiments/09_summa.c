@@ -1,4 +1,4 @@
-// 09_summa.c (experiment): one linear layer (grid_linear.c) and then a GPT are computed in q x q
+// 09_summa.c (experiment): one linear layer (linears.c) and then a GPT are computed in q x q
 // blocks and compared with the unsplit ones. Costs per rank: received bytes, memory, time.
 #include "03_tensor_parallel/experiments/experiments.h"
 
@@ -92,7 +92,7 @@ static void summa_lesson(Run *run) {
              "columns. Then all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
-    grid_linear_compare(run, &g, (GridLinear){ M, K, N });
+    grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));
     training_store(run, &t);
     CutGpt cut = { .way = WAY_2D, .world = run->world, .grid = g };

@@ -1,4 +1,4 @@
-// 11_cube.c (experiment): two linear layers (cube_linears.c) and then a GPT are split over a cube
+// 11_cube.c (experiment): two linear layers (linears.c) and then a GPT are split over a cube
 // and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
 // them again, with the same bits. Bytes along each axis, memory and time are predicted.
 #include <string.h>
@@ -116,9 +116,9 @@ static void cube(Run *run) {
     say_line(run, "depth", q * q, q, "(layer differs) gather the part of W that they share");
     say_line(run, "row", 1, q, "(col differs) multiply, then add their products to a part of Y");
     say(run, "For the next matrix row and col are swapped. Picture: two products. Table: a GPT.");
-    const CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
+    const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &x.cube, even, true); // every size divides
-    cube_two_linears(run, &x.cube, (CubeSizes){ B, T, K, N }, false);
+    cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);
 
     Training t = gpt_training(z, option_size(run, "batch"));
     training_store(run, &t);

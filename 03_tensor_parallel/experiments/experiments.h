@@ -280,25 +280,18 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 // blocks are equal the time of the layers.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
-// ---- grid_linear.c ----
-// The first half of the experiment of 09_summa.c: one linear layer on a grid.
-
-typedef struct {
-    size_t M, K, N;
-} GridLinear; // X [M, K], W [K, N]
-// Compares the layer's output and gradients with the unsplit ones. Checks the bytes that a rank
-// receives, its memory and its time where q divides all sizes, and shows the picture of the layer.
-void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
-
-// ---- cube_linears.c ----
-// The first half of the experiment of 11_cube.c: two linear layers on a cube.
+// ---- linears.c ----
+// Linear layers alone: the first halves of the experiments 09_summa.c and 11_cube.c.
 
 typedef struct {
     size_t B, T, K, N;
-} CubeSizes; // X [B*T, K], V [K, N], W [N, K]
+} LinearSizes; // X [B*T, K] and W [K, N] on a grid; X, V [K, N] and W [N, K] on a cube
+// Compares Y = X W + b and its gradients with the unsplit ones, and shows the picture. Checks the
+// bytes that a rank receives and its memory where q divides all sizes.
+void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
 // Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
 // where q^2 divides the sizes. shown: the page has a picture of this run.
-void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
+void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----
 // Tables of 12_compare.c with a column for each way.
