@@ -126,24 +126,20 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
     const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
-    const TensorWay fast = least(time[0], n), second = least(time[1], n);
-    const bool ring = fewest == WAY_RING;
-    const char *other = page_text(run, "link %s, %s over link %s", link_of(0)->name,
-                                  tensor_way_name[second], link_of(1)->name);
-    const char *links = fast == second ? "both links" : other, *speed = "";
+    const char *speed = "";
     if (clock_config()->simulated)
-        speed = page_text(run, " %s is fastest over %s.", tensor_way_name[fast], links);
+        speed = page_text(run, " Fastest: %s over link %s, %s over link %s.",
+                          tensor_way_name[least(time[0], n)], link_of(0)->name,
+                          tensor_way_name[least(time[1], n)], link_of(1)->name);
     if (!answer_alone(run))
-        say_answer(run,
-                   "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s (at "
-                   "GPT-3's width, on 64 ranks: %s).%s",
-                   ring ? "Ring attention" : tensor_way_name[fewest],
-                   value_text(run, kept[fewest], "bytes"),
-                   ring ? ", but all weights; 1D + SP with FlashAttention would keep as little"
-                        : "",
-                   tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
-                   tensor_way_name[wide], speed);
-    say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
+        say_answer(
+            run,
+            "%s keeps the fewest activations, %s. %s receives the fewest bytes, %s (at GPT-3's "
+            "width, on 64 ranks: %s).%s",
+            tensor_way_name[fewest], value_text(run, kept[fewest], "bytes"), tensor_way_name[quiet],
+            value_text(run, bytes[quiet], "bytes"), tensor_way_name[wide], speed);
+    say_cost(run, "1D and SP receive activations; the others also weights or their gradients. ring "
+                  "keeps all weights; 1D + SP with FlashAttention would keep as few activations.");
     say_use_when(run,
                  "in a node: 1D + SP, as 3D needs q³ ranks and q² sequences. A layer on several "
                  "nodes: 2D, 2.5D or 3D. A sequence that is too long for a rank: ring attention.");
