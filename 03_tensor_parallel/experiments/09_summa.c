@@ -1,4 +1,4 @@
-// 09_summa.c (experiment): one linear layer (linears.c) and then a GPT are computed in q x q
+// 09_summa.c (experiment): one linear layer (grids.c) and then a GPT are computed in q x q
 // blocks and compared with the unsplit ones. Costs per rank: received bytes, memory, time.
 #include "03_tensor_parallel/experiments/experiments.h"
 

@@ -1,4 +1,4 @@
-// 11_cube.c (experiment): two linear layers (linears.c) and then a GPT are split over a cube
+// 11_cube.c (experiment): two linear layers (grids.c) and then a GPT are split over a cube
 // and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
 // them again, with the same bits. Bytes along each axis, memory and time are predicted.
 #include <string.h>

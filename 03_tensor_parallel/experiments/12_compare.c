@@ -126,20 +126,23 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
     const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
+    const bool ring = fewest == WAY_RING;
     const char *speed = "";
     if (clock_config()->simulated)
-        speed = page_text(run, " Fastest: %s over link %s, %s over link %s.",
-                          tensor_way_name[least(time[0], n)], link_of(0)->name,
-                          tensor_way_name[least(time[1], n)], link_of(1)->name);
+        speed = page_text(run, " Fastest over %s: %s; over %s: %s.", link_of(0)->name,
+                          tensor_way_name[least(time[0], n)], link_of(1)->name,
+                          tensor_way_name[least(time[1], n)]);
     if (!answer_alone(run))
-        say_answer(
-            run,
-            "%s keeps the fewest activations, %s. %s receives the fewest bytes, %s (at GPT-3's "
-            "width, on 64 ranks: %s).%s",
-            tensor_way_name[fewest], value_text(run, kept[fewest], "bytes"), tensor_way_name[quiet],
-            value_text(run, bytes[quiet], "bytes"), tensor_way_name[wide], speed);
-    say_cost(run, "1D and SP receive activations; the others also weights or their gradients. ring "
-                  "keeps all weights; 1D + SP with FlashAttention would keep as few activations.");
+        say_answer(run,
+                   "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s (at "
+                   "GPT-3's width, on 64 ranks: %s).%s",
+                   ring ? "Ring attention" : tensor_way_name[fewest],
+                   value_text(run, kept[fewest], "bytes"),
+                   ring ? ", but all weights; 1D + SP with FlashAttention would keep as little"
+                        : "",
+                   tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
+                   tensor_way_name[wide], speed);
+    say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
     say_use_when(run,
                  "in a node: 1D + SP, as 3D needs q³ ranks and q² sequences. A layer on several "
                  "nodes: 2D, 2.5D or 3D. A sequence that is too long for a rank: ring attention.");
@@ -162,8 +165,8 @@ static void compare(Run *run) {
     training_store(run, &t);
     say(run,
         "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a grid or "
-        "cube of\n%zu ranks (03.09 to 03.11). ring: ring attention (03.08) cuts only positions. "
-        "SP and 3D gather\nagain in backward.",
+        "cube of\n%zu ranks (03.09 to 03.11). ring: ring attention (03.08). SP and 3D gather again "
+        "in backward.",
         n);
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };

@@ -280,7 +280,7 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 // blocks are equal the time of the layers.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
-// ---- linears.c ----
+// ---- grids.c ----
 // Linear layers alone: the first halves of the experiments 09_summa.c and 11_cube.c.
 
 typedef struct {

@@ -1,4 +1,4 @@
-// linears.c: linear layers without the rest of a model, split and unsplit: one layer Y = X W + b on
+// grids.c: linear layers without the rest of a model, split and unsplit: one layer Y = X W + b on
 // a grid (09_summa.c), and two layers Y = X V, Z = Y W on a cube (11_cube.c). Every rank draws the
 // whole tensors and takes its parts.
 #include "03_tensor_parallel/experiments/experiments.h"
