@@ -81,7 +81,7 @@ static void table(Run *run, const Training *t) {
         { "  by a block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces", "2 (4 L + 5); with SP 2 · 3", EACH_WAY("sums") },
+        { "all-reduces", "2 (4 L + 5); SP: 6", EACH_WAY("sums") },
         { "sent for norms, biases", "(6 L + 2) C gradients", EACH_WAY("partial.sent") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") },
