@@ -1,6 +1,6 @@
 // grid_layers.c: grids of ranks, and GPT's layers on a grid. The file has the cut of the
 // parameters, the norms, the embedding, the head and the loss. The transformer block is in
-// 09_summa.c.
+// grid_block.c.
 //
 // Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of
 // column j. So a rank has whole heads of whole sequences. A token's features are spread over a row

@@ -113,7 +113,7 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
 void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 
-// ---- grid_layers.c: GPT's layers in q x q blocks. ----
+// ---- grid_layers.c, grid_block.c: GPT's layers in q x q blocks. ----
 // Cuts the parameters of a described model over g and replaces the model's layers. g must live as
 // long as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
 // row. Calls usage_error() if a column has no head.

@@ -72,25 +72,18 @@ static void show_unsplit(Run *run, const HandLayer *l) {
                          { "", "dX = dY W^T", &l->dx[0][0], M, K, K } };
     show(run, m, sizeof m / sizeof *m);
 }
-// Prints the shards' finished columns of `whole` [M, cols].
-static void show_side_by_side(Run *run, const char *const *names, size_t shards, const char *name,
-                              const double *whole, size_t cols) {
+// Prints what the shards have of `whole` [M, cols], and `whole` itself. parts NULL: finished
+// columns. Otherwise partial sums of all columns, which lie one after another in `parts`.
+static void show_parts(Run *run, const char *const *names, size_t shards, const char *name,
+                       const double *parts, const double *whole, size_t cols) {
     Matrix m[K + 1];
     for (size_t i = 0; i < shards; i++) {
-        const Range own = shard_range(cols, shards, i);
-        m[i] = (Matrix){ i ? "|" : "", names[i], whole + own.lo, M, range_size(own), cols };
+        const Range own = parts ? (Range){ 0, cols } : shard_range(cols, shards, i);
+        const double *first = parts ? parts + i * M * cols : whole + own.lo;
+        const char *sign = parts ? "+" : "|";
+        m[i] = (Matrix){ i ? sign : "", names[i], first, M, range_size(own), cols };
     }
     m[shards] = (Matrix){ "=", name, whole, M, cols, cols };
-    show(run, m, shards + 1);
-}
-// Prints the shards' partial sums of all of `sum` [M, cols], which lie one after another in
-// `parts`.
-static void show_added(Run *run, const char *const *names, size_t shards, const char *name,
-                       const double *parts, const double *sum, size_t cols) {
-    Matrix m[K + 1];
-    for (size_t i = 0; i < shards; i++)
-        m[i] = (Matrix){ i ? "+" : "", names[i], parts + i * M * cols, M, cols, cols };
-    m[shards] = (Matrix){ "=", name, sum, M, cols, cols };
     show(run, m, shards + 1);
 }
 static void show_columns(Run *run) {
@@ -99,9 +92,9 @@ static void show_columns(Run *run) {
     HandLayer l = new_layer();
     by_hand_columns(&l, N, RATE);
     say(run, "W in %d column shards. Forward: finished columns of Y, side by side", N);
-    show_side_by_side(run, y, N, "Y", &l.y[0][0], N);
+    show_parts(run, y, N, "Y", NULL, &l.y[0][0], N);
     say(run, "  Backward: partial sums of all of dX, added");
-    show_added(run, dx, N, "dX", &l.dx_part[0][0][0], &l.dx[0][0], K);
+    show_parts(run, dx, N, "dX", &l.dx_part[0][0][0], &l.dx[0][0], K);
 }
 static void show_rows(Run *run) {
     static const char *const y[ROW_SHARDS] = { "X0 W0", "X1 W1" };
@@ -109,9 +102,9 @@ static void show_rows(Run *run) {
     HandLayer l = new_layer();
     by_hand_rows(&l, ROW_SHARDS, RATE);
     say(run, "W in %d row shards. Forward: partial sums of all of Y, added", ROW_SHARDS);
-    show_added(run, y, ROW_SHARDS, "Y", &l.y_part[0][0][0], &l.y[0][0], N);
+    show_parts(run, y, ROW_SHARDS, "Y", &l.y_part[0][0][0], &l.y[0][0], N);
     say(run, "  Backward: finished columns of dX, side by side");
-    show_side_by_side(run, dx, ROW_SHARDS, "dX", &l.dx[0][0], K);
+    show_parts(run, dx, ROW_SHARDS, "dX", NULL, &l.dx[0][0], K);
 }
 
 // ---------------------------------------------------------------- comparison

@@ -82,7 +82,6 @@ static void costs(Run *run, bool rows, const TrialResult *r) {
     const size_t own = range_size(shard_range(rows ? K : N, n, run->world->rank));
     const size_t weights = rows ? own * N + N : (K + 1) * own, added = rows ? M * N : M * K;
     const TrialCosts c = { .parameters = weights,
-                           .gradients = weights,
                            .kept = rows ? M * own : M * K,
                            .calls = 1,
                            .sent = ring_bytes(ALL_REDUCE_PASSES, n, added, e) };

@@ -74,7 +74,6 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t parameters = (C + 1) * GATES * f + f * C + C;
     const double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
     const TrialCosts predicted = { .parameters = parameters,
-                                   .gradients = parameters,
                                    .kept = M * (C + (GATES + 1) * f),
                                    .calls = 2,
                                    .sent = 2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e) };

@@ -104,27 +104,22 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t e = element_size(option_storage(run));
     const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e);
     const TrialCosts predicted = {
-        .parameters = parameters, .gradients = parameters, .kept = kept, .calls = 2, .sent = sent
+        .parameters = parameters, .kept = kept, .calls = 2, .sent = sent
     };
     trial_costs(run, "%s", "%s", &predicted, r);
 }
 
 static void ending(Run *run, const char *added) {
-    const size_t n = run->world->size;
     if (!answer_alone(run))
         say_answer(run,
                    "Because attention computes each head on its own: whole heads send 0 B "
                    "between W_qkv and W_O. With a cut inside the heads each rank would have only "
                    "partial sums of q k^T and dO v^T, and adding them would send %s per rank.",
                    added);
-    const char *waits = "";
-    if (H % n)
-        waits = page_text(run, " Rank 0 has %zu of %d heads, and the ranks with %zu wait for it.",
-                          ceil_div(H, n), H, H / n);
-    say_cost(run, "%s per rank and step in %s all-reduces, exposed.%s", cost_text(run, "sent"),
-             cost_text(run, "calls"), waits);
+    say_cost(run, "%s per rank and step in %s all-reduces, exposed.", cost_text(run, "sent"),
+             cost_text(run, "calls"));
     say_use_when(run, "ranks share a Transformer block. The number of ranks should divide the "
-                      "heads.");
+                      "heads. Else ranks with fewer heads wait for those with more.");
 }
 
 // Prints the table, with a column for the other cut, which gives each rank D/t columns of every

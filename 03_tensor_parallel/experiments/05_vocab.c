@@ -1,93 +1,34 @@
-// 05_vocab.c: trains the smallest language model (bigram.c) with its table E cut by vocabulary
-// entries, and unsplit. The two trainings must agree, the lookup in every bit. Then every rank
-// passes all logits as if these were the rank's part, and the loss is too high by log t. The number
-// of entries, 61, is prime, and the sequences have unequal numbers of counted targets.
+// 05_vocab.c: trains a GPT without blocks (embedding, norm, head, loss), with its table wte cut by
+// vocabulary entries, and unsplit. The two trainings must agree. Then one batch goes through the
+// functions of 05_vocab.c step by step. The page shows the exchange of one token, and a trap: if
+// every rank passes all logits, the loss is too high by log t. The number of entries, 61, is prime,
+// and the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
+#include "common/tensor/random.h"
 
-enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
-static const Range all_entries = { 0, V };
+enum { B = 3, T = 8, M = B * T, V = 61, C = 12 };
+static const ModelConfig ends = {
+    .layers = 0, .width = C, .heads = C, .context = T, .vocab = V, .dropout = 0.1
+};
 
-static void train(Run *run, Comm *tp, TrialResult *r) {
-    Data data = data_synthetic(V, T, run->seed);
-    Bigram m = bigram_new(run, tp ? shard_range(V, tp->size, tp->rank) : all_entries);
-    for (size_t step = 0; step < TRIAL_STEPS; step++) {
-        trial_step_begin(run, tp, r, step);
-        Arena buffers = arena(MEM_WORKSPACE);
-        const Batch b = data_batch(&data, &buffers, step, 0, B, B);
-        bigram_logits(run, tp, &m, &b);
-        bigram_loss(tp, &m, &b);
-        r->loss[step] = tensor_sum(m.loss) * b.token_weight;
-        bigram_backward(run, tp, &m, &b);
-        snapshot_put(r->seen, "loss of each token", M, 1, m.loss, 0, 0);
-        snapshot_put(r->seen, "grad logits", M, V, m.logits, 0, m.entries.lo); // in place
-        snapshot_put(r->seen, "grad E", V, C, m.embedding.g, m.entries.lo, 0);
-        op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
-        trial_step_end(tp, r);
-        arena_free(&buffers);
-    }
-    snapshot_put(r->weights, "E after 3 steps", V, C, m.embedding.w, m.entries.lo, 0);
-    bigram_free(&m);
-    data_free(&data);
-}
-
-// ---------------------------------------------------------------- the lookup, the trap, a loss
-
-// Compares the lookup in every bit, because the sum over ranks of one row and zeros rounds nothing.
-static void lookup(Run *run, Bigram *part, Bigram *whole, const Batch *b) {
-    Snapshot *got = snapshot_new(run);
-    Snapshot *want = snapshot_new(run);
-    vocab_parallel_lookup(run->world, part->x, part->embedding.w, b->tokens, part->entries.lo);
-    op_embed_tokens(whole->x, whole->embedding.w, b->tokens, 0);
-    snapshot_put(got, "E[token]", M, C, part->x, 0, 0);
-    if (run->is_root) snapshot_put(want, "E[token]", M, C, whole->x, 0, 0);
-    check_equal(run, "lookup = unsplit", got, want);
-    snapshot_free(got);
-    snapshot_free(want);
-}
-
-// Shows the trap. Every rank passes all V logits to vocab_parallel_loss as if these were the rank's
-// part. Rank 0 still finds the target, but every exponential is counted t times, so the loss is
-// log(t sum) = log(sum) + log t.
-static void gathered_logits(Run *run, Bigram *whole, const Batch *b) {
-    Comm *tp = run->world;
-    bigram_logits(run, NULL, whole, b);
-    vocab_parallel_loss(tp, whole->loss, whole->sum, whole->logits, b->targets, tp->rank * V);
-    const double wrong = tensor_sum(whole->loss) * b->token_weight;
-    const double less = wrong - log((double)tp->size);
-    bigram_logits(run, NULL, whole, b);
-    bigram_loss(NULL, whole, b);
-    const double right = tensor_sum(whole->loss) * b->token_weight;
-    check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1,
-                  LIMIT_ROUNDING); // of reals: logits and losses are reals in any storage
-    say(run,
-        "Trap: if a rank has all logits, and the ranks still add their sums of exponentials, the "
-        "loss is\nlog t too large: %.4f instead of %.4f, the mean of all tokens.",
-        wrong, right);
-}
+// ---------------------------------------------------------------- the lookup, a loss, the trap
 
 static double first_element(Tensor t) { return tensor_sum(tensor_row_range(t, 0, 1)); }
 
-// Prints what each rank puts into the three all-reduces of vocab_parallel_loss for token 0.
-static void one_token(Run *run, Bigram *m, const Batch *b) {
-    enum { MAX, PICKED, SUM, FIELDS };
+// Prints what each rank put into the three all-reduces of vocab_parallel_loss for token 0, and the
+// loss. own: this rank's largest logit, logit of the target, and sum of exponentials.
+enum { MAX, PICKED, SUM, FIELDS };
+static void one_token(Run *run, const double own[FIELDS], double loss) {
     const size_t n = run->world->size;
     double(*all)[FIELDS] = host_alloc(n * sizeof *all); // a row per rank
-    for (size_t i = 0; i < n * FIELDS; i++) all[0][i] = 0;
-    double *own = all[run->world->rank];
-    bigram_logits(run, run->world, m, b);
-    op_row_max(m->sum, m->logits); // the loss overwrites m->sum and m->loss
-    own[MAX] = first_element(m->sum);
-    op_pick_target(m->loss, m->logits, b->targets, m->entries.lo);
-    own[PICKED] = first_element(m->loss);
-    bigram_loss(run->world, m, b);
-    own[SUM] = first_element(m->logits); // the logits have become exponentials
-    comm_all_reduce_doubles(run->world, all[0], n * FIELDS);
-
     double max = -INFINITY, picked = 0, sum = 0;
-    say(run, "E is the table of embedding and head. Each rank holds 1/t of its entries, and has "
-             "their logits only.");
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < FIELDS; k++) all[i][k] = i == run->world->rank ? own[k] : 0;
+    comm_all_reduce_doubles(run->world, all[0], n * FIELDS);
+    say(run, "A GPT without blocks: embedding, norm, head, loss. E is the table of embedding and "
+             "head. Each rank\nholds 1/t of its entries, and has their logits only.");
     say(run, "the loss of token 0   largest logit   logit of the target   sum of exp(logit - max)");
     for (size_t i = 0; i < n; i++) {
         const Range entries = shard_range(V, n, i);
@@ -101,26 +42,66 @@ static void one_token(Run *run, Bigram *m, const Batch *b) {
     say(run,
         "max is the largest logit of all ranks, so the sums can be added. A rank without the "
         "target adds 0.\nloss = log %.3f + %.3f - (%.3f) = %.3f on every rank.",
-        sum, max, picked, first_element(m->loss));
+        sum, max, picked, loss);
     free(all);
+}
+
+// Runs the lookup and the loss of one batch, with E cut and with all of E on every rank. The lookup
+// must be right in every bit, because the sum over ranks of one row and zeros rounds nothing.
+static void one_batch(Run *run) {
+    Comm *tp = run->world;
+    const Range entries = shard_range(V, tp->size, tp->rank);
+    Data data = data_synthetic(V, T, run->seed);
+    Arena a = arena(MEM_WORKSPACE);
+    const Batch b = data_batch(&data, &a, 0, 0, B, B);
+    Tensor E = tensor_new(&a, V, C), own_E = tensor_row_range(E, entries.lo, entries.hi);
+    Tensor x = tensor_new(&a, M, C), whole_x = tensor_new(&a, M, C);
+    Tensor logits = tensor_new(&a, M, own_E.rows), all_logits = tensor_new(&a, M, V);
+    Tensor max = tensor_new(&a, M, 1), picked = tensor_new(&a, M, 1), sum = tensor_new(&a, M, 1);
+    Tensor loss = tensor_new(&a, M, 1), wrong = tensor_new(&a, M, 1);
+    tensor_randomize(E, run->seed, 0.5);
+
+    vocab_parallel_lookup(tp, x, own_E, b.tokens, entries.lo);
+    op_embed_tokens(whole_x, E, b.tokens, 0);
+    check_true(run, "lookup = unsplit", "E[token]", tensor_equal(x, whole_x));
+    op_matmul_nt(logits, x, own_E);
+    op_matmul_nt(all_logits, x, E);
+    op_row_max(max, logits);
+    op_pick_target(picked, logits, b.targets, entries.lo);
+    vocab_parallel_loss(tp, loss, sum, logits, b.targets, entries.lo); // logits: exponentials
+    const double own[] = { first_element(max), first_element(picked), first_element(logits) };
+    one_token(run, own, first_element(loss));
+
+    // The trap: every rank passes all V logits as if these were the rank's part. Rank 0 still finds
+    // the target, but every exponential is counted t times: the loss is log(t sum).
+    vocab_parallel_loss(tp, wrong, sum, all_logits, b.targets, tp->rank * V);
+    const double right = tensor_sum(loss) * b.token_weight;
+    const double high = tensor_sum(wrong) * b.token_weight, less = high - log((double)tp->size);
+    check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1,
+                  LIMIT_ROUNDING);
+    say(run,
+        "Trap: if a rank has all logits, and the ranks still add their sums of exponentials, the "
+        "loss is\nlog t too large: %.4f instead of %.4f, the mean of all tokens.",
+        high, right);
+    arena_free(&a);
+    data_free(&data);
 }
 
 // ---------------------------------------------------------------- costs, and the table
 
 // Checks the costs: two all-reduces of [M, C] (x in forward, dx in backward), and three of [M, 1]
 // for the loss.
-static void costs(Run *run, const TrialResult *r) {
-    const size_t n = run->world->size, e = element_size(option_storage(run));
-    const size_t entries = range_size(shard_range(V, n, run->world->rank));
-    const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
-    const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, sizeof(real));
-    const TrialCosts predicted = { .parameters = entries * C,
-                                   .gradients = 2 * entries * C,  // gradients of both uses of E
-                                   .kept = M * (C + entries + 1), // x, own logits, a sum
-                                   .kept_reals = M * (entries + 1),
-                                   .calls = 2 + 3,
-                                   .sent = 2 * wide + 3 * narrow };
-    trial_costs(run, "%s", "%s", &predicted, r);
+static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
+    const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
+    const RankShare share = line_share(&z, B);
+    const GroupTraffic *tp = &r->layers[GPT_WORLD];
+    gpt_memory_costs(run, "%s", "%s", c, &share, r);
+    check_costs(run, "%s", "%s",
+                (CostRow[]){
+                    { "calls", "all-reduces a step", "calls", BY_FORMULA(2 + 3),
+                      tp->calls[COMM_ALL_REDUCE] },
+                    { "sent", "sent a step", "bytes", BY_FORMULA(share.received), tp->sent },
+                    { 0 } });
 }
 
 static void page(Run *run) {
@@ -128,11 +109,11 @@ static void page(Run *run) {
     const size_t n = run->world->size, r = sizeof(real), e = element_size(option_storage(run));
     const char *narrow = value_cell(run, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, r), "bytes");
     const char *wide = value_cell(run, ring_bytes(ONE_PASS, n, M * V, r), "bytes");
-    const char *kept = value_cell(run, (double)(M * (C * e + (V + 1) * r)), "bytes");
+    const char *kept = value_cell(run, (double)(M * (2 * C * e + (V + 3) * r)), "bytes");
     const Result rows[] = {
         { "sent for the loss, per rank", "6 (t-1) ceil(M/t)", { narrow, wide } },
-        { "kept: x, logits, sums", "M (C + V/t + 1)", { "kept", kept } },
-        { "E, per rank", "V C/t", { "parameters", "=-" } },
+        { "activations: logits, x, norm", "M (V/t + 2 C + 3)", { "kept", kept } },
+        { "parameters, per rank", "V C/t, and T C + 2 C", { "parameters", "=-" } },
         { "all-reduces per step", "1 embedding, 3 for the loss, 1 for dX", { "calls", "=-" } },
         { "sent per rank and step", "the loss, and 4 (t-1) ceil(MC/t)", { "sent", "=-" } },
         { 0 }
@@ -140,8 +121,8 @@ static void page(Run *run) {
     results(run, columns, rows);
     say(run,
         "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu ranks, %zu bytes per "
-        "element\n  gathered, predicted: every rank has all logits. It sends (t-1) ceil(MV/t) "
-        "elements for them,\n  and keeps M (C + V + 1).",
+        "element\n  gathered, predicted: every rank has all logits, M V, and sends (t-1) "
+        "ceil(MV/t) elements for them.\n  T C + 2 C: positions and norm, whole on every rank",
         M, V, C, n, r);
     if (!answer_alone(run))
         say_answer(run,
@@ -158,24 +139,17 @@ static void page(Run *run) {
 
 static void vocabulary(Run *run) {
     const size_t n = run->world->size;
-    REQUIRE(n <= V, "%zu ranks: the vocabulary has %d entries; choose %d ranks or fewer", n, V, V);
-    const TrialResult r = trial_compare(run, "vocabulary-parallel = unsplit", train);
-    ledger_pause();
-    Data data = data_synthetic(V, T, run->seed);
-    Arena tokens = arena(MEM_REFERENCE);
-    const Batch b = data_batch(&data, &tokens, 0, 0, B, B);
-    Bigram part = bigram_new(run, shard_range(V, n, run->world->rank));
-    Bigram whole = bigram_new(run, all_entries);
-    lookup(run, &part, &whole, &b);
-    one_token(run, &part, &b);
-    gathered_logits(run, &whole, &b);
-    bigram_free(&part);
-    bigram_free(&whole);
-    arena_free(&tokens);
-    data_free(&data);
-    ledger_resume();
-    costs(run, &r);
+    REQUIRE(n <= C, "%zu ranks: the model has %d columns; choose %d ranks or fewer", n, C, C);
+    ModelConfig c = ends;
+    c.seed = run->seed;
+    Training t = gpt_training(c, B);
+    training_store(run, &t);
+    CutGpt cut = { .way = WAY_1D, .world = run->world };
+    training_both(run, "vocabulary-parallel = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
+    one_batch(run);
+    costs(run, &t.model, &cut.measured);
     page(run);
+    data_free(&t.data);
 }
 
 static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };

@@ -15,10 +15,10 @@ enum { BATCH = 3 }; // sequences
 // dx. Of [M, 1]: three in the loss. costs.h has the elements that each layer holds and keeps.
 static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
-    const GptElements elements = gpt_elements(&z, BATCH);
+    const RankShare share = line_share(&z, BATCH);
     const Traffic layers = traffic_tensor_parallel(&z, z.t, BATCH, false);
     const GroupTraffic *tp = &r->layers[GPT_WORLD];
-    gpt_memory_costs(run, "%s", "%s", c, &elements, r);
+    gpt_memory_costs(run, "%s", "%s", c, &share, r);
     check_cost(run, "calls", "all-reduces in the layers, a step", "calls", formula(layers.calls),
                NOT_PREDICTED, tp->calls[COMM_ALL_REDUCE]);
     check_cost(run, "sent", "sent in the layers, a step", "bytes", formula(layers.bytes),
@@ -51,6 +51,11 @@ static const char *sending(Run *run, const char *link, const CutSizes *z, size_t
     clock_set_link(NULL);
     return page_text(run, "=%.2f", 2 * sum / work_block(z, BATCH).time);
 }
+// Returns the bytes of a block's parameters on rank 0 of n.
+static const char *block(Run *run, const ModelConfig *c, size_t n) {
+    const CutSizes z = cut_sizes(c, n, 0);
+    return value_cell(run, (double)(elements_block(&z) * weight_bytes(c)), "bytes");
+}
 static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     const size_t n = run->world->size, M = BATCH * c->context, e = weight_bytes(c);
     const CutSizes first = cut_sizes(c, n, 0);
@@ -61,7 +66,7 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
         { "parameters", "L blocks + V C/t + T C + 2 C", { one->parameters, "parameters" } },
-        { "  one block", "12 C²/t + 7 C/t + 6 C", { one->block, "block" } },
+        { "  one block", "12 C²/t + 7 C/t + 6 C", { block(run, c, 1), block(run, c, n) } },
         { "activations, peak", "L blocks, embedding, head", { one->kept, "kept" } },
         { "all-reduces per step", "4 L; embedding, head: 2; loss: 3", { "=0", "calls" } },
         { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "sent" } },

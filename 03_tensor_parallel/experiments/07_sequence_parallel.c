@@ -12,7 +12,6 @@ static const char *const way_name[] = { "tensor parallel: %s", "inputs kept whol
 #define EACH_WAY(id) \
     { id ".tensor", id ".kept", id ".again" }
 enum { SEQUENCES = 3, MICRO_BATCHES = 2 }; // 2 sequences, then 1
-enum { LOSS_SUMS = 3 };                    // all-reduces in the loss of a micro-batch
 
 // ---------------------------------------------------------------- costs
 
@@ -46,8 +45,8 @@ static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
 static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const CutSizes z = sizes(t, way, n, run->world->rank), first = sizes(t, way, n, 0);
-    const GptElements elements = gpt_elements(&z, sequences_of(t, 0)); // the largest micro-batch
-    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &elements, r);
+    const RankShare share = line_share(&z, sequences_of(t, 0)); // the largest micro-batch
+    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &share, r);
     const SequenceTraffic layers = layers_step(&z, t);
     const Traffic none = { 0 }, partial = way == TENSOR_ONLY ? none : traffic_partial_sums(&z);
     const double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));
@@ -74,13 +73,7 @@ static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
 static void table(Run *run, const Training *t) {
     static const char *const columns[] = { "tensor parallel", "SP, input kept",
                                            "SP, gathered again", NULL };
-    static const char *const sums[] = EACH_WAY("sums");
     const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
-    const char *cell[SEQUENCE_WAYS];
-    for (Way way = 0; way < SEQUENCE_WAYS; way++) {
-        const double rest = cost_value(run, sums[way]) - LOSS_SUMS * MICRO_BATCHES;
-        cell[way] = page_text(run, "=%d + %.0f", LOSS_SUMS * MICRO_BATCHES, rest);
-    }
     const Result rows[] = {
         { "activations, peak", "all layers", EACH_WAY("kept") },
         { "  a block's norms", "times M C elements", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
@@ -88,7 +81,7 @@ static void table(Run *run, const Training *t) {
         { "  by a block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces", "in the loss + layers", { cell[0], cell[1], cell[2] } },
+        { "all-reduces", "2 (4 L + 5); SP: 6", EACH_WAY("sums") },
         { "sent for norms, biases", "(6 L + 2) C gradients", EACH_WAY("partial.sent") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") },
@@ -96,14 +89,12 @@ static void table(Run *run, const Training *t) {
     };
     results(run, columns, rows);
     say(run,
-        "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu",
-        t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
-    say(run,
-        "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and "
-        "row cuts.",
+        "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu\n"
+        "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and row "
+        "cuts.\n  The formulas are exact where t divides heads and rows. The checks count each "
+        "rank's share.",
+        t->model.layers, t->model.width, t->model.heads, t->model.context, n, M,
         t->model.dropout > 0 ? "2 H T/C" : "H T/C");
-    say(run, "  The formulas are exact where t divides heads and rows. The checks count each "
-             "rank's share.");
 }
 
 static void ending(Run *run) {

@@ -1,4 +1,4 @@
-// 09_summa.c (experiment): one linear layer (grid_linear.c) and then a GPT are computed in q x q
+// 09_summa.c (experiment): one linear layer (grids.c) and then a GPT are computed in q x q
 // blocks and compared with the unsplit ones. Costs per rank: received bytes, memory, time.
 #include "03_tensor_parallel/experiments/experiments.h"
 
@@ -11,7 +11,7 @@ static double fewest_tokens(const GridPlace *at) { // for which 2D receives less
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
-    const GptCells none = { "=-", "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
+    const GptCells none = { "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
     const GptCells one = gpt_cells_1d(run, c, 1, sequences);
     const GptCells line = n <= c->heads ? gpt_cells_1d(run, c, n, sequences) : none;
     const char *const columns[] = { "one device", page_text(run, "1D on %zu", n),
@@ -53,7 +53,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     const char *times = "", *compared = "", *from = "";
     if (n > 1 && n <= at->c->heads) { // 1D needs a head per rank
         const CutSizes z = cut_sizes(at->c, n, 0);
-        const double line = traffic_tensor_parallel(&z, n, sequences, false).bytes;
+        const double line = line_share(&z, sequences).received;
         compared = page_text(run, ", up to %.1f times as much as 1D tensor parallelism",
                              cost_value(run, "received") / line);
         if (clock_config()->simulated)
@@ -92,7 +92,7 @@ static void summa_lesson(Run *run) {
              "columns. Then all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
-    grid_linear_compare(run, &g, (GridLinear){ M, K, N });
+    grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));
     training_store(run, &t);
     CutGpt cut = { .way = WAY_2D, .world = run->world, .grid = g };

@@ -5,50 +5,38 @@
 
 enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
 
-// The costs of rank 0, from sizes alone, if the first of the d grids trained the same batch alone,
-// as in lesson 09.
-typedef struct {
-    double parameters, kept, row, column, time;
-} Alone;
-static Alone one_grid(const GridPlace *at, size_t sequences) {
+static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
+
+// Prints the table. `first`: rank 0 of one grid that trains the same batch alone, as in lesson 09.
+static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t sequences,
+                  double took) {
     const ModelConfig *c = at->c;
     const CutSizes whole = cut_sizes(c, 1, 0);
-    const GridPlace alone = grid_place_of(c, at->q, 1, 0);
-    const GridTraffic t = grid_stage(&alone, &whole, sequences, false);
-    const CutSizes z = grid_sizes(&alone);
-    return (Alone){ (double)(grid_elements_stage(&alone, &whole) * weight_bytes(c)),
-                    (double)activations_bytes(&z, grid_sequences(&alone, sequences)),
-                    t.row.received, t.col.received, t.products.time + t.transfers };
-}
-static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
-static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
-
-static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
-    const ModelConfig *c = at->c;
-    const Alone alone = one_grid(at, sequences);
+    const GridTraffic traffic = grid_stage(first, &whole, sequences, false);
+    const RankShare alone = grid_share(first, sequences);
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
-    const size_t ranks = at->q * at->q, d = at->depth;
-    const char *const columns[] = {
-        page_text(run, "1 grid (%zu rank%s)", ranks, plural(ranks)),
-        page_text(run, "%zu grid%s (%zu rank%s)", d, plural(d), d * ranks, plural(d * ranks)), NULL
-    };
+    const size_t q = at->q, d = at->depth;
+    const char *const columns[] = { page_text(run, "one grid, %zu x %zu", q, q),
+                                    page_text(run, "d grids, %zu x %zu x %zu", q, q, d), NULL };
     const Result rows[] = {
         { "parameters",
           "1/q² of the weights, in each grid",
-          { bytes(run, alone.parameters), "parameters" } },
-        { "activations, peak", "1/(q² d) of all activations", { bytes(run, alone.kept), "kept" } },
+          { bytes(run, (double)(alone.parameters * weight_bytes(c))), "parameters" } },
+        { "activations, peak",
+          "1/(q² d) of all activations",
+          { bytes(run, share_kept_bytes(c, &alone)), "kept" } },
         { "received along the row",
           "activations: 1/d of one grid's",
-          { bytes(run, alone.row), "row.received" } },
+          { bytes(run, traffic.row.received), "row.received" } },
         { "received along the column",
           "weights: not less than one grid's",
-          { bytes(run, alone.column), "column.received" } },
+          { bytes(run, traffic.col.received), "column.received" } },
         { "received from other grids",
           "2(d-1)/d of a rank's gradients",
           { "=0 B", "depth.received" } },
         { "received per step",
           "row + column + other grids",
-          { bytes(run, alone.row + alone.column), "received" } },
+          { bytes(run, alone.received), "received" } },
         { timed ? "time of a step" : NULL,
           "without gradient norm, optimizer",
           { value_cell(run, alone.time, "ps"), value_cell(run, took, "ps") } },
@@ -58,15 +46,13 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     say(run,
         "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu, d = %zu",
-        sequences, c->context, c->width, c->heads, c->layers, c->vocab, at->q, d);
-    say(run,
-        "  1 grid: computed for rank 0 and the same batch, with the formulas of 03.09. %zu "
-        "grid%s: measured.",
-        d, plural(d));
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, q, d);
+    say(run, "  one grid: computed for rank 0 and the same batch, with the formulas of 03.09. "
+             "d grids: measured.");
 }
 
-static void ending(Run *run, const GridPlace *at, size_t sequences) {
-    const Alone alone = one_grid(at, sequences);
+static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t sequences) {
+    const RankShare alone = grid_share(first, sequences);
     const size_t d = at->depth, ranks = at->q * at->q;
     if (d == 1)
         say_answer(run,
@@ -80,13 +66,13 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
                    "of activations instead of %s, and receives at most %s per step instead "
                    "of %s.",
                    d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
-                   value_text(run, alone.kept, "bytes"),
+                   value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
                    value_text(run, cost_value(run, "received"), "bytes"),
-                   value_text(run, alone.row + alone.column, "bytes"));
+                   value_text(run, alone.received, "bytes"));
     say_cost(run,
-             "%zu cop%s of all weights, and %s received per rank and step for the sums of "
+             "all weights are held d = %zu times, and a rank receives %s per step for the sums of "
              "their gradients.",
-             d, d == 1 ? "y" : "ies", cost_text(run, "depth.received"));
+             d, cost_text(run, "depth.received"));
     say_use_when(run, "more ranks are available than q², the weights fit in q² of them, and the "
                       "batch has q d sequences or more.");
 }
@@ -101,11 +87,11 @@ static void tesseract_lesson(Run *run) {
     training_store(run, &t);
     CutGpt cut = { .way = WAY_25D, .world = run->world, .grid = g };
     say(run,
-        "d = %zu grid%s of q x q ranks, q = %zu: ranks 0 to %zu are the first. All grids hold the "
-        "same weights,",
-        g.depth, plural(g.depth), g.rows, g.rows * g.cols - 1);
-    say(run, "in blocks. Each grid has another part of the batch, and computes its part as SUMMA "
-             "does (03.09).");
+        "d grids of q x q ranks, d = %zu, q = %zu: ranks 0 to %zu are the first. All grids hold "
+        "the "
+        "same\nweights, in blocks. Each grid has another part of the batch, and computes it as "
+        "SUMMA does (03.09).",
+        g.depth, g.rows, g.rows * g.cols - 1);
     if (run->world->size > 1)
         say(run, "Ranks that do the same at the same time are drawn once. # is a broadcast, a "
                  "reduce or an all-reduce.");
@@ -116,8 +102,9 @@ static void tesseract_lesson(Run *run) {
     const GridPlace at = grid_place_of(&t.model, g.rows, g.depth, run->world->rank);
     grid_costs(run, &cut, &at, t.sequences);
     picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
-    table(run, &at, t.sequences, (double)cut.measured.layers_time);
-    ending(run, &at, t.sequences);
+    const GridPlace first = grid_place_of(&t.model, g.rows, 1, 0);
+    table(run, &at, &first, t.sequences, (double)cut.measured.layers_time);
+    ending(run, &at, &first, t.sequences);
     data_free(&t.data);
     comm_grid_free(&g);
 }

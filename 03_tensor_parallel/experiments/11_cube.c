@@ -1,4 +1,4 @@
-// 11_cube.c (experiment): two linear layers (cube_linears.c) and then a GPT are split over a cube
+// 11_cube.c (experiment): two linear layers (grids.c) and then a GPT are split over a cube
 // and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
 // them again, with the same bits. Bytes along each axis, memory and time are predicted.
 #include <string.h>
@@ -13,24 +13,21 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     const bool again = x->cube.gather_again;
     const size_t q = x->cube.grid.rows, n = run->world->size;
     const CubePlace at = cube_place_of(c, q, run->world->rank, again);
+    const CubePlace first = cube_place_of(c, q, 0, again);
     const CutSizes z = cut_sizes(c, 1, 0);
     const CubeTraffic layers = cube_stage(&at, &z, sequences, false);
+    const RankShare share = cube_share(&at, sequences);
     const GptMeasured *r = &x->measured;
     const double row = r->layers[GPT_ROW].sent, col = r->layers[GPT_COL].sent;
     const double depth = r->layers[GPT_DEPTH].sent;
-    const size_t parameters = cube_elements_stage(&at, &z);
-    const GptElements elements = { cube_elements_block(&at), parameters,
-                                   parameters + cube_elements_wte(&at),
-                                   cube_kept_stage(&at, &z, sequences),
-                                   cube_kept_reals(&at, &z, sequences) };
     // The all-reduces of the loss and of the gradient norm. Rank 0 has the largest part of every
     // tensor, so the other ranks wait for it.
     const double numbers = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
                            ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
-    const double time = cube_rank_share(c, sequences, q, 0, again).time + numbers;
+    const double time = cube_share(&first, sequences).time + numbers;
     const char *ids = again ? "%s.again" : "%s.whole";
     const char *names = again ? "gathered again: %s" : "kept: %s";
-    gpt_memory_costs(run, ids, names, c, &elements, r);
+    gpt_memory_costs(run, ids, names, c, &share, r);
     check_costs(run, ids, names,
                 (CostRow[]){ { "sent.row", "sent along the row, a step", "bytes",
                                BY_FORMULA(layers.bytes[CUBE_ROW]), row },
@@ -119,9 +116,9 @@ static void cube(Run *run) {
     say_line(run, "depth", q * q, q, "(layer differs) gather the part of W that they share");
     say_line(run, "row", 1, q, "(col differs) multiply, then add their products to a part of Y");
     say(run, "For the next matrix row and col are swapped. Picture: two products. Table: a GPT.");
-    const CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
+    const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &x.cube, even, true); // every size divides
-    cube_two_linears(run, &x.cube, (CubeSizes){ B, T, K, N }, false);
+    cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);
 
     Training t = gpt_training(z, option_size(run, "batch"));
     training_store(run, &t);

@@ -4,6 +4,8 @@
 // from sizes alone (way_tables.c).
 #include "03_tensor_parallel/experiments/experiments.h"
 
+static const char *const way_id[TENSOR_WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
+
 static const ClockLink *link_of(int i) {
     return i ? &clock_config()->between : &clock_config()->link;
 }
@@ -31,11 +33,6 @@ static void cut_free(CutGpt *x) {
     if (x->way == WAY_3D) cube_free(&x->cube);
     if (x->grid.in_row) comm_grid_free(&x->grid);
 }
-static double received(const GptMeasured *r) {
-    double bytes = 0;
-    for (size_t i = 0; i < GPT_GROUPS; i++) bytes += r->layers[i].received + r->sums[i].received;
-    return bytes;
-}
 
 // ---------------------------------------------------------------- costs
 
@@ -50,17 +47,13 @@ static bool time_predicted(TensorWay way, const Training *t, size_t n) {
 static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const RankShare s = way_share(way, &t->model, t->sequences, n, run->world->rank);
-    const double e = (double)weight_bytes(&t->model);
-    const double kept = (s.kept - s.kept_reals) * e + s.kept_reals * sizeof(real);
-    const char *ids = page_text(run, "%%s.%s", tensor_way_id[way]);
+    const char *ids = page_text(run, "%%s.%s", way_id[way]);
     const char *names = page_text(run, "%s: %%s", tensor_way_name[way]);
+    gpt_memory_costs(run, ids, names, &t->model, &s, r);
     check_costs(run, ids, names,
-                (CostRow[]){
-                    { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e),
-                      r->parameters },
-                    { "kept", "activations, peak", "bytes", BY_FORMULA(kept), r->activations },
-                    { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
-                    { 0 } });
+                (CostRow[]){ { "received", "received a step", "bytes", BY_FORMULA(s.received),
+                               gpt_received(r) },
+                             { 0 } });
     if (!clock_config()->simulated || !time_predicted(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
         clock_set_link(link_of(i));
@@ -78,42 +71,40 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
 // ---------------------------------------------------------------- the table of this run
 
 static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR_WAYS]) {
-    static const char *const need[] = { [WAY_2D] = "q²", [WAY_25D] = "q² d", [WAY_3D] = "q³" };
     const size_t n = run->world->size;
-    WayCells shape = { NULL }, parameters = { NULL }, kept = { NULL }, received = { NULL };
-    WayCells time[2] = { { NULL } };
-    const char *missing = "";
+    const char *columns[TENSOR_WAYS + 1] = { NULL };
+    const char *link[2] = { NULL, NULL }; // the real clock: no row
+    for (int i = 0; i < 2 && clock_config()->simulated; i++)
+        link[i] = page_text(run, "step, link %s", link_of(i)->name);
+    Result rows[] = { { .what = "ranks" },
+                      { .what = "parameters" },
+                      { .what = "activations, peak" },
+                      { .what = "received per step" },
+                      { .what = link[0] },
+                      { .what = link[1] },
+                      { 0 } };
+    size_t column = 0;
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
-        if (s.q == 0) {
-            missing = page_text(run, "%s%s %s (%s)", missing, *missing ? "," : "",
-                                tensor_way_name[way], need[way]);
-            continue; // way_results() leaves this way out
-        }
-        shape[way] = page_text(run, "=%zu", s.q);
-        if (way == WAY_2D) shape[way] = page_text(run, "=%zu x %zu", s.q, s.q);
-        if (way == WAY_25D || way == WAY_3D)
-            shape[way] = page_text(run, "=%zu x %zu x %zu", s.q, s.q, s.depth);
-        parameters[way] = page_text(run, "parameters.%s", tensor_way_id[way]);
-        kept[way] = page_text(run, "kept.%s", tensor_way_id[way]);
-        received[way] = page_text(run, "received.%s", tensor_way_id[way]);
+        const bool cube = way == WAY_25D || way == WAY_3D;
+        if (s.q == 0) continue;
+        columns[column] = tensor_way_name[way];
+        rows[0].cell[column] = page_text(run, "=%zu", n);
+        if (way == WAY_2D) rows[0].cell[column] = page_text(run, "=%zu x %zu", s.q, s.q);
+        if (cube) rows[0].cell[column] = page_text(run, "=%zu x %zu x %zu", s.q, s.q, s.depth);
+        rows[1].cell[column] = page_text(run, "parameters.%s", way_id[way]);
+        rows[2].cell[column] = page_text(run, "kept.%s", way_id[way]);
+        rows[3].cell[column] = page_text(run, "received.%s", way_id[way]);
         for (int i = 0; i < 2; i++)
-            time[i][way] = page_text(run, "=%.2f ms", (double)measured[way].step_time[i] / 1e9);
+            rows[4 + i].cell[column] =
+                page_text(run, "=%.2f ms", (double)measured[way].step_time[i] / 1e9);
+        column++;
     }
-    const char *name[2] = { NULL, NULL }; // the real clock: no row
-    for (int i = 0; i < 2 && clock_config()->simulated; i++)
-        name[i] = page_text(run, "step, link %s", link_of(i)->name);
-    const Result rows[] = { way_row("ranks", shape),
-                            way_row("parameters", parameters),
-                            way_row("activations, peak", kept),
-                            way_row("received per step", received),
-                            way_row(name[0], time[0]),
-                            way_row(name[1], time[1]),
-                            { 0 } };
-    way_results(run, n, rows);
-    if (*missing) missing = page_text(run, " Not with %zu ranks:%s.", n, missing);
-    say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens.%s", t->model.layers,
-        t->model.width, t->sequences, t->model.context, missing);
+    results(run, columns, rows);
+    say(run,
+        "  %zu blocks, width %zu; %zu sequences of %zu tokens. 2D needs q² ranks, 2.5D q² d, 3D "
+        "q³.",
+        t->model.layers, t->model.width, t->sequences, t->model.context);
 }
 
 // ---------------------------------------------------------------- the answer
@@ -126,22 +117,21 @@ static TensorWay least(const double value[TENSOR_WAYS], size_t n) {
     return best;
 }
 
-static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
+static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay wide) {
     const size_t n = run->world->size;
     double kept[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         kept[way] = (double)measured[way].activations;
-        bytes[way] = received(&measured[way]);
+        bytes[way] = gpt_received(&measured[way]);
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
     const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
-    const TensorWay fast = least(time[0], n), second = least(time[1], n);
     const bool ring = fewest == WAY_RING;
-    const char *other = page_text(run, "link %s, %s over link %s", link_of(0)->name,
-                                  tensor_way_name[second], link_of(1)->name);
-    const char *links = fast == second ? "both links" : other, *speed = "";
+    const char *speed = "";
     if (clock_config()->simulated)
-        speed = page_text(run, " %s is fastest over %s.", tensor_way_name[fast], links);
+        speed = page_text(run, " Fastest over %s: %s; over %s: %s.", link_of(0)->name,
+                          tensor_way_name[least(time[0], n)], link_of(1)->name,
+                          tensor_way_name[least(time[1], n)]);
     if (!answer_alone(run))
         say_answer(run,
                    "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s (at "
@@ -151,7 +141,7 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
                    ring ? ", but all weights; 1D + SP with FlashAttention would keep as little"
                         : "",
                    tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
-                   tensor_way_name[way_block_quiet()], speed);
+                   tensor_way_name[wide], speed);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
     say_use_when(run,
                  "in a node: 1D + SP, as 3D needs q³ ranks and q² sequences. A layer on several "
@@ -175,8 +165,8 @@ static void compare(Run *run) {
     training_store(run, &t);
     say(run,
         "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a grid or "
-        "cube of\n%zu ranks (03.09 to 03.11). Ring attn (03.08) cuts only positions. SP and 3D "
-        "gather again in backward.",
+        "cube of\n%zu ranks (03.09 to 03.11). ring: ring attention (03.08). SP and 3D gather again "
+        "in backward.",
         n);
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };
@@ -195,10 +185,7 @@ static void compare(Run *run) {
     }
     trajectory_free(&want);
     table(run, &t, measured);
-    way_block_table(run);
-    way_plot(run);
-    way_crossover_table(run);
-    ending(run, measured);
+    ending(run, measured, way_tables(run));
     data_free(&t.data);
 }
 

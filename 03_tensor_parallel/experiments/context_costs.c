@@ -8,52 +8,45 @@ const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysse
 
 // ---------------------------------------------------------------- messages, memory, work
 
-// Returns the bytes of a rank, forward and backward. c: positions of a chunk; A: columns of the
-// keys.
-double context_bytes_sent(int kind, ContextSizes z, size_t n) {
-    const size_t c = z.T / n, A = z.key_heads * z.D, e = element_size(z.storage);
-    const size_t r = sizeof(real), ratio = z.heads / z.key_heads;
-    if (kind == CONTEXT_RSA) // k, v; k, v again; sums of dk, dv
-        return (double)(4 * (n - 1) * c * A * e) + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.T * A, r);
-    if (kind == CONTEXT_ULYSSES) // q, k, v, out and their gradients; q and out: `ratio` parts each
-        return (double)(4 * (ratio + 1) * (n - 1) * c * ceil_div(z.key_heads, n) * z.D * e);
-    const size_t hops = n > 1 ? n : 0; // of dk | dv, to their own rank; k | v make n-1, twice
-    return (double)((4 * (n - 1) * e + 2 * hops * r) * c * A);
-}
-static size_t calls(int kind, size_t n) {
-    if (kind == CONTEXT_RSA) return 4 * (n - 1) + 2; // four passes, two all-reduces
-    if (kind == CONTEXT_ULYSSES) return 4;
-    return n > 1 ? 3 * n - 2 : 0; // k | v twice n-1 hops, dk | dv n hops
-}
-static size_t bytes_kept(int kind, ContextSizes z, size_t n, size_t rank) {
-    const size_t c = z.T / n, keys = part_size(z.key_heads, n, rank);
-    const size_t heads = keys * (z.heads / z.key_heads);
-    const size_t e = element_size(z.storage), r = sizeof(real);
-    if (kind == CONTEXT_RSA) return z.heads * c * z.T * r; // scores with all keys
-    if (kind == CONTEXT_ULYSSES)                           // q, out, lse; k, v
-        return z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e);
-    return z.heads * c * r; // lse
-}
-static size_t buffer_bytes(int kind, ContextSizes z, size_t n) {
+// Returns what a rank sends, keeps and computes, forward and backward. c: positions of a chunk; A:
+// columns of the keys.
+static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, A = z.key_heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage), r = sizeof(real);
-    if (kind == CONTEXT_RSA) return n * c * A * r; // dk of all keys
-    if (kind == CONTEXT_ULYSSES)                   // q, k, v, twice
-        return 2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D * e;
-    // Blocks of k | v: present, and on more than two ranks coming. Blocks of dk | dv: present, and
-    // on more than one rank leaving and coming.
-    return ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A;
-}
-static double flops(int kind, ContextSizes z, size_t n, size_t rank) {
-    const size_t c = z.T / n, triangle = c * (c + 1) / 2; // pairs that the causal mask leaves
-    if (kind == CONTEXT_RSA) return 6 * (double)z.heads * work_product(c, z.T, z.D).flops;
-    size_t heads = z.heads, pairs = triangle + (n - 1) * c * c / 2;
-    if (kind == CONTEXT_RING) pairs = triangle + rank * c * c;
-    if (kind == CONTEXT_ULYSSES) {
-        heads = part_size(z.key_heads, n, rank) * (z.heads / z.key_heads);
-        pairs = z.T * (z.T + 1) / 2;
+    if (kind == CONTEXT_RSA) {
+        const double sums = 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.T * A, r); // of dk, dv
+        return (Attended){ .sent = 4 * (n - 1) * c * A * e + (size_t)sums,    // k, v, each twice
+                           .calls = 4 * (n - 1) + 2,      // four passes, two all-reduces
+                           .kept = z.heads * c * z.T * r, // scores with all keys
+                           .buffers = n * c * A * r,      // dk of all keys
+                           .flops = 6 * (double)z.heads * work_product(c, z.T, z.D).flops };
     }
-    return 7 * (double)heads * work_product(pairs, 1, z.D).flops;
+    if (kind == CONTEXT_ULYSSES) {
+        const size_t most = ceil_div(z.key_heads, n), keys = part_size(z.key_heads, n, rank);
+        const size_t heads = keys * ratio, part = c * most * z.D * e, pairs = z.T * (z.T + 1) / 2;
+        return (Attended){ // q, k, v, out and their gradients; q and out: `ratio` parts each
+                           .sent = 4 * (ratio + 1) * (n - 1) * part,
+                           .calls = 4,
+                           // q, out, lse; k, v
+                           .kept = z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e),
+                           .buffers = 2 * (ratio + 2) * n * part, // q, k, v, twice
+                           .flops = 7 * (double)heads * work_product(pairs, 1, z.D).flops
+        };
+    }
+    const size_t hops = n > 1 ? n : 0; // of dk | dv, to their own rank; k | v make n-1, twice
+    const size_t square = c * c;
+    const size_t others = kind == CONTEXT_RING ? rank * square : (n - 1) * square / 2;
+    const size_t pairs = c * (c + 1) / 2 + others; // that the causal mask leaves
+    return (Attended){ .sent = (4 * (n - 1) * e + 2 * hops * r) * c * A,
+                       .calls = n > 1 ? 3 * n - 2 : 0,
+                       .kept = z.heads * c * r, // lse
+                       // Blocks of k | v: present, and on more than two ranks coming. Blocks of
+                       // dk | dv: present, and on more than one rank leaving and coming.
+                       .buffers = ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A,
+                       .flops = 7 * (double)z.heads * work_product(pairs, 1, z.D).flops };
+}
+double context_bytes_sent(int kind, ContextSizes z, size_t n) {
+    return (double)share(kind, z, n, 0).sent;
 }
 
 // ---------------------------------------------------------------- time of attention alone
@@ -93,8 +86,8 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     const double products = backward ? 5 : 2;
     const bool sums = backward && n > 1;
     double now[MOST] = { 0 }, lane[MOST] = { 0 };
-    double block[MOST] = { 0 }, sum[MOST] = { 0 },
-           next_sum[MOST] = { 0 }; // times of arrival on each rank
+    // Times of arrival on each rank.
+    double block[MOST] = { 0 }, sum[MOST] = { 0 }, next_sum[MOST] = { 0 };
     RingTime t = { 0 };
     if (n > MOST) fault("predictions for at most %d ranks", MOST);
     for (size_t k = 0; k < n; k++) {
@@ -153,19 +146,16 @@ static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {
 // ---------------------------------------------------------------- the check
 
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id) {
-    const size_t n = run->world->size, rank = run->world->rank;
+    const size_t n = run->world->size;
+    const Attended want = share(kind, z, n, run->world->rank);
     const char *ids = page_text(run, "%%s.%s", id), *names = page_text(run, "%s: %%s", id);
     check_costs(run, ids, names,
-                (const CostRow[]){
-                    { "sent", "sent in both", "bytes", BY_FORMULA(context_bytes_sent(kind, z, n)),
-                      (double)r->sent },
-                    { "calls", "sends and collectives", "calls", BY_FORMULA((double)calls(kind, n)),
-                      (double)r->calls },
-                    { "kept", "kept by attention", "bytes",
-                      BY_FORMULA((double)bytes_kept(kind, z, n, rank)), (double)r->kept },
-                    { "buffers", "buffers, peak", "bytes",
-                      BY_FORMULA((double)buffer_bytes(kind, z, n)), (double)r->buffers },
-                    { "flops", "computed", "FLOPs", BY_FORMULA(flops(kind, z, n, rank)), r->flops },
+                (CostRow[]){
+                    { "sent", "sent in both", "bytes", BY_FORMULA(want.sent), r->sent },
+                    { "calls", "sends and collectives", "calls", BY_FORMULA(want.calls), r->calls },
+                    { "kept", "kept by attention", "bytes", BY_FORMULA(want.kept), r->kept },
+                    { "buffers", "buffers, peak", "bytes", BY_FORMULA(want.buffers), r->buffers },
+                    { "flops", "computed", "FLOPs", BY_FORMULA(want.flops), r->flops },
                     { 0 } });
     if (!clock_config()->simulated) return;
     const double forward = (double)r->forward.step, backward = (double)r->backward.step;

@@ -18,7 +18,7 @@
 #include <stddef.h>
 
 // ---- trial.c ----
-// Lessons 02 to 05 train a few layers alone, for three steps of SGD: split on all ranks, and
+// Lessons 02 to 04 train a few layers alone, for three steps of SGD: split on all ranks, and
 // unsplit on rank 0. trial_compare compares the two trainings. Every rank draws the whole tensors
 // and takes its part, so both trainings begin with the same values. The loss of trial_train is half
 // the squared distance of Y from a target.
@@ -32,10 +32,6 @@ typedef struct {
     // In the last step: bytes on this rank, the peak of activations, all-reduces, bytes sent.
     size_t parameters, gradients, activations, calls, sent;
 } TrialResult;
-// trial_step_begin resets the counters of memory and messages, trial_step_end reads the counters.
-// Between both calls r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
-void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step);
-void trial_step_end(Comm *tp, TrialResult *r);
 
 // A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
 // trial_compare runs both trainings, compares the results and returns those of the split training.
@@ -45,10 +41,9 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // ---- The costs that the lessons share. ----
 // The predictions for one rank and one step.
 typedef struct {
-    size_t parameters, gradients, kept; // elements
-    size_t kept_reals;                  // elements of kept that are reals in any storage
-    size_t calls;                       // all-reduces
-    double sent;                        // bytes
+    size_t parameters, kept; // elements
+    size_t calls;            // all-reduces
+    double sent;             // bytes
 } TrialCosts;
 // Compares the predictions with r. ids and names: as in check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
@@ -89,29 +84,8 @@ struct Trial {
 Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
 
-// ---- bigram.c ----
-// The smallest language model with both ends of GPT, for the experiment of 05_vocab.c: x =
-// dropout(E[token]), logits = x E^T. Embedding and head share the table E [V, C].
-
-enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 }; // B, T, V, C
-typedef struct {
-    Range entries;               // E's entries on this rank
-    Param embedding, head;       // [V/t, C]: E, with a gradient for each use
-    Tensor x, logits, sum, loss; // [M, C], [M, V/t], [M, 1], [M, 1]
-    Arena parameters, gradients, kept, output;
-} Bigram;
-// Draws the rows of E for these entries. An unsplit model has all entries.
-Bigram bigram_new(const Run *run, Range entries);
-void bigram_free(Bigram *m);
-// These functions run the model; with tp NULL, on one device with all of E. The loss turns the
-// logits into exponentials. The backward turns the exponentials into the gradient of the logits,
-// and adds the gradients of both uses of E.
-void bigram_logits(Run *run, Comm *tp, Bigram *m, const Batch *b);
-void bigram_loss(Comm *tp, Bigram *m, const Batch *b);
-void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
-
 // ---- gpt.c ----
-// Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
+// Lessons 05 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
 // one.
 
 // Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if
@@ -135,9 +109,9 @@ typedef struct {
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
     Picoseconds layers_time;          // the time of layers and sums
     Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
-    // Bytes. block: the parameters of a block. activations: their peak.
-    size_t block, parameters, gradients, optimizer, activations;
+    size_t parameters, gradients, optimizer, activations; // bytes. activations: their peak
 } GptMeasured;
+double gpt_received(const GptMeasured *r); // all bytes
 typedef struct CutGpt CutGpt;
 struct CutGpt {
     TensorWay way;
@@ -151,17 +125,20 @@ struct CutGpt {
     GptMeasured measured;
 };
 void gpt_train(void *cut_gpt, const Training *t, Trajectory *out); // a SplitTraining
-// Checks the memory of a rank: ids "block", "parameters", "gradients", "adamw", "kept".
-// kept_reals: the kept elements that are reals in every storage.
+
+// Predictions for one rank. kept_reals: the kept elements that are reals in any storage. received:
+// bytes per step. time: ps per step, if no rank waits for another one.
 typedef struct {
-    size_t block, parameters, gradients, kept, kept_reals;
-} GptElements;
+    size_t parameters, gradients, kept, kept_reals; // elements
+    double received, time;
+} RankShare;
+double share_kept_bytes(const ModelConfig *c, const RankShare *s);
+// Checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept".
 void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
-                      const GptElements *z, const GptMeasured *r);
-GptElements gpt_elements(const CutSizes *z, size_t sequences); // of 1D, SP and one device
+                      const RankShare *s, const GptMeasured *r);
 // Cells of a table: 1D (lesson 06) on n ranks, or one device (n = 1), from sizes alone.
 typedef struct {
-    const char *block, *parameters, *kept, *received, *time;
+    const char *parameters, *kept, *received, *time;
 } GptCells;
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences);
 
@@ -291,69 +268,38 @@ size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 
-// ---- grids.c ----
-// Functions of the experiments of lessons 09 to 12: checks of the costs of a grid of ranks, and the
-// share of one rank of a cube.
-
-// Checks the calls and bytes along each axis (ids "row.sent" and so on; "received": the sum of the
-// axes), the memory of a rank, and where all blocks are equal the time of the layers. x has
-// trained.
+// ---- way_costs.c ----
+// These functions return the share of one rank in a step of B sequences: in 1D or SP, on a grid, on
+// a cube, or in any of the six ways. tensor_way_shape() must allow the way on n ranks.
+RankShare line_share(const CutSizes *z, size_t B);
+RankShare grid_share(const GridPlace *at, size_t B);
+RankShare cube_share(const CubePlace *at, size_t B);
+RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
+// Checks the costs of x, which has trained on a grid: calls and bytes along each axis (ids
+// "row.sent" and so on; "received": the sum of the axes), the memory of a rank, and where all
+// blocks are equal the time of the layers.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
-// ---- 11, 12: the share of one rank. ----
-// parameters, kept: elements. kept_reals: those of kept that are reals in any storage. received:
-// bytes per step. time: ps per step, if no rank waits.
-typedef struct {
-    double parameters, kept, kept_reals, received, time;
-} RankShare;
-RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
-                          bool again);
-
-// ---- grid_linear.c ----
-// The first half of the experiment of 09_summa.c: one linear layer on a grid.
-
-typedef struct {
-    size_t M, K, N;
-} GridLinear; // X [M, K], W [K, N]
-// Compares the layer's output and gradients with the unsplit ones. Checks the bytes that a rank
-// receives, its memory and its time where q divides all sizes, and shows the picture of the layer.
-void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
-
-// ---- cube_linears.c ----
-// The first half of the experiment of 11_cube.c: two linear layers on a cube.
+// ---- grids.c ----
+// Linear layers alone: the first halves of the experiments 09_summa.c and 11_cube.c.
 
 typedef struct {
     size_t B, T, K, N;
-} CubeSizes; // X [B*T, K], V [K, N], W [N, K]
+} LinearSizes; // X [B*T, K] and W [K, N] on a grid; X, V [K, N] and W [N, K] on a cube
+// Compares Y = X W + b and its gradients with the unsplit ones, and shows the picture. Checks the
+// bytes that a rank receives and its memory where q divides all sizes.
+void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
 // Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
 // where q^2 divides the sizes. shown: the page has a picture of this run.
-void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
-
-// ---- way_costs.c ----
-// Predicts how much one rank of n holds, receives and computes in each of the six ways of
-// 12_compare.c, from sizes alone. The experiment compares its measurements with these numbers.
-
-// Returns the share for a step of B sequences. tensor_way_shape() must allow the way on n ranks.
-// The time holds if no rank waits for another one.
-RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
+void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----
-// Tables with a column for each of the six ways of 12_compare.c.
+// Tables of 12_compare.c with a column for each way.
 
-extern const char *const tensor_way_name[TENSOR_WAYS]; // "1D + SP"
-extern const char *const tensor_way_id[TENSOR_WAYS];   // "sp", in the ids of costs
-typedef const char *WayCells[TENSOR_WAYS];             // the cells of a row
-Result way_row(const char *what, const WayCells cell);
-// Prints a table with the columns of the ways that n ranks allow.
-void way_results(Run *run, size_t n, const Result *rows);
-
-// Prints a table from sizes alone, of one block of GPT-3's width on 64 ranks: parameters,
-// activations, and elements that a rank receives per step. Checks tensor_way_received().
-void way_block_table(Run *run);
-// Returns the way of that table whose rank receives the fewest elements.
-TensorWay way_block_quiet(void);
-// Draws the received elements of this block, over the tokens of a step.
-void way_plot(Run *run);
-// Prints the number of tokens from which 2D costs less than 1D. Checks tensor_way_crossover().
-void way_crossover_table(Run *run);
+extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
+// Prints what follows from sizes alone: the costs of one block of GPT-3's width on 64 ranks, a plot
+// of its received elements over the tokens of a step, and the number of tokens from which 2D costs
+// less than 1D. Checks the formulas of compare.h. Returns the way whose rank receives the fewest
+// elements of this block.
+TensorWay way_tables(Run *run);
 #endif

@@ -1,5 +1,5 @@
 // gpt.c: trains a GPT that is cut in one of the six ways of compare.h, and measures what a rank
-// holds, sends and receives in a step. Lessons 06 to 12 compare this GPT with the unsplit GPT.
+// holds, sends and receives in a step. Lessons 05 to 12 compare this GPT with the unsplit GPT.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- what is trained
@@ -109,7 +109,6 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     model_allocate(m);
     *r = (GptMeasured){ 0 };
     training_run(out, m, &t, 1, 0, step, x); // every rank gets every token, or its positions
-    r->block = tensor_bytes(model_unit(m, "h.0.ln_1.weight")->w);
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
     r->optimizer = memory_now(MEM_OPTIMIZER);
@@ -119,42 +118,35 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
 
 // ---------------------------------------------------------------- costs
 
-GptElements gpt_elements(const CutSizes *z, size_t sequences) {
-    const size_t reals =
-        z->blocks * activations_block_reals(z, sequences) + activations_head_reals(z, sequences);
-    return (GptElements){ elements_block(z), elements_stage(z), elements_gradients(z),
-                          activations_stage(z, sequences), reals };
+double gpt_received(const GptMeasured *r) {
+    double bytes = 0;
+    for (size_t i = 0; i < GPT_GROUPS; i++) bytes += r->layers[i].received + r->sums[i].received;
+    return bytes;
+}
+double share_kept_bytes(const ModelConfig *c, const RankShare *s) {
+    return (double)((s->kept - s->kept_reals) * weight_bytes(c) + s->kept_reals * sizeof(real));
 }
 void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
-                      const GptElements *z, const GptMeasured *r) {
-    const size_t e = weight_bytes(c);
-    check_costs(
-        run, ids, names,
-        (CostRow[]){
-            { "block", "parameters of a block", "bytes", BY_FORMULA(z->block * e), r->block },
-            { "parameters", "parameters", "bytes", BY_FORMULA(z->parameters * e), r->parameters },
-            { "gradients", "gradients (wte twice)", "bytes",
-              BY_FORMULA(z->gradients * gradient_bytes(c)), r->gradients },
-            { "adamw", c->storage == REALS ? "AdamW's m and v" : "m, v and masters", "bytes",
-              BY_FORMULA(z->parameters * adamw_bytes(c)), r->optimizer },
-            { "kept", "activations, peak", "bytes",
-              BY_FORMULA((z->kept - z->kept_reals) * e + z->kept_reals * sizeof(real)),
-              r->activations },
-            { 0 } });
+                      const RankShare *s, const GptMeasured *r) {
+    check_costs(run, ids, names,
+                (CostRow[]){ { "parameters", "parameters", "bytes",
+                               BY_FORMULA(s->parameters * weight_bytes(c)), r->parameters },
+                             { "gradients", "gradients (wte twice)", "bytes",
+                               BY_FORMULA(s->gradients * gradient_bytes(c)), r->gradients },
+                             { "adamw",
+                               c->storage == REALS ? "AdamW's m and v" : "m, v and masters",
+                               "bytes", BY_FORMULA(s->parameters * adamw_bytes(c)), r->optimizer },
+                             { "kept", "activations, peak", "bytes",
+                               BY_FORMULA(share_kept_bytes(c, s)), r->activations },
+                             { 0 } });
 }
-
-// ---------------------------------------------------------------- cells of a table
-
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences) {
     const CutSizes z = cut_sizes(c, n, 0);
-    const GptElements elements = gpt_elements(&z, sequences);
-    const Traffic sent = traffic_tensor_parallel(&z, n, sequences, false);
-    const double e = (double)weight_bytes(c);
+    const RankShare s = line_share(&z, sequences);
     return (GptCells){
-        .block = value_cell(run, (double)elements.block * e, "bytes"),
-        .parameters = value_cell(run, (double)elements.parameters * e, "bytes"),
-        .kept = value_cell(run, (double)activations_bytes(&z, sequences), "bytes"),
-        .received = value_cell(run, sent.bytes, "bytes"),
-        .time = value_cell(run, 3 * work_stage(&z, sequences).time + sent.time, "ps"),
+        .parameters = value_cell(run, (double)(s.parameters * weight_bytes(c)), "bytes"),
+        .kept = value_cell(run, share_kept_bytes(c, &s), "bytes"),
+        .received = value_cell(run, s.received, "bytes"),
+        .time = value_cell(run, s.time, "ps"),
     };
 }

@@ -1,7 +1,7 @@
 // grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. The
 // predictions count the calls of grid_layers.c turn by turn and execute none.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "common/model/block.h"
+#include "03_tensor_parallel/grid_layers.h"
 
 enum { E = sizeof(real) };
 
@@ -23,17 +23,12 @@ bool grid_even(const GridPlace *at, size_t B) {
 static size_t piece(const GridPlace *at, SummaCut cut, size_t l) {
     return part_size(cut.n, at->q, l) * cut.each;
 }
-static SummaCut features(const GridPlace *at) { return (SummaCut){ at->c->width, 1 }; }
-static SummaCut heads(const GridPlace *at) {
-    return (SummaCut){ at->c->heads, at->c->width / at->c->heads };
-}
-static SummaCut hidden(const GridPlace *at) { return (SummaCut){ block_hidden(at->c), 1 }; }
 static SummaCut entries(const GridPlace *at) { return (SummaCut){ at->c->vocab, 1 }; }
 static SummaCut positions(const GridPlace *at) { return (SummaCut){ at->c->context, 1 }; }
 
 CutSizes grid_sizes(const GridPlace *at) {
     CutSizes z = cut_sizes(at->c, at->q, at->col);
-    z.C = piece(at, features(at), at->col);
+    z.C = piece(at, summa_by_feature(at->c), at->col);
     return z;
 }
 
@@ -45,7 +40,8 @@ static size_t vector(const GridPlace *at, SummaCut cols) {
 }
 
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
-    const SummaCut C = features(at), A = heads(at), F = hidden(at);
+    const SummaCut C = summa_by_feature(at->c), A = summa_by_head(at->c),
+                   F = summa_by_hidden(at->c);
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = vector(at, C);
     tensor[QKV_W] = 3 * matrix(at, C, A);
     tensor[QKV_B] = 3 * vector(at, A);
@@ -59,11 +55,13 @@ size_t grid_elements_block(const GridPlace *at) {
     grid_elements_tensors(at, tensor);
     return elements_sum(tensor);
 }
-size_t grid_elements_wte(const GridPlace *at) { return matrix(at, entries(at), features(at)); }
+size_t grid_elements_wte(const GridPlace *at) {
+    return matrix(at, entries(at), summa_by_feature(at->c));
+}
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i) {
-    if (stage->first && i == 0) return matrix(at, positions(at), features(at));
+    if (stage->first && i == 0) return matrix(at, positions(at), summa_by_feature(at->c));
     if (i < stage->first + stage->blocks) return grid_elements_block(at);
-    return 2 * vector(at, features(at));
+    return 2 * vector(at, summa_by_feature(at->c));
 }
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
     size_t sum = stage->first || stage->last ? grid_elements_wte(at) : 0;
@@ -142,10 +140,10 @@ static void block(Count *c, bool backward, const CutSizes *z, size_t sequences) 
     const GridPlace *at = c->at;
     const size_t M = sequences * z->T;
     const Work scores = work_scores(z, sequences); // q k^T; its product with v has as many FLOPs
-    linear_layer(c, backward, M, features(at), 3 * z->heads * z->D);
-    linear_layer(c, backward, M, heads(at), z->C);
-    linear_layer(c, backward, M, features(at), z->hidden);
-    linear_layer(c, backward, M, hidden(at), z->C);
+    linear_layer(c, backward, M, summa_by_feature(at->c), 3 * z->heads * z->D);
+    linear_layer(c, backward, M, summa_by_head(at->c), z->C);
+    linear_layer(c, backward, M, summa_by_feature(at->c), z->hidden);
+    linear_layer(c, backward, M, summa_by_hidden(at->c), z->C);
     for (size_t i = 0; i < 2; i++) norm(c, backward, M, z->C);
     c->t.products = work_sum(c->t.products, work_times(backward ? 4 : 2, scores));
 }
@@ -176,17 +174,14 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 static void add_sum(GridTraffic *t, const GridPlace *at, size_t elements) {
     all_reduce(t, &t->depth, at->depth, elements, gradient_bytes(at->c));
 }
-static void add_tables(GridTraffic *t, const GridPlace *at, const CutSizes *stage) {
+GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
+    GridTraffic t = { 0 };
     for (int uses = stage->first + stage->last; uses > 0; uses--)
-        add_sum(t, at, grid_elements_wte(at));
+        add_sum(&t, at, grid_elements_wte(at));
+    return t;
 }
 static void add_units(GridTraffic *t, const GridPlace *at, const CutSizes *stage) {
     for (size_t i = 0; i < cut_layers(stage); i++) add_sum(t, at, grid_elements_unit(at, stage, i));
-}
-GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
-    GridTraffic t = { 0 };
-    add_tables(&t, at, stage);
-    return t;
 }
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage) {
     GridTraffic t = { 0 };

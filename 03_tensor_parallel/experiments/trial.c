@@ -65,27 +65,15 @@ void ranks_together(Comm *ranks) {
     comm_all_reduce_doubles(ranks, &none, 1);
 }
 
-void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step) {
-    snapshot_label(r->seen, page_text(run, ", step %zu", step + 1));
-    memory_reset_peaks();
-    if (tp) comm_ledger_reset(tp);
-}
-void trial_step_end(Comm *tp, TrialResult *r) {
-    r->parameters = memory_now(MEM_PARAMETERS);
-    r->gradients = memory_now(MEM_GRADIENTS);
-    r->activations = memory_peak(MEM_ACTIVATIONS); // the most since the step began
-    if (!tp) return;
-    r->calls = tp->ledger[COMM_ALL_REDUCE].calls;
-    r->sent = comm_bytes_sent(tp);
-}
-
 // ---------------------------------------------------------------- three steps
 
 static void train_step(Trial *t, TrialResult *r) {
     const size_t M = t->M;
     const bool recorded = t->tp && t->step + 1 == TRIAL_STEPS;
     if (recorded) ranks_together(t->tp);
-    trial_step_begin(t->run, t->tp, r, t->step);
+    snapshot_label(r->seen, page_text(t->run, ", step %zu", t->step + 1)); // "Y, step 1"
+    memory_reset_peaks();
+    if (t->tp) comm_ledger_reset(t->tp);
     Arena buffers = arena(MEM_WORKSPACE);
     Arena kept = arena(MEM_ACTIVATIONS);
     t->saved = saved_new();
@@ -121,7 +109,13 @@ static void train_step(Trial *t, TrialResult *r) {
         put_param(r->seen, page_text(t->run, "grad %s", p->name), p, p->g);
         op_sgd(p->w, p->g, 1, (real)t->rate, 0);
     }
-    trial_step_end(t->tp, r);
+    r->parameters = memory_now(MEM_PARAMETERS);
+    r->gradients = memory_now(MEM_GRADIENTS);
+    r->activations = memory_peak(MEM_ACTIVATIONS); // the most since the step began
+    if (t->tp) {
+        r->calls = t->tp->ledger[COMM_ALL_REDUCE].calls;
+        r->sent = comm_bytes_sent(t->tp);
+    }
     saved_free(&t->saved);
     arena_free(&buffers);
     arena_free(&kept);
@@ -170,18 +164,16 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r) {
     const size_t e = element_size(option_storage(run));
-    check_costs(run, ids, names,
-                (CostRow[]){
-                    { "parameters", "parameters", "bytes", BY_FORMULA(c->parameters * e),
-                      r->parameters },
-                    { "gradients", "gradients", "bytes", BY_FORMULA(c->gradients * sizeof(real)),
-                      r->gradients },
-                    { "kept", "kept for backward", "bytes",
-                      BY_FORMULA((c->kept - c->kept_reals) * e + c->kept_reals * sizeof(real)),
-                      r->activations },
-                    { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
-                    { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
-                    { 0 } });
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            { "parameters", "parameters", "bytes", BY_FORMULA(c->parameters * e), r->parameters },
+            { "gradients", "gradients", "bytes", BY_FORMULA(c->parameters * sizeof(real)),
+              r->gradients },
+            { "kept", "kept for backward", "bytes", BY_FORMULA(c->kept * e), r->activations },
+            { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
+            { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
+            { 0 } });
 }
 
 void trial_times(Run *run, const char *title, double slowest, double communication) {

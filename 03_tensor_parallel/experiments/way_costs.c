@@ -1,43 +1,54 @@
-// way_costs.c: the share of one rank in each of the six ways of 12_compare.c, from sizes alone.
+// way_costs.c: predicts what one rank holds, keeps, receives and computes in each of the six ways
+// to cut a GPT, from sizes alone, and checks the costs of a GPT on a grid (lessons 09 and 10).
 #include "03_tensor_parallel/experiments/experiments.h"
 
-static double kept_reals(const CutSizes *z, size_t B) {
-    return (double)(z->blocks * activations_block_reals(z, B) + activations_head_reals(z, B));
-}
-static RankShare columns_and_rows(const ModelConfig *c, size_t B, size_t n, size_t rank,
-                                  bool sequence) {
-    CutSizes z = cut_sizes(c, n, rank);
-    if (sequence) z = cut_sequence(z, false);
-    RankShare share = { .parameters = (double)elements_stage(&z),
-                        .kept = (double)activations_stage(&z, B),
-                        .kept_reals = kept_reals(&z, B),
-                        .time = 3 * work_stage(&z, B).time };
-    if (sequence) {
-        const SequenceTraffic rows = traffic_sequence_parallel(&z, B, false);
-        const Traffic sums = traffic_partial_sums(&z);
+// ---------------------------------------------------------------- the share of one rank
+
+RankShare line_share(const CutSizes *z, size_t B) {
+    const size_t reals = z->blocks * activations_block_reals(z, B) + activations_head_reals(z, B);
+    RankShare share = { .parameters = elements_stage(z),
+                        .gradients = elements_gradients(z),
+                        .kept = activations_stage(z, B),
+                        .kept_reals = reals,
+                        .time = 3 * work_stage(z, B).time };
+    if (z->sequence) {
+        const SequenceTraffic rows = traffic_sequence_parallel(z, B, false);
+        const Traffic sums = traffic_partial_sums(z);
         share.received = rows.bytes + sums.bytes;
         share.time += rows.time + sums.time;
     } else {
-        const Traffic whole = traffic_tensor_parallel(&z, n, B, false);
+        const Traffic whole = traffic_tensor_parallel(z, z->t, B, false);
         share.received = whole.bytes;
         share.time += whole.time;
     }
     return share;
 }
-static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t rank) {
-    const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
-    const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
-    const GridTraffic layers = grid_stage(&at, &whole, B, false);
-    const GridTraffic sums = grid_sums(&at, &whole);
-    const size_t own = grid_sequences(&at, B);
+RankShare grid_share(const GridPlace *at, size_t B) {
+    const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
+    const GridTraffic layers = grid_stage(at, &whole, B, false);
+    const GridTraffic sums = grid_sums(at, &whole); // over depth; a single grid sends nothing
+    const size_t own = grid_sequences(at, B), parameters = grid_elements_stage(at, &whole);
     return (RankShare){
-        .parameters = (double)grid_elements_stage(&at, &whole),
-        .kept = (double)(own * c->context * kept_stage(&z)),
-        .kept_reals = kept_reals(&z, own),
+        .parameters = parameters,
+        .gradients = parameters + grid_elements_wte(at),
+        .kept = own * at->c->context * kept_stage(&z),
+        .kept_reals = z.blocks * activations_block_reals(&z, own) + activations_head_reals(&z, own),
         .received = layers.row.received + layers.col.received + sums.depth.received,
         .time = layers.products.time + layers.transfers + sums.transfers,
     };
 }
+RankShare cube_share(const CubePlace *at, size_t B) {
+    const CutSizes z = cut_sizes(at->c, 1, 0);
+    const CubeTraffic layers = cube_stage(at, &z, B, false), sums = cube_plane_sums(at, &z);
+    const size_t parameters = cube_elements_stage(at, &z);
+    return (RankShare){ .parameters = parameters,
+                        .gradients = parameters + cube_elements_wte(at),
+                        .kept = cube_kept_stage(at, &z, B),
+                        .kept_reals = cube_kept_reals(at, &z, B),
+                        .received = cube_bytes(&layers) + sums.bytes[0],
+                        .time = 3 * cube_work(at, &z, B).time + layers.time + sums.time };
+}
+
 // Returns the time of a block's attention on the ring, in picoseconds. A head of each sequence is
 // one head of a longer list. 2n must divide the context, so that zigzag gives every rank the same
 // work.
@@ -62,7 +73,7 @@ static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t
 // Returns the share of a rank of the ring. In forward and in backward the rank receives keys and
 // values of all other positions, as stored. The rank also receives the gradients of the keys and
 // values of all positions, which are reals, and the sums of the parameters' gradients.
-static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
+static RankShare ring_share(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     CutSizes z = whole;
     z.T = part_size(c->context, 2 * n, rank) + part_size(c->context, 2 * n, 2 * n - 1 - rank);
@@ -70,16 +81,64 @@ static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const size_t position =
         4 * (c->context - z.T) * weight_bytes(c) + 2 * c->context * sizeof(real);
     const size_t bytes = n > 1 ? position * B * c->width * c->layers : 0;
-    const double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), gradient_bytes(c));
-    return (RankShare){ .parameters = (double)elements_stage(&whole),
-                        .kept = (double)(B * z.T * kept_stage(&z)),
-                        .kept_reals = kept_reals(&z, B),
-                        .received = (double)bytes + sums,
-                        .time = ring_step_time(c, &whole, B, n) };
+    RankShare share = line_share(&z, B);
+    share.received =
+        (double)bytes + ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), gradient_bytes(c));
+    share.time = ring_step_time(c, &whole, B, n);
+    return share;
 }
+
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const TensorWayShape s = tensor_way_shape(way, n);
-    if (way == WAY_1D || way == WAY_SP) return columns_and_rows(c, B, n, rank, way == WAY_SP);
-    if (way == WAY_RING) return ring(c, B, n, rank);
-    return way == WAY_3D ? cube_rank_share(c, B, s.q, rank, true) : grid(c, B, s, rank);
+    if (way == WAY_RING) return ring_share(c, B, n, rank);
+    if (way == WAY_3D) {
+        const CubePlace at = cube_place_of(c, s.q, rank, true);
+        return cube_share(&at, B);
+    }
+    if (way == WAY_2D || way == WAY_25D) {
+        const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
+        return grid_share(&at, B);
+    }
+    const CutSizes z = cut_sizes(c, n, rank), rows = cut_sequence(z, false);
+    return line_share(way == WAY_SP ? &rows : &z, B);
+}
+
+// ---------------------------------------------------------------- costs of a GPT on a grid
+
+static void axis_costs(Run *run, const char *axis, const AxisTraffic *want,
+                       const AxisTraffic *got) {
+    const char *ids = page_text(run, "%s.%%s", axis),
+               *names = page_text(run, "%s: %%s a step", axis);
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) {
+        if (want->calls[kind] == 0 && got->calls[kind] == 0) continue;
+        check_costs(run, ids, names,
+                    (CostRow[]){ { comm_kind_name[kind],
+                                   page_text(run, "%ss", comm_kind_name[kind]), "calls",
+                                   BY_FORMULA(want->calls[kind]), got->calls[kind] },
+                                 { 0 } });
+    }
+    check_costs(run, ids, names,
+                (CostRow[]){
+                    { "sent", "sent", "bytes", BY_FORMULA(want->sent), got->sent },
+                    { "received", "received", "bytes", BY_FORMULA(want->received), got->received },
+                    { 0 } });
+}
+void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences) {
+    const GptMeasured *r = &x->measured;
+    const CutSizes whole = cut_sizes(at->c, 1, 0);
+    const GridTraffic layers = grid_stage(at, &whole, sequences, false);
+    const GridTraffic sums = grid_sums(at, &whole);
+    const RankShare share = grid_share(at, sequences);
+    axis_costs(run, "row", &layers.row, &r->layers[GPT_ROW]);
+    axis_costs(run, "column", &layers.col, &r->layers[GPT_COL]);
+    if (x->way == WAY_25D) axis_costs(run, "depth", &sums.depth, &r->sums[GPT_DEPTH]);
+    gpt_memory_costs(run, "%s", "%s", at->c, &share, r);
+    // Unequal blocks make ranks wait, so the time is not predicted.
+    const bool timed = clock_config()->simulated && grid_even(at, sequences);
+    check_costs(run, "%s", "%s",
+                (CostRow[]){ { "received", "received a step", "bytes", BY_FORMULA(share.received),
+                               gpt_received(r) },
+                             { timed ? "time" : NULL, "the layers and the sums, a step", "ps",
+                               BY_FORMULA(share.time), (double)r->layers_time },
+                             { 0 } });
 }
