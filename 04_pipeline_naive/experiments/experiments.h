@@ -127,14 +127,6 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
 
 double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger is paused
 
-// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with the
-// same `name`.
-typedef struct {
-    char text[96];
-} CostName;
-const char *cost_name(CostName *name, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
 // ---- partition_costs.c ----
 // The measurements of a training whose blocks may move between stages (04_partition.c), and their
 // checks against predictions from sizes alone.
