@@ -8,22 +8,6 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 5 };
 
-static const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
-
-// Compares one SGD step with the unsplit one. Every sequence is a micro-batch, so that the loop has
-// several turns.
-static void one_by_one(Run *run, Training t) {
-    t.micro_batches = SEQUENCES;
-    t.steps = 1;
-    t.recorded = false;
-    t.optimizer = sgd(0.3);
-    Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-    stages_train(run, &t, &way, &got);
-    training_compare(run, "a sequence each = unsplit", &got, &want, 0);
-    trajectory_free(&got);
-    trajectory_free(&want);
-}
-
 // Returns the predicted time of a step. Ops and messages come one after the other, so the stages
 // may be unequal. A micro-batch passes every stage and every link twice. A backward takes twice the
 // time of a forward.
@@ -31,7 +15,10 @@ static double step_time(const Training *t, size_t p) {
     Picoseconds work = 0, transfer = 0;
     for (size_t k = 0; k < t->micro_batches; k++) {
         size_t B = range_size(shard_range(t->sequences, t->micro_batches, k));
-        for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
+        for (size_t i = 0; i < p; i++) {
+            CutSizes z = stage_sizes(&t->model, p, i);
+            work += 3 * (Picoseconds)work_stage(&z, B).time;
+        }
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
     return work + transfer + stage_sums_time(&t->model, p); // all ranks wait for the sums
@@ -83,10 +70,16 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
 
 static void naive(Run *run) {
     Training t = stages_training(run, &sizes, SEQUENCES);
-    StageCosts seen;
+    const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
+    const StagesWay single = { "a sequence each = unsplit", NULL, naive_step, NULL, NULL };
+    StageCosts seen, unused;
+    // One step in which each sequence is a micro-batch, so that the loop has several turns.
+    Training one_by_one = t;
+    one_by_one.micro_batches = SEQUENCES;
+    one_by_one.steps = 1;
+    stages_compare(run, &one_by_one, &single, 1, &unused);
     t.recorded = true;
     t.watched = MEM_ACTIVATIONS;
-    one_by_one(run, t);
     stages_compare(run, &t, &way, 1, &seen);
     t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
     picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
