@@ -116,17 +116,20 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
 
 // ---------------------------------------------------------------- the page
 
+// Prints a row for each step with a new cut or new costs, and for the last step.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
+    enum { SHOWN = 4 };
+    static const size_t step[SHOWN] = { 0, MOVE_EVERY, GROWN, PARTITION_STEPS - 1 };
     static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut",
                                            "step",       "idle", NULL };
     const Rebalanced *both[] = { stays, moved };
-    Result rows[PARTITION_STEPS + 1] = { { 0 } };
-    for (size_t s = 0; s < t->steps; s++) {
-        rows[s].what = page_text(run, "step %zu", s);
+    Result rows[SHOWN + 1] = { { 0 } };
+    for (size_t i = 0; i < SHOWN; i++) {
+        rows[i].what = page_text(run, "step %zu", step[i]);
         for (size_t k = 0; k < 2; k++) {
-            const Timing *timing = &both[k]->timing[s];
-            const char **cell = &rows[s].cell[3 * k];
-            cell[0] = page_text(run, "=%s", blocks_text(run, both[k]->blocks[s]));
+            const Timing *timing = &both[k]->timing[step[i]];
+            const char **cell = &rows[i].cell[3 * k];
+            cell[0] = page_text(run, "=%s", blocks_text(run, both[k]->blocks[step[i]]));
             cell[1] = value_cell(run, (double)timing->step, "ps");
             cell[2] = page_text(run, "=%.1f %%", 100 * timing->idle_of_total);
         }
@@ -148,11 +151,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                blocks_text(run, moved->blocks[LAST]),
                value_text(run, (double)moved->timing[LAST].step, "ps"),
                value_text(run, (double)stays->timing[LAST].step, "ps"));
-    say_cost(run,
-             "%s sent per rank for all moves. A new cut comes after a step with the cut for old "
-             "costs: step %d takes %s.",
-             cost_text(run, "moved.bytes"), GROWN,
-             value_text(run, (double)moved->timing[GROWN].step, "ps"));
+    say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
+             cost_text(run, "moved.bytes"));
     say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
                       "blocks needs more memory. Move blocks only if costs change during "
                       "training.");
