@@ -42,6 +42,10 @@ static void on_paper(Run *run) {
 
 // ---------------------------------------------------------------- training, and the comparison
 
+enum { AT_ONCE, ACCUMULATED, MEANS, DEVICES, WAYS };
+static PiecesGradient *const gradient_of[WAYS] = { pieces_at_once, pieces_accumulated,
+                                                   pieces_mean_of_means, pieces_on_devices };
+
 typedef struct {
     Linear layer, first_gradient;
     double loss[PRINTED];
@@ -78,18 +82,15 @@ static double gradient_error(const Trained *t, const Trained *whole) {
 }
 
 // Prints the page's table and answer.
-static void show_training(Run *run, const Trained *whole, const Trained *accumulated,
-                          const Trained *means) {
-    static const char *const columns[] = { "at once", "accumulated", "trap: mean of means", NULL };
-    const Trained *way[] = { whole, accumulated, means };
+static void show_training(Run *run, const Trained way[WAYS]) {
     const char *first[3], *last[3], *error[3], *room = page_text(run, "=%d", ROOM);
     for (size_t k = 0; k < 3; k++) {
-        first[k] = page_text(run, "=%.6f", way[k]->loss[0]);
-        last[k] = page_text(run, "=%.6f", way[k]->loss[PRINTED - 1]);
-        error[k] = page_text(run, "=%.1f %%", 100 * gradient_error(way[k], whole));
+        first[k] = page_text(run, "=%.6f", way[k].loss[0]);
+        last[k] = page_text(run, "=%.6f", way[k].loss[PRINTED - 1]);
+        error[k] = page_text(run, "=%.1f %%", 100 * gradient_error(&way[k], &way[AT_ONCE]));
     }
     results(
-        run, columns,
+        run, (const char *const[]){ "at once", "accumulated", "trap: mean of means", NULL },
         (const Result[]){
             { "samples on the device",
               "all, or the largest piece",
@@ -104,8 +105,8 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
                "Divide every piece's error by the %d elements of the whole batch, and add the "
                "gradients of the pieces. The sum differs from the batch's gradient by %.0e of "
                "its largest element; the mean of the pieces' means differs by %.0f %%.",
-               SAMPLES * OUT, gradient_error(accumulated, whole),
-               100 * gradient_error(means, whole));
+               SAMPLES * OUT, gradient_error(&way[ACCUMULATED], &way[AT_ONCE]),
+               100 * gradient_error(&way[MEANS], &way[AT_ONCE]));
     say_cost(run,
              "here a second buffer of the gradient's size, and %d additions of it per step. "
              "02.02 needs no second buffer, because its backward adds to the gradient in "
@@ -122,29 +123,27 @@ static void by_hand(Run *run) {
     const Samples all = { SAMPLES, x, target };
     Linear start = { .in = IN, .out = OUT };
     linear_random(run, &start, x, target, SAMPLES);
-    Trained whole = train(&start, all, pieces_at_once),
-            accumulated = train(&start, all, pieces_accumulated);
-    Trained means = train(&start, all, pieces_mean_of_means),
-            devices = train(&start, all, pieces_on_devices);
+    Trained way[WAYS];
+    Snapshot *seen[WAYS];
+    for (size_t k = 0; k < WAYS; k++) {
+        way[k] = train(&start, all, gradient_of[k]);
+        seen[k] = snapshot_of(run, &way[k]);
+    }
     say(run,
         "\n%d samples of %d outputs (%d elements), room for %d samples: %d micro-batches, the "
         "last has %d;\n%d steps of SGD\n",
         SAMPLES, OUT, SAMPLES * OUT, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
-    show_training(run, &whole, &accumulated, &means);
+    show_training(run, way);
 
-    Snapshot *want = snapshot_of(run, &whole), *got = snapshot_of(run, &accumulated);
-    Snapshot *trap = snapshot_of(run, &means), *parallel = snapshot_of(run, &devices);
-    check_close(run, "accumulated = the batch at once", got, want, LIMIT_ROUNDING);
-    check_numbers(run, "accumulated = the batch at once", "loss", accumulated.loss, whole.loss,
-                  PRINTED, LIMIT_ROUNDING);
-    check_differs(run, "trap: the mean of means", trap, want, 0.05);
-    check_equal(run, "accumulated = data parallel", got, parallel);
-    check_numbers(run, "accumulated = data parallel", "loss", accumulated.loss, devices.loss,
-                  PRINTED, 0);
-    snapshot_free(want);
-    snapshot_free(got);
-    snapshot_free(trap);
-    snapshot_free(parallel);
+    check_close(run, "accumulated = the batch at once", seen[ACCUMULATED], seen[AT_ONCE],
+                LIMIT_ROUNDING);
+    check_numbers(run, "accumulated = the batch at once", "loss", way[ACCUMULATED].loss,
+                  way[AT_ONCE].loss, PRINTED, LIMIT_ROUNDING);
+    check_differs(run, "trap: the mean of means", seen[MEANS], seen[AT_ONCE], 0.05);
+    check_equal(run, "accumulated = data parallel", seen[ACCUMULATED], seen[DEVICES]);
+    check_numbers(run, "accumulated = data parallel", "loss", way[ACCUMULATED].loss,
+                  way[DEVICES].loss, PRINTED, 0);
+    for (size_t k = 0; k < WAYS; k++) snapshot_free(seen[k]);
 }
 
 static const Option options[] = {

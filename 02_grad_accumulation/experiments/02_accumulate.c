@@ -16,145 +16,112 @@ static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Tra
     (void)nothing;
     return accumulate_step(model, o, batch, t->micro_batches);
 }
-static Trajectory train(Run *run, const Training *t, Measured *seen) {
-    Trajectory c = trajectory_new(run, t);
-    Model *model = whole_model(&t->model);
-    training_run(&c, model, t, 1, 0, take_step, NULL);
-    *seen = measured_now(run->world);
-    model_free(model);
-    return c;
-}
 
-// ---------------------------------------------------------------- the trap
+// ---------------------------------------------------------------- one batch, cut in three ways
 
-// Shows the trap. Every micro-batch takes the mean over its own tokens, and the m means are
-// averaged. The result is wrong only where micro-batches have different numbers of counted tokens.
-// So this function looks for the first step in which these numbers differ.
-static void show_trap(Run *run, const Training *t) {
-    size_t m = t->micro_batches, count[SEQUENCES];
+// Returns the first step in which the micro-batches have different numbers of counted tokens, and
+// these numbers. In other steps the trap gives the right result.
+static uint64_t uneven_step(const Training *t, size_t count[SEQUENCES]) {
     uint64_t step = 0;
     for (bool equal = true; equal; step += equal)
-        for (size_t k = 0; k < m; k++) {
+        for (size_t k = 0; k < t->micro_batches; k++) {
             Range r = training_micro_batch(t, 1, 0, k);
             count[k] = data_count(&t->data, step, r.lo, range_size(r));
             equal = equal && count[k] == count[0];
         }
+    return step;
+}
+
+// Draws the gradient's computation, for the whole batch and then in m micro-batches. Then shows the
+// trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. seen:
+// the costs at once, and in micro-batches. Returns the time of both.
+static Picoseconds one_batch(Run *run, const Training *t, const Training *whole, Measured seen[2]) {
+    const size_t m = t->micro_batches;
+    size_t count[SEQUENCES];
+    const uint64_t step = uneven_step(t, count);
     Model *model = whole_model(&t->model);
     Arena tokens = arena(MEM_WORKSPACE);
+    Batch *at_once = training_batches(whole, &tokens, step, 1, 0);
     Batch *batch = training_batches(t, &tokens, step, 1, 0);
     Snapshot *wrong = snapshot_new(run), *right = snapshot_new(run);
+
+    picture_begin(run, MEM_ACTIVATIONS);
+    memory_reset_peaks();
+    accumulate_gradients(model, at_once, 1);
+    seen[0] = measured_now(run->world);
+    memory_reset_peaks();
     double loss = accumulate_gradients(model, batch, m);
+    seen[1] = measured_now(run->world);
+    picture_end(run);
+    Picoseconds time = picture_timing(run).step;
+    picture_show(run, "One batch at once, then in micro-batches", PICTURE_MEMORY);
+
     model_snapshot(model, right, UNIT_GRADIENTS, NULL);
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
     // Rounding stays a hundred times below 1e-3; with 16 bits it stays below its own limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
-    snapshot_free(wrong);
-    snapshot_free(right);
-    free(batch);
-    arena_free(&tokens);
-    model_free(model);
     say(run,
         "Trap: the mean of the micro-batches' means is %.4f, the mean loss of all tokens %.4f "
         "(step %zu).",
         loss_wrong, loss, (size_t)step);
-}
-
-// ---------------------------------------------------------------- the picture
-
-// Draws the same batch twice, first in one piece, then in m micro-batches.
-static Timing draw(Run *run, const Training *t, const Training *whole) {
-    Model *model = whole_model(&t->model);
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *at_once = training_batches(whole, &tokens, 0, 1, 0),
-          *batch = training_batches(t, &tokens, 0, 1, 0);
-    picture_begin(run, MEM_ACTIVATIONS);
-    accumulate_gradients(model, at_once, 1);
-    accumulate_gradients(model, batch, t->micro_batches);
-    picture_end(run);
-    Timing timing = picture_timing(run);
-    picture_show(run, "One batch at once, then in micro-batches", PICTURE_MEMORY);
-    if (option_flag(run, "verbose")) picture_summary(run, &timing);
+    snapshot_free(wrong);
+    snapshot_free(right);
     free(at_once);
     free(batch);
     arena_free(&tokens);
     model_free(model);
-    return timing;
+    return time;
 }
 
-// ---------------------------------------------------------------- costs
+// ---------------------------------------------------------------- costs, and the page
 
-// Prints the page's table and answer.
-static void show(Run *run, const Training *t, double whole_time, double pieces_time) {
-    const size_t m = t->micro_batches;
-    const char *kept = page_text(run, "sequences x %zu tokens x %zu elements x %zu B",
-                                 t->model.context, kept_model(&t->model), weight_bytes(&t->model));
-    const Result rows[] = {
-        { "sequences on the device",
-          "ceil(B / m)",
-          { page_text(run, "=%zu", t->sequences),
-            page_text(run, "=%zu", ceil_div(t->sequences, m)) } },
-        { "activations, peak", kept, { "activations.whole", "activations.pieces" } },
-        { "weights", "Psi for any m", { "weights", "weights" } },
-        { "gradients", "Psi, and wte a second time", { "gradients", "gradients" } },
-        { "AdamW's moments", "2 Psi for any m", { "moments", "moments" } },
-        { pieces_time > 0 ? "forward and backward" : NULL,
-          "3F; F is proportional to sequences",
-          { page_text(run, "=%.2f ms", whole_time / 1e9),
-            page_text(run, "=%.2f ms", pieces_time / 1e9) } },
-        { 0 }
-    };
-    say(run, "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.%s\n",
-        pieces_time > 0 ? " F: a forward of B." : "");
+// seen: the costs at once, and in micro-batches. time: forward and backward of both.
+static void costs(Run *run, const Training *t, const Measured seen[2], Picoseconds time) {
+    const ModelConfig *c = &t->model;
+    const CutSizes model = cut_sizes(c, 1, 0); // only the number of sequences changes with m
+    const size_t B = t->sequences, m = t->micro_batches, largest = ceil_div(B, m);
+    const size_t gradients = elements_gradients(&model);
+    double predicted_time = work_model(c, B).time;
+    for (size_t k = 0; k < m; k++) predicted_time += work_model(c, part_size(B, m, k)).time;
+    check_costs(run, "%s", "%s",
+                (CostRow[]){
+                    { "activations.whole", "activations, at once", "bytes",
+                      BY_FORMULA((double)activations_bytes(&model, B)), seen[0].activations_peak },
+                    { "activations.pieces", "activations, m micro-batches", "bytes",
+                      BY_FORMULA((double)activations_bytes(&model, largest)),
+                      seen[1].activations_peak },
+                    { "gradients", "gradients (wte twice): no m", "bytes",
+                      BY_FORMULA((double)(gradients * gradient_bytes(c))), seen[1].gradients },
+                    { clock_config()->simulated ? "time" : NULL, "time, at once and then in pieces",
+                      "ps", BY_FORMULA(predicted_time), (double)time },
+                    { 0 } });
+
+    const char *kept = page_text(run, "sequences x %zu tokens x %zu elements x %zu B", c->context,
+                                 kept_model(c), weight_bytes(c));
+    say(run, "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.\n");
     results(run, (const char *const[]){ "at once", page_text(run, "%zu micro-batches", m), NULL },
-            rows);
+            (const Result[]){
+                { "sequences on the device",
+                  "ceil(B / m)",
+                  { page_text(run, "=%zu", B), page_text(run, "=%zu", largest) } },
+                { "activations, peak", kept, { "activations.whole", "activations.pieces" } },
+                { "gradients", "Psi, and wte a second time", { "gradients", "gradients" } },
+                { 0 } });
     say_answer(run,
                "In %zu micro-batches the activations need %s instead of %s, because the "
                "device runs %zu of %zu sequences at a time. Yes, the gradients are the same "
                "up to rounding.",
                m, cost_text(run, "activations.pieces"), cost_text(run, "activations.whole"),
-               ceil_div(t->sequences, m), t->sequences);
+               largest, B);
     say_cost(run,
              "no message and no extra memory, because all micro-batches add to one gradient "
-             "buffer (%s). Weights and moments need as much as before.",
+             "buffer (%s). Weights and moments need as much as before. Forward and backward take "
+             "as long as before, if small matrix products are as fast as large ones.",
              cost_text(run, "gradients"));
     say_use_when(run, "the activations of the batch do not fit, but those of one sequence do. Take "
                       "the largest micro-batch that fits, because small ones use a GPU poorly.");
-}
-
-// Checks the costs. got: the training in micro-batches. whole: the training with the undivided
-// batch. both: the time of forward and backward, for the undivided batch and then for its
-// micro-batches.
-static void costs(Run *run, const Training *t, const Measured *got, const Measured *whole,
-                  const Timing *both) {
-    const ModelConfig *c = &t->model;
-    const CutSizes model = cut_sizes(c, 1, 0); // only the number of sequences changes with m
-    const size_t m = t->micro_batches, weights = elements_stage(&model);
-    const size_t gradients = elements_gradients(&model);
-    check_costs(run, "%s", "%s",
-                (CostRow[]){
-                    { "activations.whole", "activations, at once", "bytes",
-                      BY_FORMULA((double)activations_bytes(&model, t->sequences)),
-                      whole->activations_peak },
-                    { "activations.pieces", "activations, m micro-batches", "bytes",
-                      BY_FORMULA((double)activations_bytes(&model, ceil_div(t->sequences, m))),
-                      got->activations_peak },
-                    { "weights", "parameters", "bytes",
-                      BY_FORMULA((double)(weights * weight_bytes(c))), got->parameters },
-                    { "gradients", "gradients (wte twice): no m", "bytes",
-                      BY_FORMULA((double)(gradients * gradient_bytes(c))), got->gradients },
-                    { "moments", c->storage == REALS ? "AdamW's m and v" : "m, v and masters",
-                      "bytes", BY_FORMULA((double)(weights * adamw_bytes(c))), got->optimizer },
-                    { 0 } });
-    double whole_time = 0, pieces = 0;
-    if (clock_config()->simulated) {
-        whole_time = work_model(c, t->sequences).time;
-        for (size_t k = 0; k < m; k++) pieces += work_model(c, part_size(t->sequences, m, k)).time;
-        check_cost(run, "time", "time, at once and then in pieces", "ps",
-                   formula(whole_time + pieces), NOT_PREDICTED, (double)both->step);
-    }
-    show(run, t, whole_time, pieces);
 }
 
 // ---------------------------------------------------------------- the trainings
@@ -171,23 +138,22 @@ static void accumulation(Run *run) {
             SEQUENCES);
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES), whole;
     t.micro_batches = m;
-    Measured seen, seen_whole;
     t.model.dropout = dropout;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         whole = t;
         whole.micro_batches = 1;
-        Trajectory got = train(run, &t, &seen);
-        Trajectory at_once = train(run, &whole, &seen_whole); // only its memory is used
-        Trajectory want = training_unsplit(run, &whole, 1);
+        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &whole, 1);
+        Model *model = whole_model(&t.model);
+        training_run(&got, model, &t, 1, 0, take_step, NULL);
         training_compare(run, "accumulated = at once", &got, &want, rounding_limit(run));
+        model_free(model);
         trajectory_free(&got);
-        trajectory_free(&at_once);
         trajectory_free(&want);
     }
-    Timing both = draw(run, &t, &whole);
-    costs(run, &t, &seen, &seen_whole, &both);
-    show_trap(run, &t);
+    Measured seen[2];
+    Picoseconds time = one_batch(run, &t, &whole, seen);
+    costs(run, &t, seen, time);
     data_free(&t.data);
 }
 

@@ -8,22 +8,6 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 5 };
 
-static const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
-
-// Compares one SGD step with the unsplit one. Every sequence is a micro-batch, so that the loop has
-// several turns.
-static void one_by_one(Run *run, Training t) {
-    t.micro_batches = SEQUENCES;
-    t.steps = 1;
-    t.recorded = false;
-    t.optimizer = sgd(0.3);
-    Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-    stages_train(run, &t, &way, &got);
-    training_compare(run, "a sequence each = unsplit", &got, &want, 0);
-    trajectory_free(&got);
-    trajectory_free(&want);
-}
-
 // Returns the predicted time of a step. Ops and messages come one after the other, so the stages
 // may be unequal. A micro-batch passes every stage and every link twice. A backward takes twice the
 // time of a forward.
@@ -31,14 +15,17 @@ static double step_time(const Training *t, size_t p) {
     Picoseconds work = 0, transfer = 0;
     for (size_t k = 0; k < t->micro_batches; k++) {
         size_t B = range_size(shard_range(t->sequences, t->micro_batches, k));
-        for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
+        for (size_t i = 0; i < p; i++) {
+            CutSizes z = stage_sizes(&t->model, p, i);
+            work += 3 * (Picoseconds)work_stage(&z, B).time;
+        }
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
     return work + transfer + stage_sums_time(&t->model, p); // all ranks wait for the sums
 }
 
-// Prints the page's table: the costs of the model on one device and on each rank.
-static void table(Run *run, const Training *t, const StageCosts *seen) {
+// Prints the page's table, the costs of the model on one device and on each rank, and the answer.
+static void show(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, m = t->micro_batches;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
     const double weights = (double)(elements_stage(&whole) * weight_bytes(&t->model));
@@ -59,33 +46,19 @@ static void table(Run *run, const Training *t, const StageCosts *seen) {
     const char *ranks = page_text(run, "each of %zu ranks", p);
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     say(run,
-        "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "
-        "a..b: smallest",
-        m, m > 1 ? "es" : "", t->sequences / m, t->model.context, t->model.width);
-    say(run,
+        "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. a..b: "
+        "smallest\n"
         "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
         "head.\n"
-        "  A: at the end of the step all ranks add the loss and the squares of the gradient norm.");
-    say(run,
+        "  A: at the end of the step all ranks add the loss and the squares of the gradient norm.\n"
         "  With equal stages and no messages a rank is idle for 1-1/p = %.0f %% of the step "
         "(04.03).",
+        m, m > 1 ? "es" : "", t->sequences / m, t->model.context, t->model.width,
         100 * (1 - 1 / (double)p));
-}
-
-static void answer(Run *run, const ModelConfig *c, const Timing *last) {
-    size_t p = run->world->size;
-    CutSizes whole = stage_sizes(c, 1, 0);
-    if (p == 1)
-        say_answer(run, "Yes, in every bit. But one rank holds the whole model; start 2 or more "
-                        "ranks to split it.");
-    else
-        say_answer(run,
-                   "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of "
-                   "weights. But only one rank works at a time, so the ranks are idle for "
-                   "%.0f %% of the step.",
-                   p, cost_text(run, "parameters"),
-                   (double)(elements_stage(&whole) * weight_bytes(c)) / 1e3,
-                   100 * last->idle_of_total);
+    say_answer(run,
+               "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of weights. But "
+               "only one rank works at a time, so the ranks are idle for %.0f %% of the step.",
+               p, cost_text(run, "parameters"), weights / 1e3, 100 * seen->timing.idle_of_total);
     say_cost(run,
              "%s of messages per rank and step, and the time in which a rank waits for the "
              "others.",
@@ -97,10 +70,16 @@ static void answer(Run *run, const ModelConfig *c, const Timing *last) {
 
 static void naive(Run *run) {
     Training t = stages_training(run, &sizes, SEQUENCES);
-    StageCosts seen;
+    const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
+    const StagesWay single = { "a sequence each = unsplit", NULL, naive_step, NULL, NULL };
+    StageCosts seen, unused;
+    // One step in which each sequence is a micro-batch, so that the loop has several turns.
+    Training one_by_one = t;
+    one_by_one.micro_batches = SEQUENCES;
+    one_by_one.steps = 1;
+    stages_compare(run, &one_by_one, &single, 1, &unused);
     t.recorded = true;
     t.watched = MEM_ACTIVATIONS;
-    one_by_one(run, t);
     stages_compare(run, &t, &way, 1, &seen);
     t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
     picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
@@ -111,8 +90,7 @@ static void naive(Run *run) {
     if (clock_config()->simulated) // real times differ from run to run
         check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
                    formula(step_time(&t, run->world->size)), NOT_PREDICTED, seen.timing.step);
-    table(run, &t, &seen);
-    answer(run, &t.model, &seen.timing);
+    show(run, &t, &seen);
     data_free(&t.data);
 }
 

@@ -22,92 +22,69 @@ static StageCosts same_bits(Run *run, const char *what, const Training *t, Pipel
 
 // ---------------------------------------------------------------- equal stages
 
-static size_t max(size_t a, size_t b) { return a > b ? a : b; }
-
-// Returns the time of GPipe's step. The first micro-batch passes all stages and links. Each later
-// micro-batch follows as closely as the slowest stage or link lets it.
-static size_t gpipe_step(const StackTimes *t, size_t p, size_t m) {
-    size_t f = t->forward, b = t->backward, d = p > 1 ? t->message : 0;
-    return p * (f + b) + 2 * (p - 1) * d + (m - 1) * (max(f, d) + max(b, d));
-}
-
-// Checks the costs of m = 8 in detail. The first message of each link and direction is exposed. The
-// other messages hide behind the work of their receiver, unless a message (d) takes longer than
-// that work.
-static void costs_in_detail(Run *run, const Stack *stack, size_t m, const Timing *gpipe,
-                            const Timing *naive) {
-    size_t links = run->world->size - 1;
-    StackTimes t = stack_times(stack);
-    size_t f = t.forward, b = t.backward, d = links ? t.message : 0;
-    size_t late = (d > f ? d - f : 0) + (d > b ? d - b : 0);
-    size_t exposed = links * (2 * d + (m - 1) * late);
-    stack_check_bubble(run, "gpipe", "equal stages, m = 8", stack, m,
-                       formula(gpipe_step(&t, links + 1, m)), NOT_PREDICTED, gpipe);
-    check_costs(run, "%s", "%s",
-                (CostRow[]){
-                    { "exposed.gpipe", "equal stages, m = 8: exposed, 2(p-1) messages or more",
-                      "ps", BY_FORMULA(exposed), gpipe->exposed },
-                    { "hidden.gpipe", "equal stages, m = 8: hidden", "ps",
-                      BY_FORMULA(links * 2 * m * d - exposed), gpipe->hidden },
-                    { "step.naive", "naive, m = 8: step", "ps",
-                      BY_FORMULA(m * ((links + 1) * (f + b) + 2 * links * d)), naive->step },
-                    { 0 } });
-}
-
-// The page's table has a column for each m. A stage has two blocks, and a micro-batch has one
-// sequence.
-enum { CASES = RESULT_COLUMNS, M8 = 3, M32 = 5 }; // m = 1, 2, 4, 8, 16, 32
-typedef enum { NAIVE_STEP, NAIVE_IDLE, STEP, IDLE, NAIVE_KEPT, KEPT, ROWS } Row;
-static void equal_stages(Run *run, const Stack *stack, Result rows[ROWS + 1]) {
-    const char *columns[CASES + 1] = { NULL };
-    size_t p = run->world->size, i = run->world->rank;
-    StackTimes times = stack_times(stack);
-    for (size_t k = 0; k < CASES; k++) {
-        size_t m = (size_t)1 << k;
-        Played naive = stack_play(run, stack, schedule_naive, m);
-        Played gpipe = stack_play(run, stack, schedule_gpipe, m);
-        check_costs(run, page_text(run, "%%s.m%zu", m),
-                    page_text(run, "equal stages, m = %zu: %%s", m),
-                    (CostRow[]){ { "step", "step", "ps", BY_FORMULA(gpipe_step(&times, p, m)),
-                                   gpipe.timing.step },
-                                 { "activations", "activations, peak", "bytes",
-                                   BY_FORMULA(m * stack_kept(stack, p, i)), gpipe.activations },
-                                 { 0 } });
-        if (m == 8) costs_in_detail(run, stack, m, &gpipe.timing, &naive.timing);
+// Runs GPipe and the naive order on equal stages, for m = 1 to 32. Checks the costs, and prints the
+// page's table and answer. unequal: the idle share of the trained model's stages.
+//
+// The first message of each link and direction is exposed. The other messages hide behind the work
+// of their receiver. If a message (d) takes longer than that work, each of them is late.
+static void equal_stages(Run *run, const Stack *stack, double unequal) {
+    const size_t p = run->world->size, links = p - 1;
+    const StackTimes t = stack_times(stack);
+    const size_t f = t.forward, b = t.backward, d = links ? t.message : 0;
+    const size_t late = (d > f ? d - f : 0) + (d > b ? d - b : 0);
+    const bool timed = clock_config()->simulated; // real times differ from run to run
+    const char *columns[RESULT_COLUMNS + 1] = { NULL };
+    enum { NAIVE_STEP, STEP, IDLE, KEPT, ROWS };
+    Result row[ROWS + 1] = {
+        [NAIVE_STEP] = { "naive: step", "m(p(f+b)+2(p-1)d)", { NULL } },
+        [STEP] = { "GPipe: step", "(m+p-1)(f+b)+2(p-1)d", { NULL } },
+        [IDLE] = { "GPipe: idle", "(p-1)/(m+p-1) if d = 0", { NULL } },
+        [KEPT] = { "GPipe: kept", "m micro-batches", { NULL } },
+    };
+    for (size_t k = 0; k < RESULT_COLUMNS; k++) {
+        const size_t m = (size_t)1 << k;
+        const Timing naive = stack_play(run, stack, schedule_naive, m).timing;
+        const Played gpipe = stack_play(run, stack, schedule_gpipe, m);
+        const size_t step = (m + p - 1) * (f + b) + 2 * links * d + (m - 1) * late;
+        const size_t exposed = links * (2 * d + (m - 1) * late);
+        const char *name = page_text(run, "equal stages, m = %zu", m);
+        check_costs(
+            run, page_text(run, "%%s.m%zu", m), page_text(run, "%s: %%s", name),
+            (CostRow[]){
+                { "activations", "activations, peak", "bytes",
+                  BY_FORMULA(m * stack_kept(stack, p, run->world->rank)), gpipe.activations },
+                { timed ? "step" : NULL, "step", "ps", BY_FORMULA(step), gpipe.timing.step },
+                { "exposed", "exposed", "ps", BY_FORMULA(exposed), gpipe.timing.exposed },
+                { "hidden", "hidden", "ps", BY_FORMULA(links * 2 * m * d - exposed),
+                  gpipe.timing.hidden },
+                { "naive", "naive order, step", "ps", BY_FORMULA(m * (p * (f + b) + 2 * links * d)),
+                  naive.step },
+                { 0 } });
+        if (timed)
+            stack_check_bubble(run, page_text(run, "m%zu", m), name, stack, m, formula(step),
+                               NOT_PREDICTED, &gpipe.timing);
         columns[k] = page_text(run, "m = %zu", m);
-        for (size_t way = 0; way < 2; way++) {
-            const Played *r = way ? &gpipe : &naive;
-            rows[way ? STEP : NAIVE_STEP].cell[k] = value_cell(run, (double)r->timing.step, "ps");
-            rows[way ? IDLE : NAIVE_IDLE].cell[k] =
-                page_text(run, "=%.1f %%", 100 * r->timing.idle_of_total);
-            rows[way ? KEPT : NAIVE_KEPT].cell[k] =
-                value_cell(run, (double)r->activations, "bytes");
-        }
+        row[NAIVE_STEP].cell[k] = value_cell(run, (double)naive.step, "ps");
+        row[STEP].cell[k] = value_cell(run, (double)gpipe.timing.step, "ps");
+        row[IDLE].cell[k] = page_text(run, "=%.1f %%", 100 * gpipe.timing.idle_of_total);
+        row[KEPT].cell[k] = value_cell(run, (double)gpipe.activations, "bytes");
     }
-    results(run, columns, rows);
+    results(run, columns, row);
     say(run,
-        "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak "
-        "activations of rank 0.",
-        p);
-}
-
-static void answer(Run *run, const Result rows[ROWS + 1]) {
-    size_t p = run->world->size;
-    if (!clock_config()->simulated)
-        say_answer(run,
-                   "Idle times were not compared, because real times differ from run to run. "
-                   "The stages keep %s of activations, those of all micro-batches of a step.",
-                   cost_text(run, "activations"));
-    else if (p == 1)
-        say_answer(run, "One stage never waits; start 2 or more ranks to see idle time.");
-    else
-        say_answer(run,
-                   "%zu equal stages are idle for %s of the step with m = 1, %s with "
-                   "m = 8, %s with m = 32. Here a larger m is a larger batch. Against the "
-                   "naive order the price is memory: for m = 32 GPipe keeps %s, the naive "
-                   "order %s.",
-                   p, rows[IDLE].cell[0] + 1, rows[IDLE].cell[M8] + 1, rows[IDLE].cell[M32] + 1,
-                   rows[KEPT].cell[M32] + 1, rows[NAIVE_KEPT].cell[M32] + 1);
+        "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak activations "
+        "of rank 0.\n"
+        "  The naive order is as idle as m = 1, and keeps as much. Unequal stages, m = %zu: idle "
+        "%.1f %%.",
+        p, option_size(run, "micro-batches"), 100 * unequal);
+    if (timed)
+        say(run, "  Forward f = %.3g us, backward b = 2f, message d = %.3g us.", (double)f / 1e6,
+            (double)d / 1e6);
+    const char *const *idle = row[IDLE].cell, *const *kept = row[KEPT].cell;
+    say_answer(run,
+               "%zu equal stages are idle for %s of the step with m = 1, %s with m = 8, %s with "
+               "m = 32. Here a larger m is a larger batch. Against the naive order the price is "
+               "memory: for m = 32 GPipe keeps %s, the naive order %s.",
+               p, idle[0] + 1, idle[3] + 1, idle[5] + 1, kept[5] + 1, kept[0] + 1);
     say_cost(run, "activations of m micro-batches. Messages have the same bytes. If d <= f, only "
                   "the first message of each link and direction delays the step.");
     say_use_when(run, "m is at least 4 p. Prefer 1F1B (05.02): the same bubble, less memory.");
@@ -140,24 +117,7 @@ static void gpipe(Run *run) {
     t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
     size_t p = run->world->size, buffers = stage_message_buffers(&t, p, run->world->rank);
     stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen);
-    Result rows[ROWS + 1] = {
-        [NAIVE_STEP] = { "naive: step", "m(p(f+b)+2(p-1)d)", { NULL } },
-        [NAIVE_IDLE] = { "naive: idle", "1-1/p if d = 0", { NULL } },
-        [STEP] = { "GPipe: step", "(m+p-1)(f+b)+2(p-1)d", { NULL } },
-        [IDLE] = { "GPipe: idle", "(p-1)/(m+p-1) if d = 0", { NULL } },
-        [NAIVE_KEPT] = { "naive: kept", "1 micro-batch", { NULL } },
-        [KEPT] = { "GPipe: kept", "m micro-batches", { NULL } },
-    };
-    if (clock_config()->simulated) {
-        const StackTimes d = stack_times(&stack);
-        equal_stages(run, &stack, rows);
-        say(run,
-            "  Forward f = %.3g us, backward b = 2f, message d = %.3g us. Unequal stages, m = %zu: "
-            "idle %.1f %%.",
-            (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0, t.micro_batches,
-            100 * seen.timing.idle_of_total);
-    }
-    answer(run, rows);
+    equal_stages(run, &stack, seen.timing.idle_of_total);
     data_free(&t.data);
 }
 

@@ -48,22 +48,8 @@ static const char *blocks_text(Run *run, const size_t *blocks) {
     return text;
 }
 
-// Prints above the first picture how to read a cut, and when costs change.
-static void say_cut(Run *run, const Training *t, const char *cut) {
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run,
-        "Cut %s: the blocks of stages 0, 1, ... A planner chooses the moving cut every %d "
-        "steps.",
-        cut, MOVE_EVERY);
-    say(run,
-        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times "
-        "as long.",
-        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
-}
-
-// Trains by GPipe. blocks [p]: the first cut. every: steps between two cuts; 0: blocks stay.
-static void train(Run *run, const Training *t, const size_t *blocks, size_t every, Rebalanced *r,
-                  Trajectory *out) {
+// Trains by GPipe. r->blocks[0] holds the first cut. every: steps between two cuts; 0: blocks stay.
+static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
     PipelineRank me = {
@@ -71,8 +57,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
     };
     Optimizer o = t->optimizer;
     double *cost = host_alloc(n * sizeof *cost);
-    for (size_t i = 0; i < p; i++) r->blocks[0][i] = blocks[i];
-    Model *m = stage_model(t, pp, blocks, cost);
+    Model *m = stage_model(t, pp, r->blocks[0], cost);
     for (size_t s = 0; s < t->steps; s++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *batch = training_batches(t, &tokens, s, 1, 0);
@@ -95,10 +80,8 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->timing[s] = picture_timing(run);
         trajectory_record(out, s, m, seen.loss, seen.norm);
         if (every && (s == 0 || s + 1 == t->steps)) {
-            const char *cut = blocks_text(run, r->blocks[s]);
-            if (s == 0) say_cut(run, t, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
-            picture_show(run, page_text(run, "Step %zu: cut %s", s, cut),
+            picture_show(run, page_text(run, "Step %zu: cut %s", s, blocks_text(run, r->blocks[s])),
                          file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
         free(batch);
@@ -131,27 +114,25 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
             option_text(run, "blocks"), p, layers);
 }
 
-// Prints the page's table. Consecutive steps with equal cells share a row.
+// ---------------------------------------------------------------- the page
+
+// Prints a row for each step with a new cut or new costs, and for the last step.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
+    enum { SHOWN = 4 };
+    static const size_t step[SHOWN] = { 0, MOVE_EVERY, GROWN, PARTITION_STEPS - 1 };
     static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut",
                                            "step",       "idle", NULL };
     const Rebalanced *both[] = { stays, moved };
-    Result rows[PARTITION_STEPS + 1] = { { 0 } };
-    size_t n = 0, begin = 0; // begin: the first step of the row
-    for (size_t s = 0; s < t->steps; s++) {
-        Result row = { 0 };
+    Result rows[SHOWN + 1] = { { 0 } };
+    for (size_t i = 0; i < SHOWN; i++) {
+        rows[i].what = page_text(run, "step %zu", step[i]);
         for (size_t k = 0; k < 2; k++) {
-            const Timing *timing = &both[k]->timing[s];
-            row.cell[3 * k] = page_text(run, "=%s", blocks_text(run, both[k]->blocks[s]));
-            row.cell[3 * k + 1] = value_cell(run, (double)timing->step, "ps");
-            row.cell[3 * k + 2] = page_text(run, "=%.1f %%", 100 * timing->idle_of_total);
+            const Timing *timing = &both[k]->timing[step[i]];
+            const char **cell = &rows[i].cell[3 * k];
+            cell[0] = page_text(run, "=%s", blocks_text(run, both[k]->blocks[step[i]]));
+            cell[1] = value_cell(run, (double)timing->step, "ps");
+            cell[2] = page_text(run, "=%.1f %%", 100 * timing->idle_of_total);
         }
-        bool same = n > 0;
-        for (size_t k = 0; k < 6; k++) same = same && !strcmp(row.cell[k], rows[n - 1].cell[k]);
-        if (same) n--;
-        else begin = s;
-        row.what = page_text(run, same ? "steps %zu-%zu" : "step %zu", begin, s);
-        rows[n++] = row;
     }
     results(run, columns, rows);
     say(run,
@@ -162,30 +143,16 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
-    const double slow = (double)moved->timing[GROWN].step, last = (double)moved->timing[LAST].step;
-    size_t bytes = run->world->size * sizeof(size_t);
-    const char *begin = blocks_text(run, moved->blocks[0]), *late = "comes one measured step late.";
-    bool any = false;
-    for (size_t s = 1; s < PARTITION_STEPS; s++)
-        any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
-    if (any)
-        say_answer(run,
-                   "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                   "when costs have changed. The last step then takes %s instead of %s. All "
-                   "results keep their bits.",
-                   blocks_text(run, moved->blocks[MOVE_EVERY]), begin,
-                   blocks_text(run, moved->blocks[LAST]), value_text(run, last, "ps"),
-                   value_text(run, (double)stays->timing[LAST].step, "ps"));
-    else
-        say_answer(run,
-                   "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
-                   "is the best one in every step, so no block moves.",
-                   begin);
-    if (slow > 1.01 * last)
-        late = page_text(run, "needs one slow step: step %d takes %s with the cut for old costs.",
-                         GROWN, value_text(run, slow, "ps"));
-    say_cost(run, "%s sent per rank for all moves. A new cut %s", cost_text(run, "moved.bytes"),
-             late);
+    say_answer(run,
+               "The cut whose slowest stage costs least: %s blocks instead of %s, and %s when "
+               "costs have changed. The last step then takes %s instead of %s. All results keep "
+               "their bits.",
+               blocks_text(run, moved->blocks[MOVE_EVERY]), blocks_text(run, moved->blocks[0]),
+               blocks_text(run, moved->blocks[LAST]),
+               value_text(run, (double)moved->timing[LAST].step, "ps"),
+               value_text(run, (double)stays->timing[LAST].step, "ps"));
+    say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
+             cost_text(run, "moved.bytes"));
     say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
                       "blocks needs more memory. Move blocks only if costs change during "
                       "training.");
@@ -195,10 +162,12 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
 
 static void partition(Run *run) {
     require_one_link(run);
-    size_t p = run->world->size, blocks[PARTITION_STAGES];
+    size_t p = run->world->size;
     REQUIRE(p <= sizes.layers && p <= PARTITION_STAGES,
             "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
-    partition_blocks(run, sizes.layers, blocks);
+    Rebalanced moved = { 0 };
+    partition_blocks(run, sizes.layers, moved.blocks[0]);
+    Rebalanced stays = moved;
     Training t = { .model = sizes,
                    .steps = PARTITION_STEPS,
                    .sequences = MICRO,
@@ -209,11 +178,18 @@ static void partition(Run *run) {
     t.model.seed = run->seed;
     training_store(run, &t);
     partition_cuts(run);
-    Rebalanced moved = { 0 }, stays = { 0 };
+    CutSizes z = cut_sizes(&t.model, 1, 0);
+    say(run,
+        "Cut %s: the blocks of stages 0, 1, ... A planner chooses the moving cut every %d steps.",
+        blocks_text(run, moved.blocks[0]), MOVE_EVERY);
+    say(run,
+        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as "
+        "long.",
+        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
     Trajectory want = training_unsplit(run, &t, 1);
     Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
-    train(run, &t, blocks, 0, &stays, &fixed);
-    train(run, &t, blocks, MOVE_EVERY, &moved, &got);
+    train(run, &t, 0, &stays, &fixed);
+    train(run, &t, MOVE_EVERY, &moved, &got);
     training_compare(run, "layers that stay = accumulation", &fixed, &want, 0);
     training_compare(run, "layers that move = accumulation", &got, &want, 0);
     trajectory_free(&want);

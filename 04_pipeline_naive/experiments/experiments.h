@@ -40,8 +40,7 @@ typedef struct {
     ScheduleRule schedule;
     StageModel *stage;
 } StagesWay;
-StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out);
-// Trains as stages_train() does, but with an allocated model of the caller instead of way->stage.
+// Trains an allocated model of the caller, not way->stage. Nothing is compared or drawn.
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out);
 // Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
@@ -107,9 +106,7 @@ size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro
 size_t stage_neighbours(const Run *run);          // returns 2, at the ends 1, for a single stage 0
 // Returns the peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
-// Return times under the simulated clock: of a forward of stage i for B sequences (a backward takes
-// twice that time), and of the message of B sequences to a neighbour.
-Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
+// Returns the time of the message of B sequences to a neighbour under the simulated clock.
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // Returns the time of the sums at the end of a step: of a tied wte's gradient, of the loss and of
 // the squares.
@@ -126,14 +123,6 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
                       size_t flight, const StageCosts *seen);
 
 double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger is paused
-
-// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with the
-// same `name`.
-typedef struct {
-    char text[96];
-} CostName;
-const char *cost_name(CostName *name, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
 
 // ---- partition_costs.c ----
 // The measurements of a training whose blocks may move between stages (04_partition.c), and their

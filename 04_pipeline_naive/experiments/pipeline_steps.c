@@ -50,9 +50,7 @@ typedef struct {
     Play *play;
     size_t rank;
     const PipelineSteps *s;
-    size_t *posted;       // [p] the receive that is posted from each stage
-    bool *ran;            // by op: does it stand before the op that is written now? (see ran())
-    size_t micro_batches; // micro-batches of the list
+    size_t *posted; // [p] the receive that is posted from each stage
 } Writer;
 
 static size_t bytes_of(const Writer *w, PipeOp op) {
@@ -75,15 +73,11 @@ static void post(Writer *w, size_t stage, size_t at) {
     w->posted[stage] = play_post(w->play, w->rank, w->s->group, stage, bytes);
 }
 
-static bool *ran(const Writer *w, PipeWhat what, size_t chunk, size_t micro_batch) {
-    return &w->ran[(chunk * w->micro_batches + micro_batch) * (UPDATE + 1) + what];
-}
-// Is the needed op before the op that takes its result? Both ops are in the list of this stage.
-static bool is_before(const Writer *w, PipeOp needed, size_t chunks) {
-    if (needed.chunk >= chunks || needed.micro_batch >= w->micro_batches) return false;
-    bool whole =
-        needed.what == BACKWARD_INPUTS && *ran(w, BACKWARD, needed.chunk, needed.micro_batch);
-    return whole || *ran(w, needed.what, needed.chunk, needed.micro_batch);
+// Does the needed op stand in the list of this stage before place `at`?
+static bool is_before(const Writer *w, PipeOp needed, size_t at) {
+    while (at-- > 0)
+        if (steps_op_is(w->s->list->ops[at], needed)) return true;
+    return false;
 }
 
 // Writes the steps of an op that waits for its input. The message becomes the op's own memory, and
@@ -114,13 +108,13 @@ static void buffers_done(Writer *w, const Buffers *b) {
     }
 }
 
-static void write_op(Writer *w, size_t at, size_t chunks, Buffers *out, OpPlaces *place) {
+static void write_op(Writer *w, size_t at, Buffers *out, OpPlaces *place) {
     const PipelineSteps *s = w->s;
     PipeOp op = s->list->ops[at];
     StageOp needs, feeds;
     *place = (OpPlaces){ PLAY_NEVER, PLAY_NEVER, 0, 0, PLAY_NEVER };
     bool input = steps_needs(op, s->i, s->p, s->v, &needs), received = input && needs.stage != s->i;
-    bool never = input && !received && !is_before(w, needs.op, chunks);
+    bool never = input && !received && !is_before(w, needs.op, at);
     if (input && (received || never)) place->input = play_length(w->play, w->rank);
     if (received) take_input(w, op, at, needs.stage);
     if (never) play_wait(w->play, w->rank, PLAY_NEVER);
@@ -138,21 +132,15 @@ static void write_op(Writer *w, size_t at, size_t chunks, Buffers *out, OpPlaces
         out->turn = (out->turn + 1) % out->buffers;
     }
     if (received && op.what != FORWARD) play_drop(w->play, w->rank, MEM_WORKSPACE, bytes_of(w, op));
-    *ran(w, op.what, op.chunk, op.micro_batch) = true;
 }
 
 void pipeline_steps(Play *play, size_t rank, const PipelineSteps *s, OpPlaces *place) {
     Writer w = {
         .play = play, .rank = rank, .s = s, .posted = host_alloc(s->p * sizeof *w.posted)
     };
-    size_t chunks = schedule_chunks(s->list), largest = 0, before = (s->i + s->p - 1) % s->p,
-           next = (s->i + 1) % s->p;
-    for (size_t at = 0; at < s->list->n; at++)
-        if (s->list->ops[at].micro_batch >= w.micro_batches)
-            w.micro_batches = s->list->ops[at].micro_batch + 1;
+    size_t largest = 0, before = (s->i + s->p - 1) % s->p, next = (s->i + 1) % s->p;
     for (size_t k = 0; s->bytes && k < s->m; k++)
         if (s->bytes[k] > largest) largest = s->bytes[k];
-    w.ran = host_alloc(chunks * w.micro_batches * (UPDATE + 1) * sizeof *w.ran);
     Buffers activations = buffers_new(s, s->i + 1 < s->p || s->v > 1),
             gradients = buffers_new(s, s->i > 0 || s->v > 1);
     size_t held = (activations.buffers + gradients.buffers) * largest;
@@ -161,12 +149,11 @@ void pipeline_steps(Play *play, size_t rank, const PipelineSteps *s, OpPlaces *p
     if (s->p > 1 && next != before) post(&w, next, 0);
     for (size_t at = 0; at < s->list->n; at++) {
         OpPlaces unused;
-        write_op(&w, at, chunks, s->list->ops[at].what == FORWARD ? &activations : &gradients,
+        write_op(&w, at, s->list->ops[at].what == FORWARD ? &activations : &gradients,
                  place ? &place[at] : &unused);
     }
     buffers_done(&w, &activations);
     buffers_done(&w, &gradients);
     play_drop(play, rank, MEM_COMMUNICATION, held);
     free(w.posted);
-    free(w.ran);
 }

@@ -1,8 +1,6 @@
 // stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
 // E: bytes of a weight or an activation.
 #include "04_pipeline_naive/experiments/experiments.h"
-#include <stdarg.h>
-#include <stdio.h>
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i) {
     return cut_stage(cut_sizes(c, 1, 0), p, i);
@@ -23,10 +21,6 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * weight_bytes(&t->model);
 }
 
-Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B) {
-    CutSizes z = stage_sizes(c, p, i);
-    return (Picoseconds)work_stage(&z, B).time;
-}
 Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
     CutSizes z = cut_sizes(c, 1, 0);
     return (Picoseconds)send_time(message_elements(&z, B) * weight_bytes(c));
@@ -39,14 +33,6 @@ double stage_sums_time(const ModelConfig *c, size_t p) {
         tied = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c));
     return tied + ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
            ring_time(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
-}
-
-const char *cost_name(CostName *name, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(name->text, sizeof name->text, format, args);
-    va_end(args);
-    return name->text;
 }
 
 // Checks the messages and the kept activations of stage z, for any code that runs the step. The

@@ -62,7 +62,7 @@ StageCosts stages_train_model(Run *run, const Training *t, Model *m, const Stage
     if (tied) comm_free(tied);
     return costs;
 }
-StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out) {
+static StageCosts train(Run *run, const Training *t, const StagesWay *way, Trajectory *out) {
     Model *m = model_of(run, t, way->stage);
     StageCosts costs = stages_train_model(run, t, m, way, out);
     model_free(m);
@@ -78,7 +78,7 @@ void stages_compare(Run *run, const Training *training, const StagesWay *way, si
         Trajectory want = training_unsplit(run, &t, 1);
         for (size_t k = 0; k < n; k++) {
             Trajectory got = trajectory_new(run, &t);
-            costs[k] = stages_train(run, &t, &way[k], &got);
+            costs[k] = train(run, &t, &way[k], &got);
             costs[k].unsplit_loss = want.loss[t.steps - 1];
             if (t.recorded && way[k].title && option_flag(run, "verbose")) {
                 int scale = k > 0 ? PICTURE_SAME_SCALE : 0;

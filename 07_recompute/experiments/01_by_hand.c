@@ -2,7 +2,6 @@
 // that the elements kept and the multiplications match the formulas.
 #include "07_recompute/by_hand.h"
 #include "judge/frame/lesson.h"
-#include <stdio.h>
 
 enum { WAYS = 5 };
 
@@ -14,11 +13,9 @@ static const char *const way[WAYS] = { "keep everything", "keep every second", "
 static Snapshot *gradients(Run *run, const Matrix dw[LAYERS], Arena *a) {
     Snapshot *s = snapshot_new(run);
     for (size_t l = 0; l < LAYERS; l++) {
-        char name[16];
-        snprintf(name, sizeof name, "dW%zu", l);
         Tensor t = tensor_new(a, 2, 2);
         tensor_upload(t, &dw[l].a[0][0]);
-        snapshot_put(s, name, 2, 2, t, 0, 0);
+        snapshot_put(s, page_text(run, "dW%zu", l), 2, 2, t, 0, 0);
     }
     return s;
 }
@@ -54,13 +51,12 @@ static void show(Run *run) {
         "4 L elements; 24 L multiplications", "4(L/k + k - 1) elements; 8(L - L/k) more",
         "the same; fewest at k = sqrt(L)", "the same; longer segments", "the same; only x0 stays"
     };
-    char kept[WAYS][40], products[WAYS][40];
     Result rows[WAYS + 1] = { [WAYS] = { 0 } };
-    for (size_t i = 0; i < WAYS; i++) {
-        snprintf(kept[i], sizeof kept[i], "every%zu.kept", (size_t)1 << i);
-        snprintf(products[i], sizeof products[i], "every%zu.products", (size_t)1 << i);
-        rows[i] = (Result){ way[i], formula[i], { kept[i], products[i] } };
-    }
+    for (size_t i = 0; i < WAYS; i++)
+        rows[i] = (Result){ way[i],
+                            formula[i],
+                            { page_text(run, "every%zu.kept", (size_t)1 << i),
+                              page_text(run, "every%zu.products", (size_t)1 << i) } };
     say(run,
         "L = %d layers; each input has 4 elements. Keeping every k-th input makes L/k "
         "segments.",
@@ -99,8 +95,7 @@ static void by_hand(Run *run) {
     Snapshot *all = gradients(run, dw[0], &a);
     for (size_t i = 1; i < WAYS; i++) {
         Snapshot *again = gradients(run, dw[i], &a);
-        char what[64];
-        snprintf(what, sizeof what, "%s = keep everything", way[i]);
+        const char *what = page_text(run, "%s = keep everything", way[i]);
         check_equal(run, what, again, all);
         double got = (double)loss[i], want = (double)loss[0];
         check_numbers(run, what, "loss", &got, &want, 1, 0);
@@ -114,16 +109,15 @@ static void by_hand(Run *run) {
     // near the square root of L.
     for (size_t i = 0; i < WAYS; i++) {
         double L = LAYERS, k = (double)((size_t)1 << i);
-        char id[32], name[48];
-        snprintf(id, sizeof id, "every%zu.kept", (size_t)1 << i);
-        snprintf(name, sizeof name, "%s: kept", way[i]);
-        check_cost(run, id, name, "elements", formula(4 * (L / k + k - 1)), NOT_PREDICTED,
-                   (double)c[i].most);
-        snprintf(id, sizeof id, "every%zu.products", (size_t)1 << i);
-        snprintf(name, sizeof name, "%s: products", way[i]);
         // All layers but the last of each segment run forward a second time.
-        check_cost(run, id, name, "multiplications", formula(8 * L + 8 * (L - L / k) + 16 * L),
-                   NOT_PREDICTED, (double)(c[i].forward_products + c[i].backward_products));
+        check_costs(run, page_text(run, "every%zu.%%s", (size_t)1 << i),
+                    page_text(run, "%s: %%s", way[i]),
+                    (CostRow[]){ { "kept", "kept", "elements", BY_FORMULA(4 * (L / k + k - 1)),
+                                   (double)c[i].most },
+                                 { "products", "products", "multiplications",
+                                   BY_FORMULA(8 * L + 8 * (L - L / k) + 16 * L),
+                                   (double)(c[i].forward_products + c[i].backward_products) },
+                                 { 0 } });
     }
     show(run);
     conclude(run, c);

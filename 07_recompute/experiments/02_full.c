@@ -78,28 +78,17 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
 
 // ---------------------------------------------------------------- the page
 
-#define EACH_WAY(id) \
-    { "keep." id, "blocks." id, "stages." id }
-static void show_results(Run *run, const RecomputeSeen seen[WAYS]) {
+static void show(Run *run, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "keep all", "recompute blocks", "recompute stages",
                                            NULL };
-    Result rows[] = { { "activations, peak", "inputs, one block or stage", EACH_WAY("peak") },
-                      { "sent to neighbours", "nothing is sent again", EACH_WAY("sent") },
-                      { "FLOPs, all stages", "3F, and what is recomputed", EACH_WAY("flops") },
+    Result rows[] = { { "activations, peak", "inputs, one block or stage", { 0 } },
+                      { "sent to neighbours", "nothing is sent again", { 0 } },
+                      { "FLOPs, all stages", "3F, and what is recomputed", { 0 } },
                       { "step", "simulated, GPipe's order", { 0 } },
                       { "MFU", "3F / peak FLOPs of a step", { 0 } },
                       { "HFU", "all FLOPs / the same", { 0 } },
                       { 0 } };
-    for (Way w = 0; w < WAYS; w++) {
-        const Timing *t = &seen[w].timing;
-        rows[3].cell[w] = value_cell(run, (double)t->step, "ps");
-        rows[4].cell[w] = recompute_mfu(run, t, &seen[KEEP_EVERYTHING].timing);
-        rows[5].cell[w] = recompute_mfu(run, t, t);
-    }
-    results(run, columns, rows);
-}
-
-static void conclude(Run *run, const RecomputeSeen seen[WAYS]) {
+    recompute_results(run, way_id, seen, columns, rows);
     const Timing *keep = &seen[KEEP_EVERYTHING].timing, *blocks = &seen[RECOMPUTE_BLOCKS].timing;
     say_answer(run,
                "With only block inputs kept, activations take %s per rank instead of %s. The "
@@ -124,15 +113,13 @@ static void full(Run *run) {
     config_require(&t.model);
     say(run,
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
-        "m = %zu micro-batches.",
+        "m = %zu micro-batches.\n"
+        "keep all: all items that backward needs stay. recompute blocks, stages: only their inputs "
+        "stay,\n"
+        "and backward begins with a second forward. F: FLOPs of one forward; a step needs 3F.\n"
+        "MFU: 3F as a share of what the devices could compute in a step. HFU: all FLOPs count.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
         t.micro_batches);
-    say(run, "keep all: all items that backward needs stay. recompute blocks, stages: only their "
-             "inputs stay,");
-    say(run, "and backward begins with a second forward. F: FLOPs of one forward; a step needs "
-             "3F.");
-    say(run, "MFU: 3F as a share of what the devices could compute in a step. HFU: all FLOPs "
-             "count.");
     // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];
@@ -147,8 +134,7 @@ static void full(Run *run) {
         training_compare(run, page_text(run, "%s = unsplit", way_name[way]), &got, &unsplit, 0);
         trajectory_free(&got);
     }
-    show_results(run, seen);
-    conclude(run, seen);
+    show(run, seen);
     trajectory_free(&unsplit);
     data_free(&t.data);
 }

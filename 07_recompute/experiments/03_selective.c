@@ -89,25 +89,15 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
 
 // ---------------------------------------------------------------- the page
 
-#define EACH_WAY(id) \
-    { "none." id, "selective." id, "full." id }
-static void show_results(Run *run, const RecomputeSeen seen[WAYS]) {
+static void show(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "none", "selective", "full", NULL };
-    Result rows[] = { { "activations, peak", "none: all; full: inputs and 1 block",
-                        EACH_WAY("peak") },
-                      { "sent per rank", "4L + 5 all-reduces; full 6L + 5", EACH_WAY("sent") },
-                      { "FLOPs, all ranks", "3F, and what is computed again", EACH_WAY("flops") },
+    Result rows[] = { { "activations, peak", "none: all; full: inputs and 1 block", { 0 } },
+                      { "sent per rank", "4L + 5 all-reduces; full 6L + 5", { 0 } },
+                      { "FLOPs, all ranks", "3F, and what is computed again", { 0 } },
                       { "step", "rank 0's work, and all all-reduces", { 0 } },
                       { "MFU", "3F / the ranks' peak in a step", { 0 } },
                       { 0 } };
-    for (size_t i = 0; i < WAYS; i++) {
-        rows[3].cell[i] = value_cell(run, (double)seen[i].timing.step, "ps");
-        rows[4].cell[i] = recompute_mfu(run, &seen[i].timing, &seen[RECOMPUTE_NONE].timing);
-    }
-    results(run, columns, rows);
-}
-
-static void conclude(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
+    recompute_results(run, way_name, seen, columns, rows);
     CutSizes z = cut_sizes(&t->model, 1, 0);
     double share = 100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
     double again = 100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;
@@ -144,16 +134,15 @@ static void selective(Run *run) {
     config_require(&t.model);
     say(run,
         "t = %zu tensor-parallel ranks: each holds a part of the heads and of the weights, and "
-        "computes all\ntokens. L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d "
-        "sequences.",
+        "computes all\n"
+        "tokens. L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences.\n"
+        "none: a block keeps all its items for backward; attention's probabilities are 2HT per "
+        "token.\n"
+        "selective: a block drops the probabilities and computes them again. full: it keeps only "
+        "its input.\n"
+        "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' peak.\n"
+        "A box F0 or B0 stands again where it goes on after an all-reduce.",
         run->world->size, tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
-    say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
-             "per token.");
-    say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "
-             "only its input.");
-    say(run, "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' "
-             "peak.");
-    say(run, "A box F0 or B0 stands again where it goes on after an all-reduce.");
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
@@ -174,8 +163,7 @@ static void selective(Run *run) {
     }
     say(run, "All-reduces: 4 or 6 per block. 5 elsewhere: one in the embedding, one in the head's "
              "backward,\nand three in the loss, with one element per token.");
-    show_results(run, seen);
-    conclude(run, &t, seen);
+    show(run, &t, seen);
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);
     data_free(&t.data);

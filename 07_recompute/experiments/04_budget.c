@@ -1,6 +1,6 @@
 // Compares plans for four budgets in a GPipe pipeline with the unsplit model, bit by bit. The plans
 // go from keeping everything to recomputing every block. budget_plans.c has the sizes and the peak
-// of a plan; search.c compares plans with exhaustive search; segments.c keeps every k-th input.
+// of a plan; segments.c keeps every k-th input.
 #include "07_recompute/experiments/experiments.h"
 
 static const ModelConfig tiny = {
@@ -65,8 +65,8 @@ static RecomputeSeen train(Run *run, const Training *t, size_t w, const BudgetPl
 
 // ---------------------------------------------------------------- the page
 
-// Prints the table of stage 0, which is rank 0 and prints for all.
-static void show_plans(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
+// Prints the table and the answer of stage 0, which is rank 0 and prints for all.
+static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     static const char *const columns[] = { "budget 100 %", "budget 60 %", "budget 30 %",
                                            "recompute all", NULL };
     Result rows[] = { { "budget of stage 0", "a share, see above", { 0 } },
@@ -76,34 +76,28 @@ static void show_plans(Run *run, const RecomputeSeen seen[BUDGETS], const Budget
                       { "more work", "of a step's work", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
+    const char *more[BUDGETS]; // work, compared with the plan that recomputes nothing
     for (size_t w = 0; w < BUDGETS; w++) {
-        const Timing *t = &seen[w].timing;
+        const double work = seen[w].timing.flops / seen[0].timing.flops;
+        more[w] = page_text(run, "%.1f %%", 100 * (work - 1));
         rows[0].cell[w] = value_cell(run, (double)plan[w].budget, "bytes");
         rows[1].cell[w] = value_cell(run, seen[w].peak, "bytes");
         rows[2].cell[w] = page_text(run, "=%zu", budget_count(&plan[w], RECOMPUTE_FULL));
         rows[3].cell[w] = page_text(run, "=%zu", budget_count(&plan[w], RECOMPUTE_SELECTIVE));
-        rows[4].cell[w] = page_text(run, "=+%.1f %%", 100 * (t->flops / seen[0].timing.flops - 1));
-        rows[5].cell[w] = value_cell(run, (double)t->step, "ps");
+        rows[4].cell[w] = page_text(run, "=+%s", more[w]);
+        rows[5].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
     }
     results(run, columns, rows);
-}
-
-// Says the answer. plan: the plan of the first stage for the budget that is drawn.
-static void conclude(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
-    const double before = seen[0].timing.flops;
     say_answer(run,
                "Those that bring the peak under the budget with the least extra work. For %s "
-               "instead of %s, stage 0 recomputes %zu of its %zu blocks in full and %zu "
-               "selectively, for %.1f %% more work.",
-               value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
-               budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
-               budget_count(plan, RECOMPUTE_SELECTIVE),
-               100 * (seen[DRAWN].timing.flops / before - 1));
+               "instead of %s, stage 0 recomputes %s of its %zu blocks in full and %s "
+               "selectively, for %s more work.",
+               rows[1].cell[DRAWN] + 1, rows[1].cell[0] + 1, rows[2].cell[DRAWN] + 1,
+               plan[DRAWN].stage.blocks, rows[3].cell[DRAWN] + 1, more[DRAWN]);
     say_cost(run,
-             "a plan before training. With all blocks recomputed the stage needs %s, but %.1f %% "
-             "more work.",
-             value_text(run, seen[BUDGETS - 1].peak, "bytes"),
-             100 * (seen[BUDGETS - 1].timing.flops / before - 1));
+             "a plan before training. With all blocks recomputed the stage needs %s, but %s more "
+             "work.",
+             rows[1].cell[BUDGETS - 1] + 1, more[BUDGETS - 1]);
     say_use_when(run, "activations almost fit, so that not every block needs a second forward.");
 }
 
@@ -118,8 +112,7 @@ static void budgets(Run *run, const Training *t) {
         check_true(run, "every plan", "is found", found);
         seen[w] = train(run, t, w, &plan[w], &unsplit);
     }
-    show_plans(run, seen, plan);
-    conclude(run, seen, &plan[DRAWN]);
+    show(run, seen, plan);
     for (size_t w = 0; w < BUDGETS; w++) budget_plan_free(&plan[w]);
     trajectory_free(&unsplit);
 }
@@ -139,15 +132,14 @@ static void budget(Run *run) {
     config_require(&t.model);
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
-        "micro-batches, all in flight.",
+        "micro-batches, all in flight.\n"
+        "A budget limits the peak of activations. 0 %%: the peak if all blocks are recomputed; "
+        "100 %%:\n"
+        "the peak if every block keeps all its items; 60 %%: 60 %% of the way from the first to "
+        "the second.\n"
+        "A plan recomputes a block in full, or selectively (its attention probabilities), or not "
+        "at all.",
         t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
-    say(run, "A budget limits the peak of activations. 0 %%: the peak if all blocks are "
-             "recomputed; 100 %%:");
-    say(run, "the peak if every block keeps all its items; 60 %%: 60 %% of the way from the first "
-             "to the second.");
-    say(run, "A plan recomputes a block in full, or selectively (its attention probabilities), or "
-             "not at all.");
-    budget_search(run);
     budgets(run, &t);
     segments_train(run, t);
     data_free(&t.data);

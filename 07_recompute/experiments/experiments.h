@@ -1,6 +1,6 @@
 // experiments.h: declares what the experiments of chapter 07 share: a training of a stage, costs in
 // time and the utilisations MFU and HFU (measured.c); plans and segments of blocks (budget_plans.c,
-// search.c, segments.c).
+// segments.c).
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -21,9 +21,11 @@ RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory 
 // Shows the recorded step and its memory on the page and in files if `drawn` is true, else with
 // --verbose.
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
-// Returns a cell with the share of the devices' FLOPs that was used. needed: the step whose FLOPs
-// count. A step that recomputes nothing gives the MFU, the step itself gives the HFU.
-const char *recompute_mfu(Run *run, const Timing *t, const Timing *needed);
+// Fills in the cells of the page's table and prints it. way: the prefixes of the costs' ids; the
+// first way recomputes nothing. The rows are: peak, bytes sent, FLOPs, step, MFU (only the FLOPs of
+// the first way count), and perhaps HFU (all FLOPs count).
+void recompute_results(Run *run, const char *const *way, const RecomputeSeen *seen,
+                       const char *const *columns, Result *row);
 const char *recompute_peak(Run *run, const char *way); // returns the cost WAY.peak as a text
 // Returns how much longer the step is than `before`: "2.2 % longer". The wall clock may measure a
 // shorter step.
@@ -43,12 +45,8 @@ size_t budget_count(const BudgetPlan *plan, Recompute how); // counts blocks wit
 // Returns the most bytes that stage i of p holds with these choices.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice);
 
-// ---- search.c: for 04_budget ----
-// Checks that budget_choose() finds a plan with the least work, by trying every plan.
-void budget_search(Run *run);
-
 // ---- segments.c: for 04_budget ----
 enum { SEGMENTS_BLOCKS = 64 }; // blocks of the model of which segments are made
-// Trains with segments of every k-th block, and with whole stages as segments.
+// Trains with segments of every k-th block.
 void segments_train(Run *run, Training t);
 #endif

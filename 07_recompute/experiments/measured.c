@@ -29,8 +29,23 @@ void recompute_show(Run *run, const char *title, bool drawn, const Timing *t) {
     if (option_flag(run, "verbose")) picture_summary(run, t);
 }
 
-const char *recompute_mfu(Run *run, const Timing *t, const Timing *needed) {
+// Returns a cell with the share of the devices' FLOPs that was used. needed: the step whose FLOPs
+// count.
+static const char *mfu(Run *run, const Timing *t, const Timing *needed) {
     return page_text(run, "=%.1f %%", 100 * t->utilisation * needed->flops / t->flops);
+}
+void recompute_results(Run *run, const char *const *way, const RecomputeSeen *seen,
+                       const char *const *columns, Result *row) {
+    for (size_t w = 0; columns[w]; w++) {
+        const Timing *t = &seen[w].timing;
+        row[0].cell[w] = page_text(run, "%s.peak", way[w]);
+        row[1].cell[w] = page_text(run, "%s.sent", way[w]);
+        row[2].cell[w] = page_text(run, "%s.flops", way[w]);
+        row[3].cell[w] = value_cell(run, (double)t->step, "ps");
+        row[4].cell[w] = mfu(run, t, &seen[0].timing);
+        if (row[5].what) row[5].cell[w] = mfu(run, t, t);
+    }
+    results(run, columns, row);
 }
 
 const char *recompute_peak(Run *run, const char *way) {

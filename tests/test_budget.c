@@ -1,9 +1,10 @@
-// search.c: compares the plans of dynamic programming (04_budget.c) with all possible plans, on
-// random stages of a few unequal blocks.
-#include "07_recompute/experiments/experiments.h"
+// test_budget.c: compares the plans of budget_choose() (07_recompute/04_budget.c) with all possible
+// plans, on random stages of a few unequal blocks. tests/budget.t runs it.
+#include "07_recompute/recompute.h"
 #include "common/tensor/random.h"
+#include "tap.h"
 
-enum { CASES = 60, MOST_BLOCKS = 7 };
+enum { CASES = 600, MOST_BLOCKS = 7 };
 
 // Tries every plan. Returns the least work that fits, or -1 if no plan fits.
 static double exhaustive(const BudgetStage *s, size_t budget) {
@@ -43,10 +44,10 @@ static BudgetStage random_stage(uint64_t key, bool last, BudgetBlock block[MOST_
     return s;
 }
 
-void budget_search(Run *run) {
-    bool equal = true, fits = true;
+int main(void) {
+    bool least_work = true, fits = true;
     for (size_t n = 0; n < CASES; n++) {
-        uint64_t key = random_key(run->seed, n);
+        uint64_t key = random_key(1, n);
         BudgetBlock block[MOST_BLOCKS];
         BudgetStage s = random_stage(key, n % 2, block);
         Recompute choice[MOST_BLOCKS], all[MOST_BLOCKS] = { RECOMPUTE_NONE };
@@ -57,9 +58,10 @@ void budget_search(Run *run) {
         double again = 0, want = exhaustive(&s, budget);
         bool found = budget_choose(&s, budget, choice);
         for (size_t i = 0; i < s.blocks; i++) again += block[i].again[choice[i]];
-        equal = equal && (found ? again : -1) == want;
+        least_work = least_work && (found ? again : -1) == want;
         fits = fits && (!found || budget_peak(&s, choice) <= budget);
     }
-    check_true(run, "plan = exhaustive search", "the least work", equal);
-    check_true(run, "plan = exhaustive search", "within the budget", fits);
+    ok(least_work, "plan = exhaustive search: the least work");
+    ok(fits, "plan = exhaustive search: within the budget");
+    return tap_end();
 }
