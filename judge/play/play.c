@@ -207,7 +207,8 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
     return message(p, rank, group, PLAY_SEND, to, bytes, takes);
 }
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
-    bool near = same_node(p, rank, p->group[group].rank[to]);
+    const Group *g = &p->group[group];
+    bool near = to < g->n && same_node(p, rank, g->rank[to]); // message() refuses other members
     return play_send_taking(p, rank, group, to, bytes, transfer_time(p, !near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
