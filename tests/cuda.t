@@ -197,6 +197,7 @@ SKIP: {
         ],
         ['never-arrives' => qr/waited $wait s in (recv from rank 1|end-of-run barrier)/],
         ['unwaited-recv' => qr/recv from rank 0 of world .* never waited for/],
+
         # Another rank may report that this rank is gone, before MPI ends the other rank.
         [
             'changed-late' =>
