@@ -10,7 +10,7 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-// PIECES is the number of mini-batches on equal stages.
+// PIECES: on equal stages, the micro-batches of a step of 1F1B.
 enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings

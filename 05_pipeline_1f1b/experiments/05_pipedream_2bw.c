@@ -17,7 +17,7 @@ static const VersionsWay late = {
     .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
 };
 
-// The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
+// loss: the mean loss of the last batches of a training on text, [0] with a flush, [1] with 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
