@@ -59,7 +59,7 @@ static double run_backward(Chain *c, size_t i, Range samples) {
 // ---------------------------------------------- two ways to order the ops, alike on every device
 
 static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, k }; }
-// Writes the naive list: the forward of a micro-batch starts after the backward of the one before.
+// Writes the naive list: a forward starts after the backward of the previous micro-batch.
 void chain_there_and_back(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) {
         add(d, 'F', k);

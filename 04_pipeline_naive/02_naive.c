@@ -65,7 +65,7 @@ StepResult naive_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *b
 
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r) {
-    // wte is used twice. The first stage has the embedding's part of its gradient, the last stage
+    // wte is used twice. The first stage has the embedding's part of wte's gradient, the last stage
     // the head's part. Both stages need the sum before the norm of the whole gradient is computed.
     pipeline_tied_sum(m, rank->tied);
     // Only the last stage knows the loss; the other stages add zeros.
@@ -76,7 +76,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
     rank->in_flight = r.in_flight;
-    return (StepResult){ r.loss * batch[0].token_weight, norm }; // weight: 1 / counted tokens
+    return (StepResult){ r.loss * batch[0].token_weight, norm }; // 1 / counted tokens
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {

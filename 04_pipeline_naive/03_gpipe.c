@@ -14,7 +14,7 @@
 //     the executor does not wait for sends.
 // Costs: m micro-batches in flight instead of one.
 // f, b, d: the times of a stage's forward, of its backward and of a message. x, y: a stage's input
-// and output. dx, dy: their gradients; stage i receives dy from stage i + 1.
+// and output. dx, dy: the gradients of x and y; stage i receives dy from stage i + 1.
 // Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as gradient
 // accumulation on one device adds them, so every bit is equal; torchgpipe's order is descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).
@@ -87,7 +87,7 @@ void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch) {
     schedule_add_op(s, (PipeOp){ .what = what, .micro_batch = micro_batch });
 }
 void schedule_add_op(Schedule *s, PipeOp op) {
-    if ((s->n & (s->n - 1)) == 0) { // the room doubles at every power of two
+    if ((s->n & (s->n - 1)) == 0) { // n is 0 or a power of two: the room doubles
         s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
         if (!s->ops) fault("out of memory: a schedule of %zu ops", s->n + 1);
     }
@@ -124,8 +124,8 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     return pipeline_end(&s);
 }
 
-// Runs one step with any list. Differs from naive_step (02_naive.c) only in the call of
-// pipeline_run.
+// Runs one step with the list of rank->schedule. naive_step (02_naive.c) has its own loop in place
+// of pipeline_run.
 StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                          size_t micro_batches) {
     Schedule list = rank->schedule(rank->pp->size, micro_batches, rank->pp->rank);

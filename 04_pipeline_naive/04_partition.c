@@ -13,8 +13,8 @@
 // Costs: O(L^2 p) comparisons to find a cut; the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
-// No value depends on the number of a rank, so moving layers changes no bit of the training. Left
-// out: stages with several replicas (PipeDream's planner: reference.md).
+// No value depends on the number of a rank, so moving layers changes no bit of the training.
+// Left out: stages with several replicas (PipeDream's planner: reference.md).
 #include "04_pipeline_naive/pipeline.h"
 #include <math.h>
 #include <stdlib.h>

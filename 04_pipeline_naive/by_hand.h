@@ -29,7 +29,7 @@ typedef struct {
     size_t end, busy; // end of the last op; units of work of all devices
     double loss;
     real x[SAMPLES], target[SAMPLES];
-    Device device[LAYERS]; // p of them
+    Device device[LAYERS]; // [p]
 } Chain;
 
 // A rule writes a device's list of ops. Both rules give every device the same list.

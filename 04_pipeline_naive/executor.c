@@ -77,8 +77,8 @@ static PipelineBatch *batch_of(const Executor *e, PipeOp op) {
     return &e->stage->micro[op.chunk * e->stage->micro_batches + op.micro_batch];
 }
 
-// Does op `at` of the list need a message, and from which stage? Messages carry no names, because
-// the lists of both stages have them in the same order.
+// Does op `at` of the list need a message, and from which stage? Messages need no names, because
+// the lists of the two stages have the messages in the same order.
 static bool receives(const Executor *e, size_t at, size_t *stage) {
     StageOp needs;
     bool any = pipe_op_needs(e->list->ops[at], e->pp->rank, e->pp->size, e->stage->chunks, &needs);
@@ -100,8 +100,9 @@ static void post_receive(Executor *e, size_t stage, size_t at) {
     r->request = comm_start_recv(e->pp, r->t, stage); // B*T*C elements
 }
 
-// Waits for the posted message from `stage`, and posts the next receive. The message's memory
-// belongs to `category` from now on. at: the place in the list of the op that takes the message.
+// Waits for the posted message from `stage`, posts the next receive, and returns the message. The
+// message's memory belongs to `category` from now on. at: the place in the list of the op that
+// takes the message.
 static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCategory category) {
     Receives *r = &e->receive[stage != e->stage->before];
     Tensor t = r->t;

@@ -21,10 +21,10 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
 typedef struct {
     const Batch *batch; // the micro-batch's tokens and targets
-    Layer *layers;      // the stage's [n_layers]
+    Layer *layers;      // [n_layers] of the stage, or of one chunk of the stage
     size_t n_layers;
     Shape in, out;         // the shape of x and dx; of y and dy
-    bool end;              // the stage ends with the loss: y is a loss per token
+    bool end;              // the layers end with the loss: y is a loss per token
     Tensor x, y;           // the layers' input (first stage: none), output (last: none)
     Tensor dy, dx;         // gradients of y (last stage: none), of x (first: none)
     Arena input;           // holds x until the backward is done
@@ -142,10 +142,10 @@ bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool pipe_op_is(PipeOp op, PipeOp needed);
 
 // The executor sends and receives the messages of any list; a lesson's loop computes. The executor
-// starts a send and goes on. It posts each receive one message ahead. It has two send buffers for
-// activations and two for gradients:
+// starts a send and goes on, and posts each receive one message ahead. The executor has two send
+// buffers for activations and two for gradients:
 //     the first receive is posted at the start, the next one when a message has arrived
-//     a send buffer is free again when the receiver has posted the receive for the message in it
+//     a send buffer is free again when the receiver has posted the receive for its message
 //     an op receives its message, waits for a send buffer, computes, then starts its send
 // So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
 // the buffers. The op that makes a fourth message waits until the neighbour has received one more
@@ -177,7 +177,7 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // Returns the number of measured costs, L + 2: one of the embedding, of each block, and of the head
 // with the loss.
 size_t partition_items(const ModelConfig *c);
-// Wraps m's layers, so that every step adds their times to `cost` (layer_times.c). Call this
+// Wraps m's layers, so that every step adds the layers' times to `cost` (layer_times.c). Call this
 // function after all other wraps. `cost` must live as long as the model.
 void partition_time_layers(Model *m, double *cost);
 // Finds the best cut for the costs that the stages have measured. Fills blocks [p v] with the

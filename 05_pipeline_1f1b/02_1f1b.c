@@ -10,7 +10,7 @@
 //     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
 //     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: no more than GPipe. A step takes (m+p-1)(f+b), and messages.
+// Costs: a step takes (m+p-1)(f+b), as with GPipe. Messages add more time than with GPipe.
 //
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
 // end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
@@ -19,12 +19,13 @@
 #include <stdlib.h>
 
 // Returns the number of forwards before the steady state of stage i: one for each of the p - 1 - i
-// later stages, so that each has work.
+// later stages, so that each of them has work, but at most m.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
-// the next stage sends it a gradient. If both waited until their message is received, neither would
-// receive. So a send is only started, and its tensor stays until the message has been received.
+// the next stage sends it a gradient. If both stages waited until their messages are received,
+// neither stage would receive. So a send is only started, and its tensor stays until the message
+// has been received.
 typedef struct {
     Arena arena;
     Request *request;
@@ -80,7 +81,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     // backward_step of a micro-batch receive, compute and start to send. The backwards come in
     // ascending order. At the end the last gradient must have been received (wait_received).
     // Calls: these three functions.
-    // Warm-up: receives activations from the stage before, sends its own.
+    // Warm-up: receives activations from the stage before, sends activations to the next stage.
     for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
     // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and
     // sends a gradient to the stage before. ahead + 1 = min(p - i, m) micro-batches are in flight.
@@ -88,8 +89,8 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
         forward_step(pp, &s, k, activations);
         backward_step(pp, &s, k - ahead, activations, &gradient);
     }
-    // Cool-down: receives the gradients of the last `ahead` micro-batches and sends gradients. No
-    // stage sends activations any more.
+    // Cool-down: receives the gradients of the last `ahead` micro-batches and sends gradients. This
+    // stage sends no more activations.
     for (size_t k = micro_batches - ahead; k < micro_batches; k++)
         backward_step(pp, &s, k, activations, &gradient);
     wait_received(&gradient);

@@ -45,8 +45,8 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why does the warm-up have 2 (p-1-i) forwards and not p-1-i? If messages take no time, both
-// warm-ups are equally fast. With p-1-i the next stage needs a chunk's output as soon as it is
+// Why does the length of the warm-up contain 2 (p-1-i) and not p-1-i? If messages take no time,
+// both warm-ups are equally fast. With p-1-i the next stage needs a chunk's output as soon as it is
 // computed. With 2 (p-1-i) the next stage has another op to run while the message travels. Besides,
 // messages between two ranks are matched by their order alone. If p = 2 and v > 1, the next and the
 // previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send

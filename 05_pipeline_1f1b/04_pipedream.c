@@ -85,7 +85,7 @@ void weight_versions_keep(WeightVersions *w, const Model *m) {
 
 // Updates m->w after the backward of mini-batch k. The update changes version k of the weights, not
 // the older version that the backward read. m->w is always the newest version; the layers may read
-// another.
+// an older one.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
     weight_versions_keep(w, m); // version k, for the backwards that will read it
     optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
@@ -97,8 +97,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
                                   size_t older, const Batch *batch, size_t n,
                                   const PipelineNotes *notes) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
-    // Starts each receive one message early (comm_start_recv), and never waits for a send
-    // (comm_start_send) before its buffer is needed again.
+    // The executor starts each receive one message early (comm_start_recv). The executor waits for
+    // a send (comm_start_send) only when the buffer of the send is needed again.
     Executor *e = executor_new(pp, &s, list);
     WeightVersions w = weight_versions_new(m, older);
     model_zero_gradients(m);
@@ -122,7 +122,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     return pipeline_end(&s);
 }
 
-// Makes two tables of head and embedding. Removes the marks of a tied table: tied_to, tied_use and
+// Gives embedding and head a table each. Removes the marks of a tied table: tied_to, tied_use and
 // tied_copy. Because of tied_to and tied_use an optimizer step updates the table once; because of
 // tied_copy a norm counts it once.
 void model_untie(Model *m) {

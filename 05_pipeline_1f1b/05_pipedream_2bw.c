@@ -7,7 +7,7 @@
 //     activations of p - i micro-batches. The first and the last rank also hold a second gradient
 //     of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
-//     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
+//     last stage exchange their gradients of the tied table, V*C elements, and each adds both.
 // Saves: the bubble, because each further batch of m micro-batches takes m(f+b). Saves versions,
 //     too: a stage has 2, not p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
@@ -93,7 +93,7 @@ static void table_finish(Stage *s, Model *m) {
 // function leaves the table out; table_finish updates the table before any op reads version t + 1.
 static void update(Stage *s, Model *m) {
     table_finish(s, m);                   // of batch t - 1
-    if (!s->table) model_fold_tied(m);    // one stage has both uses of the table
+    if (!s->table) model_fold_tied(m);    // a single stage has both uses of the table
     weight_versions_keep(&s->weights, m); // version t; no op reads t - 1 any more
     record_enter(EVENT_UPDATE, NO_NUMBER);
     s->optimizer->step++;
@@ -130,12 +130,12 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
     Executor *e = executor_new(pp, &s, list); // posts receives, keeps messages in flight
     for (size_t at = 0; at < list->n; at++) {
         PipeOp op = list->ops[at];
-        if (op.what == UPDATE) { // version t becomes t + 1; V*C elements leave the ends
+        if (op.what == UPDATE) { // version t becomes t + 1; the ends start to send V*C elements
             update(&u, m);
             continue;
         }
         size_t k = executor_receive(e, at); // B*T*C elements: x from i - 1, or dy from i + 1
-        // The newest version's table may still be on its way.
+        // The newest version may still lack the table's update.
         if (op.version == u.weights.newest) table_finish(&u, m);
         // Forward and backward of batch t read version t - 1.
         weight_versions_attach(&u.weights, m, op.version);

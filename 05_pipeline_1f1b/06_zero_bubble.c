@@ -12,7 +12,7 @@
 //     takes (m+p-1)(F+B+W).
 // Costs: activations until W, and a copy of dy for every layer; with cap 2p-1 about twice 1F1B's on
 //     stage 0, and almost no bubble.
-// F is a forward; B (of inputs) and W (of weights) are the halves of a backward; also their times.
+// F: a forward, or its time. B (of inputs), W (of weights): halves of a backward, or their times.
 // Qi et al. 2023, sections 2 and 3.
 // Left out: updates that do not wait for the norm of all stages, and are undone if it is too large.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -24,7 +24,7 @@
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }  // dy w^T
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
-// Runs B of all layers of a stage. Each layer computes its dx, copies the dy that its W will read
+// Runs B of all layers of a stage. Each layer computes its dx, copies what its W will read
 // (layer_defer in common/model/layer.c), and frees what only B needs.
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
@@ -103,7 +103,7 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     return s;
 }
 
-// zb_auto.c plans such lists for any op times: a free stage runs the B that can start first, else
-// an F, and a W only where nothing else can start. cap: the most micro-batches in flight on a
-// stage. Stage 0 gets its first gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W
-// stage 0 runs forwards until then, and no stage is idle between its first op and its last.
+// zb_auto.c plans such lists for any op times: a free stage runs a B if one can start, else an F,
+// and a W only if nothing else can start. cap: the most micro-batches in flight on a stage. Stage 0
+// gets its first gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W stage 0 runs
+// forwards until then, and no stage is idle between its first op and its last.

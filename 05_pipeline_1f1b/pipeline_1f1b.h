@@ -22,7 +22,7 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 // Do what pipeline_begin and pipeline_loss do, for stages with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
-PipelineLoop pipeline_interleaved; // v = model_chunks(); 1 where pp has one rank
+PipelineLoop pipeline_interleaved; // v = model_chunks(); must be 1 if pp has one rank
 // Send and receive a message between two stages of t tensor-parallel ranks each (PTD-P section
 // 4.1). The t ranks of a stage have the same y. The message travels in t parts over pp, and an
 // all-gather over tp puts the parts together. to, from: ranks of pp.
@@ -32,8 +32,8 @@ void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 // ------------------------------------------------------ 04_pipedream.c: updates without a flush
 
 // The weights of a stage in several versions: version v is the result of v updates. m->w is always
-// the newest version; `older` copies hold the versions before it. The next copy overwrites the
-// oldest one.
+// the newest version; `older` copies hold the versions before the newest. The next copy overwrites
+// the oldest one.
 typedef struct {
     Arena arena; // MEM_PARAMETERS
     Tensor copy; // [older, size]: version v in row v % older
@@ -44,7 +44,8 @@ void weight_versions_free(WeightVersions *w);
 // Lets m's layers read this version from now on. Calls fault() if the versions do not include it.
 // The optimizer still updates m->w.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
-// Runs before an update. Copies the newest version, so that the optimizer may change m->w.
+// Copies the newest version, so that the optimizer may change m->w. Call this function before an
+// update.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
 // The rule says which version of the weights mini-batch k reads on stage i of p. The update of

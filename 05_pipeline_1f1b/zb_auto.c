@@ -9,9 +9,9 @@ typedef struct {
 } Planned;
 
 // Returns the time at which the next op of this kind could start on stage i. Returns SIZE_MAX if
-// the stage has no such op, if its memory is full, or if the op that it needs is not planned yet
-// (pipe_op_needs, 04_pipeline_naive/executor.c). No stage runs more than AHEAD messages ahead of
-// their receiver, because the executor would then wait for a send buffer.
+// the stage has no such op, if its memory is full, or if the op needs another op that is not
+// planned yet (pipe_op_needs, 04_pipeline_naive/executor.c). No stage runs more than AHEAD messages
+// ahead of their receiver, because the executor would then wait for a send buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {
@@ -31,9 +31,9 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
     return there > me->free_at ? there : me->free_at;
 }
 
-// Plans the op that can start first. If several can, B goes before F, because stages wait for B,
-// and F goes before W. cap: most micro-batches in flight on a stage. Every rank plans all stages
-// and keeps its own list.
+// Plans one op after the other, each time the op that can start first. If several ops of a stage
+// can, B goes before F, because stages wait for B, and F goes before W. cap: most micro-batches in
+// flight on a stage. Every rank plans all stages and keeps its own list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward,

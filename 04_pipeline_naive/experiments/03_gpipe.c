@@ -1,6 +1,6 @@
 // 03_gpipe.c (experiment): GPipe's training equals gradient accumulation in every bit, with the two
-// loops and with the executor. For equal stages and m = 1 to 32 it prints GPipe's times and memory
-// beside those of the naive order.
+// loops and with the executor. The page shows GPipe's times and memory beside those of the naive
+// order, for equal stages and m = 1 to 32.
 #include "04_pipeline_naive/experiments/experiments.h"
 
 // The 4 micro-batches have 2, 2, 2 and 1 of the 7 sequences. A sequence has 5 to 10 counted tokens.
@@ -26,7 +26,7 @@ static StageCosts same_bits(Run *run, const char *what, const Training *t, Pipel
 // page's table and answer. unequal: the idle share of the trained model's stages.
 //
 // The first message of each link and direction is exposed. The other messages hide behind the work
-// of their receiver. If a message (d) takes longer than that work, each of them is late.
+// of their receiver. If a message (d) takes longer than that work, the difference is exposed.
 static void equal_stages(Run *run, const Stack *stack, double unequal) {
     const size_t p = run->world->size, links = p - 1;
     const StackTimes t = stack_times(stack);

@@ -63,7 +63,7 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
         Batch *batch = training_batches(t, &tokens, s, 1, 0);
         if (s > 0) memcpy(r->blocks[s], r->blocks[s - 1], p * sizeof(size_t));
         comm_ledger_reset(pp);
-        if (every && s > 0 && s % every == 0) { // cost was measured in the step before
+        if (every && s > 0 && s % every == 0) { // `cost` has the times of the step before
             partition_solve(pp, &t->model, 1, cost, r->blocks[s]);
             Model *next = stage_model(t, pp, r->blocks[s], cost);
             pipeline_migrate(pp, &o, m, r->blocks[s - 1], next, r->blocks[s]);
@@ -116,7 +116,8 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
 
 // ---------------------------------------------------------------- the page
 
-// Prints a row for each step with a new cut or new costs, and for the last step.
+// Prints rows for the first step, the first new cut, the first step with new costs, and the last
+// step.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
     enum { SHOWN = 4 };
     static const size_t step[SHOWN] = { 0, MOVE_EVERY, GROWN, PARTITION_STEPS - 1 };

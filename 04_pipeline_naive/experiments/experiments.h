@@ -40,7 +40,7 @@ typedef struct {
     ScheduleRule schedule;
     StageModel *stage;
 } StagesWay;
-// Trains an allocated model of the caller, not way->stage. Nothing is compared or drawn.
+// Trains an allocated model of the caller; way->stage is not called. Compares and draws nothing.
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out);
 // Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
@@ -49,8 +49,8 @@ StageCosts stages_train_model(Run *run, const Training *t, Model *m, const Stage
 void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
-// and loss have the same bits. stage: as in StagesWay. Returns the loop's messages, in_flight,
-// activations and message_buffers; the other numbers are 0.
+// and loss have the same bits. stage: as in StagesWay. Returns the loop's messages, message_bytes,
+// in_flight, activations and message_buffers; the other numbers are 0.
 typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                   size_t micro_batches);
 StageCosts stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
@@ -92,7 +92,7 @@ typedef struct {
 StackTimes stack_times(const Stack *s);
 // Returns the bytes of activations that stage i of p keeps per micro-batch.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
-// Checks the idle time of a stage as a share of the step. by_formula, by_play: the predicted time
+// Checks the idle time of all ranks as a share of the step. by_formula, by_play: the predicted time
 // of the step; at least one is given. The check's id is idle.<id>.
 void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
                         Predicted by_formula, Predicted by_play, const Timing *seen);

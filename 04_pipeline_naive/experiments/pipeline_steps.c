@@ -61,7 +61,8 @@ static bool from_other(const Writer *w, PipeOp op, StageOp *needs) {
     return steps_needs(op, w->s->i, w->s->p, w->s->v, needs) && needs->stage != w->s->i;
 }
 
-// Posts the receive from this stage for the first op at or after place `at` that takes one.
+// Posts the receive from `stage` for the first op at or after place `at` that takes a message from
+// `stage`.
 static void post(Writer *w, size_t stage, size_t at) {
     const Schedule *list = w->s->list;
     StageOp needs;

@@ -134,7 +134,8 @@ size_t stack_kept(const Stack *s, size_t p, size_t i) {
     return (all - reals) * weight_bytes(&s->model) + reals * sizeof(real);
 }
 
-// Returns the idle time of a step that takes `step`, in millionths of the step.
+// Returns the idle time of a step that takes `step`, in millionths of the step. ideal: the time of
+// the work.
 static Predicted idle_share(Predicted step, double ideal) {
     if (!step.given) return NOT_PREDICTED;
     return formula(round(1e6 * (step.value - ideal) / step.value));

@@ -5,8 +5,8 @@
 // pipeline_steps.c writes the lists as steps for the player (judge/play), and the timeline reads
 // times and deadlocks from the player. Times are whole units. A message takes `message` units (or
 // none), after the message before it on the same link and in the same direction has arrived. The
-// sender goes on meanwhile. A wait for a send buffer takes no time, as on the simulated clock; it
-// can only deadlock.
+// sender goes on meanwhile. A wait for a send buffer takes no time, as on the simulated clock, but
+// such a wait can deadlock.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -16,8 +16,8 @@ typedef struct {
     PipeOp op;
     size_t start, end, arrives; // arrives: when the op's message is at the neighbour
 } Event;
-// The reason why a stage stopped. Its next op waits for the result of `needs`, or for a send
-// buffer. The buffer is free when the receive for `needs` is posted.
+// The reason why a stage stopped. The next op of the stage waits for the result of `needs`, or for
+// a send buffer. The buffer is free when the receive for `needs` is posted.
 typedef struct {
     bool buffer;
     StageOp needs;
@@ -70,7 +70,7 @@ typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
     const Schedule *list; // the list of stage i
-    // Appends the work of an op. After the last op of a micro-batch it also drops x from
+    // Appends the work of an op. After the last op of a micro-batch `compute` also drops x from
     // MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;

@@ -9,7 +9,7 @@
 
 // ---------------------------------------------------------------- all sizes
 
-// Judges 1F1B's lists for every p and m. Each must be legal, take (m+p-1)(t_f+t_b), and have
+// Judges 1F1B's lists for every p and m. Each list must be legal, take (m+p-1)(t_f+t_b), and have
 // min(p-i, m) micro-batches in flight on stage i.
 static void judge_all(Run *run) {
     enum { CASES = MOST_STAGES * MOST_MICRO };
@@ -83,7 +83,7 @@ static void table(Run *run) {
         { .what = "in flight, stages 0 to 3", .formula = "naive 1, GPipe m, 1F1B min(p-i, m)" },
         { 0 },
     };
-    size_t end[3], most[3]; // most: on stage 0
+    size_t end[3], most[3]; // most: in flight on stage 0
     for (size_t n = 0; n < 3; n++) {
         Schedule *stage = schedule_all(rule[n], P, M);
         end[n] = by_hand_judge(stage, P, M).end;

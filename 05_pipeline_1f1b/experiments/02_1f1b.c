@@ -1,5 +1,6 @@
 // 02_1f1b.c (experiment): 1F1B, by its own loops and by the executor, equals gradient accumulation
-// and GPipe in every bit. Equal stages take GPipe's time and keep min(p-i, m) micro-batches.
+// and GPipe in every bit. On equal stages a step takes as long as GPipe's if messages take no time.
+// Stage i keeps min(p-i, m) micro-batches.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10

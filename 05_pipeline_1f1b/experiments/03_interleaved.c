@@ -13,8 +13,8 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// Returns the published number of chunks between their forward and their backward. For v = 1 it is
-// 1F1B's number, else Megatron's formula gives it.
+// Returns the published number of chunks in flight: for v = 1 that of 1F1B, else the number by
+// Megatron's formula.
 static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
     size_t most = v == 1 ? p - i : 2 * (p - 1 - i) + (v - 1) * p + 1;
     return most < m * v ? most : m * v;

@@ -10,7 +10,7 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-// PIECES is the number of mini-batches on equal stages.
+// PIECES: on equal stages, the micro-batches of a step of 1F1B.
 enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
@@ -80,7 +80,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
         { "error of the 2nd gradient",
           NULL,
           { "=0", "=0", "=0", page_text(run, "=%.0f %%", 100 * off) } },
-        { "loss on a text, last 40 updates", NULL, { text[0], text[1], text[2], text[3] } },
+        { "loss, another model on a text", NULL, { text[0], text[1], text[2], text[3] } },
         { 0 },
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
@@ -91,8 +91,10 @@ static void table(Run *run, double off, const double loss[WAYS]) {
              "versions and is");
     say(run, "  p-1-i updates late; vertical sync keeps p and is p-1 late. Error: relative to one "
              "device whose");
-    say(run, "  weights are as old as the forward's. Loss: in this row 1F1B flushes after every "
-             "mini-batch.");
+    say(run,
+        "  weights are as old as the forward's. Loss: mean of the last %d updates; 1F1B "
+        "flushes after each.",
+        LAST);
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {
@@ -127,14 +129,14 @@ static void pipedream(Run *run) {
     training_store(run, &t);
     say(run, "1F1B ends each step with a flush: it runs empty, then updates. PipeDream updates "
              "after each backward");
+    say(run, "and goes on. On the simulated clock an update takes no time, so the boxes are "
+             "those of 1F1B with");
     say(run,
-        "and goes on; the picture ends after %d mini-batches (micro-batches with an update "
-        "each). Stashing: a",
-        2 * PIECES);
-    say(run, "stage keeps the weights of a forward until its backward ends. Vertical sync: a "
-             "mini-batch reads");
-    say(run, "weights of one age on all stages. With 1F1B and m = 4 rank 0 would start F4 only "
-             "after B3.");
+        "m = %d. The picture ends after %d mini-batches (micro-batches with an update each). "
+        "Stashing: a stage",
+        2 * PIECES, 2 * PIECES);
+    say(run, "keeps the weights of a forward until its backward ends. Vertical sync: all stages "
+             "read one age.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
     pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,

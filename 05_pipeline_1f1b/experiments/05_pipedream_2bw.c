@@ -17,7 +17,7 @@ static const VersionsWay late = {
     .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
 };
 
-// The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
+// loss: the mean loss of the last batches of a training on text, [0] with a flush, [1] with 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
@@ -54,7 +54,7 @@ static void table(Run *run, const double loss[2]) {
                       { .what = "weights of all versions" },
                       { .what = "activations, peak" },
                       { "updates late", NULL, { "=0", "=0", own, "=1" } },
-                      { "loss on a text, last 20 batches", NULL, { none, none, "=-", late } },
+                      { "loss, another model on a text", NULL, { none, none, "=-", late } },
                       { 0 } };
     for (size_t k = 0; k < WAYS; k++) {
         columns[k] = pipeline_ways[ways[k]].name;
@@ -66,8 +66,10 @@ static void table(Run *run, const double loss[2]) {
              "forward, backward.");
     say(run, "  Stage i of p: GPipe keeps activations of m micro-batches, the others of p-i. "
              "PipeDream keeps p-i");
-    say(run, "  versions and is p-1-i updates late; it updates after each micro-batch, so its "
-             "loss is left out.");
+    say(run,
+        "  versions and is p-1-i late. Loss: mean of the last %d batches (PipeDream updates per "
+        "micro-batch).",
+        LAST);
 }
 
 static void answer(Run *run, const double loss[2]) {

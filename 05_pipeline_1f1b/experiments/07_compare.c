@@ -15,7 +15,7 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Returns a measured cost of a way on rank 0: the largest value of a rank.
+// Returns on rank 0 a measured cost of a way, the largest value of all ranks.
 static double cost_of(Run *run, const char *what, size_t way) {
     return cost_value(run, page_text(run, "%s.%s", what, pipeline_way_id[way]));
 }
@@ -38,7 +38,7 @@ static void bars(Run *run) {
     }
 }
 
-// Prints the table. Each cell is the largest value of a rank.
+// Prints the table. Each cell is the largest value of all ranks.
 static void table(Run *run) {
     static const struct {
         const char *column, *id, *unit;

@@ -11,7 +11,7 @@
 // Runs one step of equal stages by this rank's list, without updates.
 Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
 // Runs one step of training by the rank's schedule, or by the interleaved list of the model's
-// chunks if the rank has none. The list may have chunks or backwards in halves.
+// chunks if the rank has no schedule. The list may have chunks or backwards in halves.
 PipelineStep list_step;
 // A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
 // the lists of all stages. flight, activations: of this rank, where there is a formula.
@@ -59,8 +59,9 @@ enum {
     EQUAL_2BW
 };
 extern const char *const pipeline_way_id[PIPELINE_WAYS];
-// Returns the time of one more batch when the pipeline is full, from the lists alone. messages:
-// whether messages take the time of the chosen link, or none.
+// Returns the time of one batch, from the lists alone. Without a flush this is the time of one more
+// batch when the pipeline is full. messages: whether messages take the time of the chosen link, or
+// none.
 Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                bool messages);
 // Measures one batch and checks its costs, with ids such as "batch.2bw". Without a flush a batch is

@@ -104,7 +104,7 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 // ---------------------------------------------------------------- the order of messages
 
 // Checks that the n-th message from stage `from` to stage `to` is for the n-th op of `to` that
-// takes a message from there.
+// takes a message from `from`.
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v, size_t from,
                            size_t to) {
     StageOp needs, feeds;

@@ -26,7 +26,7 @@ Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
 }
 
 // Computes F, B and W. For each product y = x W of a forward, B has the product for dx and W the
-// product for dW. The attention's two products have no weights, so both products of their backwards
+// product for dW. The attention's two products have no weights, so all products of their backwards
 // are in B.
 OpTimes zb_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);

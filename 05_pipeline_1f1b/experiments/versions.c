@@ -43,8 +43,8 @@ static bool is_table(const Unit *u, const Param *p) {
 }
 static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
 
-// An observer of a training (PipelineNotes): records the gradients and weights of some tensors
-// after an update.
+// Records the gradients and weights of the tensors that an update has changed. A training calls
+// this function as updated() of PipelineNotes.
 static void record(void *records, Model *m, size_t update, UpdatedPart part) {
     static const Which of_part[] = {
         [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
@@ -72,13 +72,13 @@ static void check_training(Run *run, const Training *t, const VersionsWay *way, 
     size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
-    // At most p - i micro-batches; with a flush, of one batch. The first ones of a batch are the
-    // largest.
+    // Stage i keeps at most p - i micro-batches; with a flush, of one batch. The first
+    // micro-batches of a batch are the largest.
     size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
     if (p - i < flight) flight = p - i;
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
-    // The tied table, at both ends of a pipeline. PipeDream's embedding and head have a table each,
-    // as they have a gradient each.
+    // table: elements of the tied table, on the first and the last of several stages. With
+    // PipeDream embedding and head have a table each, and a gradient each.
     size_t table = way->two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
     size_t elements = way->two_buffers ? elements_stage(&z) : elements_gradients(&z);
     size_t moments = master_bytes(&t->model);
@@ -175,8 +175,8 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// Lets the layers of stage i read the weights after k - age updates. past: version v of the weights
-// in row v % past.rows.
+// Lets the layers of each stage read the weights after k - age updates. past: version v of the
+// weights in row v % past.rows.
 static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {

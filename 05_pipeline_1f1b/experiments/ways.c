@@ -59,7 +59,7 @@ static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
     return played;
 }
 
-// One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
+// The costs of one batch, as this rank measured them. busy: picoseconds, added over the ranks.
 // activations, weights: peak bytes.
 typedef struct {
     Picoseconds batch, busy;
