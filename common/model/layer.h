@@ -247,8 +247,8 @@ static inline size_t attention_key_columns(const AttentionHeads *h) {
 // Returns columns of q|k|v [rows, A + 2K], or of its gradient. which: 0 the query, 1 the key, 2 the
 // value
 Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
-// Returns [rows, A] from keys or values [rows, K]: each head of x once for each query head of its
-// group. Without groups it returns `keys` itself.
+// Returns [rows, A] from keys or values [rows, K]: each head of `keys` once for each query head of
+// its group. Without groups it returns `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
 // Folds gradients back: returns [rows, K], the sum over each group. Without groups it returns
 // `wide` itself.

@@ -1,6 +1,6 @@
 // compare.c: the judge of a graded run. It reads the records of a run with a submitted body and
 // those of a run with our own body (probe.c wrote both) and compares the submitted results with the
-// expected results of OUR run. So nothing that the submitted process believes decides.
+// expected results of OUR run. So the verdict of the submitted process does not count.
 //
 //     compare THEIRS OURS [bits]
 //
