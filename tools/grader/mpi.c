@@ -118,7 +118,7 @@ static void take_frame(void) {
     told_waiting = false;
 }
 
-// Takes all frames that have arrived. Waits up to this time for the first one.
+// Takes all frames that have arrived. Waits up to this time for the first frame.
 static bool take_frames(int milliseconds) {
     struct pollfd p = { SOCKET, POLLIN, 0 };
     bool any = false;
@@ -143,7 +143,7 @@ int MPI_Test(MPI_Request *r, int *flag, MPI_Status *status) {
     enum {
         TURNS = 8,
         WAIT = 10
-    }; // turns without a frame, of WAIT ms, after which the broker is told
+    }; // after so many turns of WAIT ms without a frame, the rank tells the broker
     static int turns;
     (void)status;
     *flag = *r == MPI_REQUEST_NULL || (*r)->done;
