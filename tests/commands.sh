@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154    # tap_dir is tap.sh's
-# The tests of commands source this file after tests/tap.sh. It clears make's variables. A test
+# The tests of commands source this file after tests/tap.sh. The file clears make's variables. A test
 # checks a command's status and lines.
 unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
 

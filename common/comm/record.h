@@ -12,9 +12,10 @@ typedef enum {
     EVENT_BACKWARD,
     EVENT_WEIGHTS,
     EVENT_UPDATE,
+    // Communication: several of these events can be in flight.
     EVENT_COLLECTIVE,
     EVENT_SEND,
-    EVENT_RECV, // communication; several can be in flight
+    EVENT_RECV,
     EVENT_KINDS
 } EventKind;
 enum { NO_NUMBER = 255 };

@@ -71,8 +71,8 @@ struct Request {
 };
 
 // Writes to out ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host
-// memory. Every transport adds in this order, so the bits are equal. Elements of 16 bits are added
-// in real, and the sum is rounded once. out may be one of the parts.
+// memory. Every transport adds in this order, except with --reduce fast, so the bits are equal.
+// Elements of 16 bits are added in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 // Copies `count` elements of r's type. Does nothing if to == from.
 void request_copy(const Request *r, void *to, const void *from, size_t count);
