@@ -76,8 +76,8 @@ CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
           $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
-# The stand-ins only test the host code, so a fast build matters more than a fast program. Nor does a
-# build in fp64 have debug information.
+# The stand-ins only test the host code, so a fast build matters more than a fast program. A build
+# in fp64 has no debug information.
 OPTIMIZE-cpu     = -O3 $(if $(filter fp64,$(PRECISION)),,-g)
 OPTIMIZE-cuda    = -O3 -g
 OPTIMIZE-standin = -O1
@@ -99,7 +99,8 @@ SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda
 ENTRIES  := $(shell grep -l '^EXPERIMENT.' $(SOURCES))
 LESSONS  := $(subst /experiments/,/,$(ENTRIES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
-# The experiments that are programs. No library has them, so that a program compiles no other's.
+# The experiments that are programs. No library has them, so a program compiles no experiment of
+# another program.
 OWN      := $(foreach source,$(ENTRIES),$(if $(findstring /experiments/,$(source)),$(source)))
 MODULES  := $(filter-out tests/% $(OWN),$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
@@ -284,8 +285,8 @@ FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student check predict design plant capstone,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
-    # once(NAME,COMMAND): NAME is what the command prints. It runs when NAME is first used, so that a
-    # make that compiles nothing itself asks nothing.
+    # once(NAME,COMMAND): the value of NAME is the output of the command. The command runs when NAME
+    # is first used, so a make that compiles nothing runs no command.
     once = $(eval $(1) := $(shell $(2)))$($(1))
     # The compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)
@@ -324,7 +325,8 @@ SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
 # fp64, which serves tests, this holds for every file without kernels.
 BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<),\
                  $(if $(filter fp64,$(PRECISION)),$(if $(filter $<,$(PARALLEL)),,yes))),-O1)
-# The .d file is removed first, like the .o file, because copies of the tree have hard links to it.
+# The .d file is removed first, because copies of the tree have hard links to it. The compiler
+# removes the .o file.
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@rm -f $(@:.o=.d)

@@ -13,7 +13,7 @@ my $lesson = '08_3d/train.c';
 my $options =
     '--check --steps 3 --layers 6 --width 24 --heads 4 --context 8 --batch 12 --micro-batch 1 --eval-every 0';
 
-# The capstone as an exercise of tools/grade. Its pieces are the bodies of other exercises.
+# Returns the capstone as an exercise of tools/grade. Its pieces are the bodies of other exercises.
 sub capstone_exercise {
     return {
         id => '08.capstone',
@@ -29,8 +29,8 @@ sub capstone_exercise {
 }
 
 # Returns the layouts of a draw, in a fixed order of kinds: { ranks, words, options }. draw: a
-# function of a number n and a purpose that returns a number below n. Two layouts have no power of
-# two of ranks.
+# function of a number n and a purpose that returns a number below n. In three layouts the number of
+# ranks is no power of two.
 sub capstone_layouts {
     my ($draw) = @_;
     my $one_of = sub { my ($purpose, @of) = @_; return $of[$draw->(scalar @of, $purpose)] };

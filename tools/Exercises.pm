@@ -9,8 +9,8 @@
 # The id names the lesson that judges the exercise, 01.02. The exercise may be in another file: a
 # module of the chapter or of common/. The id of a program without a number has the program's name:
 # 08.sample-a. 00.unsplit-a is an exercise of week 0, judge/run_00.c.
-# tools/student, tools/grade and the tests use this module. Its functions die with a message for the
-# user that ends in a newline.
+# tools/student, tools/check, tools/task, tools/grade and the tests use this module. Its functions
+# die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # Feedback.pm explains a failed run in the words of the field: which tensors are wrong, by which
-# factor, on which ranks, from which step, and the mistake that usually has this effect. tools/check
-# and tools/grade use it. The frame measures the factor and the ranks (judge/frame/diagnose.c); the
-# rules below add the likely cause.
+# factor, on which ranks, from which step, and the mistake that usually has this effect.
+# tools/check, tools/task and tools/grade use this module. The frame measures the factor and the
+# ranks (judge/frame/diagnose.c); the rules below add the likely cause.
 package Feedback;
 use strict;
 use warnings;
@@ -10,7 +10,7 @@ use File::Basename qw(dirname);
 
 our @EXPORT = qw(wrong_sentence likely_cause hint cost_sentence fault_sentence);
 
-# The sentence after "Wrong:" of a page, without its line breaks.
+# Returns the sentence after "Wrong:" of a page, without its line breaks.
 sub wrong_sentence {
     my ($page) = @_;
     my ($text) = $page =~ /^ *Wrong:\s+(.*?)(?=^ {0,4}\S|^\s*$|\z)/ms or return undef;
@@ -46,7 +46,8 @@ sub times_ranks {
     return $n > 1 && $cost->{predicted} > 0 && close_to($cost->{measured} / $cost->{predicted}, $n);
 }
 
-# Returns in which calls the ranks wait after a deadlock: send, receive, collective, or several.
+# Returns the kinds of calls in which the ranks wait after a deadlock: send, receive, collective, or
+# several.
 sub waits {
     my ($fault) = @_;
     return '' unless ($fault // '') =~ /deadlock|all ranks wait/;

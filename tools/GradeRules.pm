@@ -1,4 +1,4 @@
-# GradeRules.pm looks at a submitted body: at its text, for messages, and at its object file.
+# GradeRules.pm checks a submitted body: its text, for notes to the student, and its object file.
 # tools/grade uses it.
 package GradeRules;
 use strict;
@@ -40,13 +40,13 @@ my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
 
-# Names of the frame's functions. They are refused only where they are called or their address is
-# taken; side_length is a good variable name.
+# Names of the frame's functions. Such a name is refused only if it is called or if a header has it;
+# side_length is a good variable name.
 my $of_the_frame =
     qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
     |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
 
-# Names that are good for variables, too. They are refused only as calls.
+# Names that are good for variables, too. These names are refused only as calls.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 }
     qw(if for while switch return sizeof do else case default break continue void char int
@@ -98,9 +98,9 @@ sub structure_fault {
     return undef;
 }
 
-# Returns the first habit of a body that no solution needs, or undef. It explains; it takes no
-# points, because text can be spelled in many ways. known: functions that the body may call in
-# addition to those of our body. taken: names in headers.
+# Returns the first habit of a body that no solution needs, or undef. The habit explains a result
+# and takes no points, because text can be spelled in many ways. known: functions that the body may
+# call in addition to those of our body. taken: names in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);
@@ -132,8 +132,9 @@ sub text_faults {
     return undef;
 }
 
-# Reads an object file. Returns the symbols that it needs, the bytes of its variables, the largest
-# stack frame, and the number of frames without a fixed size. -fstack-usage has written the frames.
+# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, the
+# largest stack frame, and the number of frames without a fixed size. -fstack-usage has written the
+# frames.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);
@@ -153,7 +154,7 @@ sub object_facts {
 }
 
 # Returns a reason if a file with a submitted body has more variables or a larger stack frame than
-# ours, or undef. This memory is in no arena.
+# ours, or undef. Variables and stack frames are in no arena.
 my $spare = 4096;    # a solution may use this many bytes more than ours
 
 sub large_variables {

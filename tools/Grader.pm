@@ -49,11 +49,10 @@ sub sandbox_missing {
 }
 
 # Root starts the sandbox as the user nobody, because the kernel's limit on processes does not hold
-# for
-# root, and because a submission should not even begin as root.
+# for root, and because a submission should not even begin as root.
 sub nobody { return $> == 0 ? qw(setpriv --reuid=65534 --regid=65534 --clear-groups --) : () }
 
-# The file system and the name spaces of the sandbox.
+# Returns the options for the file system and the name spaces of the sandbox.
 sub box {
     return (
         '--unshare-all',
@@ -82,8 +81,9 @@ my %environment = (
     OMP_NUM_THREADS => 1
 );
 
-# The words that start a command with limits, in the sandbox. files: path outside => path inside;
-# a path that ends in + may be written. All ranks together must fit into the machine's memory.
+# Returns the words that start a command with limits, in the sandbox. files: path outside => path
+# inside; a path that ends in + may be written. All ranks together must fit into the machine's
+# memory.
 sub confined {
     my ($seconds, $files, $bytes, $processes, @command) = @_;
     my @limits = (
@@ -155,7 +155,7 @@ sub grader_begin {
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# Parts that are the same in every grading are kept in a folder of the build. Its name depends on
+# Returns the folder of the build for parts that are the same in every grading. Its name depends on
 # the commands and on all sources that they read, so a changed source gives another folder.
 sub kept_parts {
     my (@commands) = @_;
@@ -165,8 +165,8 @@ sub kept_parts {
     return "$build/grader/" . $digest->hexdigest;
 }
 
-# Two gradings may run at once, so a part gets its name when it is complete. A tree that cannot be
-# written keeps nothing.
+# Keeps new parts. Two gradings may run at once, so a part gets its name when it is complete. A tree
+# that cannot be written keeps nothing.
 sub keep_parts {
     my ($kept, @parts) = @_;
     eval {
@@ -179,8 +179,8 @@ sub keep_parts {
     };
 }
 
-# A line around a body that marks where it runs. Its names are drawn anew in each grading. number:
-# of the body, if a program has several marked bodies.
+# Returns the body inside of a line that marks where the body runs. The names in the line are drawn
+# anew in each grading. number: of the body, if a program has several marked bodies.
 sub mark_body {
     my ($body, $number) = @_;
     $number //= 1;
@@ -197,7 +197,7 @@ sub compile_words {
         . "$source";
 }
 
-# Compiles one of our own files, with other sizes. Returns the object.
+# Compiles $text in place of our own file $name, for example with other sizes. Returns the object.
 sub compile_ours {
     my ($folder, $name, $text) = @_;
     my $object = "$folder/" . $name =~ s{/}{-}gr =~ s/\.c$/.o/r;
@@ -259,8 +259,8 @@ sub link_program {
 
 # ---- a run ----
 
-# Runs a program and returns { fault => text } or what the broker saw: { files, counts, peak,
-# seconds }.
+# Runs a program. Returns the broker's results, { files, counts, entered, peak, seconds, text },
+# with fault => text after a fault; or { broken => text }.
 sub run_program {
     my (%o) = @_;
     my $files = $o{files};

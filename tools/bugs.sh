@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2034,SC2119,SC2120,SC2154    # scripts source this file
-# try-bug and break source this file in the root of the tree. It reads a patch of bugs/ and applies
-# it to a scratch copy of the tree. The head of tools/try-bug describes the format of a patch.
+# try-bug and break source this file in the root of the tree. Its functions read a patch of bugs/
+# and apply the patch to a scratch copy of the tree. The head of tools/try-bug describes the format
+# of a patch.
 
 # bug_read PATCH: sets patch, lesson, test, precision, kind, sanitizers and build. SANITIZE in the
 # environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers:
@@ -27,8 +28,8 @@ $(sed '/^$/q' "$diff" 2>/dev/null)"
         *) build=$build-asan ;;
     esac
 }
-# bug_field NAME: prints what the header says. The shell alone does it, because a whole list of bugs
-# has thousands of fields.
+# bug_field NAME: prints this field of the header. The shell alone finds the field, because a whole
+# list of bugs has thousands of fields.
 bug_field() {
     field=${bug_header#*"
 $1:"}

@@ -7,19 +7,19 @@ trap 'rm -rf "$probe_dir"' EXIT
 PACKAGES="gcc g++ libc6-dev make libopenmpi-dev"
 PACKAGES="$PACKAGES openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
 
-# The C compiler.
+# Checks the C compiler.
 probe_c() {
     printf 'int main(void) { return 0; }\n' >"$probe_dir/c.c"
     "${OMPI_CC:-gcc}" -o "$probe_dir/c" "$probe_dir/c.c" >"$probe_dir/log" 2>&1 && "$probe_dir/c"
 }
 
-# The sandbox of make grade. It needs bubblewrap and user namespaces.
+# Checks the sandbox of make grade, which needs bubblewrap and user namespaces.
 probe_sandbox() {
     bwrap --unshare-all --die-with-parent --uid 65534 --gid 65534 --ro-bind / / --proc /proc --dev \
         /dev true >"$probe_dir/log" 2>&1
 }
 
-# MPI's compiler wrapper.
+# Checks MPI's compiler wrapper.
 probe_mpi() {
     cat >"$probe_dir/mpi.c" <<'END'
 #include <mpi.h>
@@ -33,7 +33,7 @@ END
     "${CC:-mpicc}" -o "$probe_dir/mpi" "$probe_dir/mpi.c" >"$probe_dir/log" 2>&1
 }
 
-# CBLAS. Sets blas_cflags and blas_libs to the first combination that compiles and links.
+# Checks CBLAS. Sets blas_cflags and blas_libs to the first combination that compiles and links.
 probe_blas() {
     cat >"$probe_dir/blas.c" <<'END'
 #include <cblas.h>
@@ -58,7 +58,7 @@ try_blas() {
         "$probe_dir/blas" >>"$probe_dir/log"
 }
 
-# cJSON, which the programs use to read checkpoints.
+# Checks cJSON, which the programs use to read checkpoints.
 probe_json() {
     cat >"$probe_dir/json.c" <<'END'
 #include <cjson/cJSON.h>
@@ -73,7 +73,7 @@ END
         "$probe_dir/json"
 }
 
-# C++, for the tests with stand-ins for a GPU.
+# Checks the C++ compiler, for the tests with stand-ins for a GPU.
 probe_cxx() {
     printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' \
         >"$probe_dir/cxx.cpp"
@@ -81,9 +81,9 @@ probe_cxx() {
         "$probe_dir/cxx"
 }
 
-# The CUDA Toolkit: nvcc compiles a kernel, and MPI's wrapper links a C program that calls CUDA's
-# runtime and cuBLAS. Sets nvcc, cuda_cflags, cuda_libs and cuda_version. If CUDA_HOME is given, no
-# other folder is searched.
+# Checks the CUDA Toolkit: nvcc compiles a kernel, and MPI's wrapper links a C program that calls
+# CUDA's runtime and cuBLAS. Sets nvcc, cuda_cflags, cuda_libs and cuda_version. If CUDA_HOME is
+# given, no other folder is searched.
 probe_cuda() {
     cat >"$probe_dir/kernel.cu" <<'END'
 #include <cuda_runtime.h>
@@ -161,9 +161,9 @@ try_cuda() {
 # of probe_cuda.
 probe_gpu() { "$probe_dir/cuda" 2>"$probe_dir/log"; }
 
-# NCCL: from the toolkit, the distribution, or the folder of a Python wheel (.../nvidia/nccl), which
-# has only libnccl.so.2. If NCCL_HOME is given, no other folder is searched. Needs probe_cuda; sets
-# nccl_cflags, nccl_libs, nccl_version.
+# Checks NCCL: from the toolkit, the distribution, or the folder of a Python wheel
+# (.../nvidia/nccl), which has only libnccl.so.2. If NCCL_HOME is given, no other folder is
+# searched. Needs probe_cuda; sets nccl_cflags, nccl_libs, nccl_version.
 probe_nccl() {
     cat >"$probe_dir/nccl.c" <<'END'
 #include <nccl.h>
@@ -197,16 +197,16 @@ try_nccl() {
         >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
-# The launcher starts two ranks that can communicate. Needs the program of probe_mpi.
+# Checks that the launcher starts two ranks that can communicate. Needs the program of probe_mpi.
 probe_mpirun() {
     [ -x "$probe_dir/mpi" ] && tools/launch 2 "$probe_dir/mpi" >"$probe_dir/log" 2>&1
 }
 
-# The TAP harness of the tests.
+# Checks the TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
-# The tools for make book: pandoc; and a compiler, a linker and a C library for WebAssembly, for the
-# pages that run the chapters' C.
+# Check the tools for make book: pandoc; and a compiler, a linker and a C library for WebAssembly,
+# for the pages that run the chapters' C.
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"

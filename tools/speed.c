@@ -1,6 +1,6 @@
 // speed.c: prints the name of the BLAS kernels, and the speed of one core with them beside its
-// limit. Two lines; the first is empty if the BLAS does not name its kernels. make doctor compiles
-// it for this processor and runs it.
+// limit. The output has two lines; the first line is empty if the BLAS does not name its kernels.
+// make doctor compiles this program for this processor and runs it.
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """tools/torch_sample.py FOLDER --ids LIST --tokens N --written LIST [--threads N] [--rounds N]
 
-Hugging Face's generate() on the model that 08_3d/train --export has written in FOLDER, for comparison with 08_3d/sample
---from FOLDER: always the likeliest token, with a cache of keys and values, fp32, on the CPU. First it must write the ids
-that sample has written (--written, the prompt included), but for tokens whose logits differ by rounding only; then it is
-timed. Prints one JSON object. Status 1: other ids; 2: usage, or no PyTorch or transformers.
+Runs Hugging Face's generate() on the model that 08_3d/train --export has written in FOLDER, for comparison with
+08_3d/sample --from FOLDER: always the likeliest token, with a cache of keys and values, fp32, on the CPU. Each id that
+sample has written (--written, with the prompt) must be the likeliest token of this model, up to rounding of the logits.
+Only then is generate() timed. Prints one JSON object. Status 1: other ids; 2: usage, or no PyTorch or transformers.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ def ids_of(text):
 
 
 def first_wrong(model, prompt, written):
-    """The first token of `written` that is not the likeliest one, by more than rounding; None: there is none."""
+    """Returns the place of the first token in `written` that is not the likeliest, by more than rounding, or None."""
     logits = model(torch.tensor([written[:-1]])).logits[0]
     for place in range(len(prompt), len(written)):
         row = logits[place - 1]

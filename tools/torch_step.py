@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """tools/torch_step.py DIR --layers L --width C --heads H --context T --vocab V --batch B [--threads N] [--seconds X]
 
-The model of build/.../tests/bench_step in PyTorch, for comparison: GPT-2's architecture, fp32, AdamW, on the CPU. DIR is
-what bench_step --reference DIR has written. First it must come to the same losses in ten steps from the same weights and
-tokens; only then are steps timed, as bench_step times them. Prints one JSON object. Status 1: other losses; 2: usage, or
-no PyTorch.
+Times the model of build/.../tests/bench_step in PyTorch: GPT-2's architecture, fp32, AdamW, on the CPU. bench_step
+--reference DIR has written DIR. First PyTorch must reach the same losses in ten steps from the same weights and tokens.
+Only then are steps timed, as bench_step times them. Prints one JSON object. Status 1: other losses; 2: usage, or no
+PyTorch.
 """
 import argparse
 import json

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """tools/torch_storage.py DIR --layers L --width C --heads H --context T --vocab V --batch B --lr X [--last N]
 
-The trainings of build/.../tests/bench_storage in PyTorch, on the CPU, with one thread: fp32, and bf16 with fp32 masters
-(weights, activations and gradients bf16; AdamW updates the masters; each weight is a rounded master). DIR is what
-bench_storage --reference DIR has written: both trainings begin with its weights and take its tokens. The first losses in
-fp32 must be those of DIR. Prints one JSON object: the mean losses of the last N steps. Status 1: other losses; 2: usage, or
-no PyTorch.
+Repeats the trainings of build/.../tests/bench_storage in PyTorch, on the CPU, with one thread: fp32, and bf16 with fp32
+masters (weights, activations and gradients bf16; AdamW updates the masters; each weight is a rounded master).
+bench_storage --reference DIR has written DIR: both trainings begin with its weights and take its tokens. The first
+losses in fp32 must be those of DIR. Prints one JSON object with the mean losses of the last N steps, and the losses of
+three steps. Status 1: other losses; 2: usage, or no PyTorch.
 """
 import argparse
 import json

@@ -31,8 +31,8 @@ int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
     // may act on it.
     if (stat(path, &info) != 0) return refuse(-1, why, NULL);
     if (special_kind(info.st_mode)) return refuse(-1, why, special_kind(info.st_mode));
-    // The name may mean a pipe by now, and O_NONBLOCK keeps open() from waiting for its writer.
-    // fstat() then checks the opened file.
+    // The file may have become a pipe since then. With O_NONBLOCK open() does not wait for the
+    // pipe's writer. fstat() then checks the opened file.
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0 || fstat(file, &info) != 0) return refuse(file, why, NULL);
     if (special_kind(info.st_mode)) return refuse(file, why, special_kind(info.st_mode));

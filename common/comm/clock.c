@@ -8,7 +8,7 @@
 #include "common/base/util.h"
 
 static ClockConfig config;                // set before the ranks start
-static _Thread_local Picoseconds compute; // simulated clock: this rank's row
+static _Thread_local Picoseconds compute; // simulated clock: the time of this rank
 static _Thread_local bool one_port;
 static _Thread_local ClockLink only_link; // replaces config's links if it has a name
 static _Thread_local Picoseconds out_free, in_free;
@@ -41,7 +41,7 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.simulated) return;
-    // rounds to whole picoseconds first, so half the rate takes exactly twice the time
+    // rounds to whole picoseconds first, so half the speed takes exactly twice the time
     double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
 }
@@ -76,7 +76,7 @@ ClockLink clock_link(size_t cards) {
     if (cards == CLOCK_INSIDE) return config.link;
     ClockLink link = config.between;
     link.beta *= (double)cards;
-    // All bytes also pass the link inside.
+    // All bytes also pass the link inside the node.
     if (config.link.beta > 0) link.beta = fmin(link.beta, config.link.beta);
     return link;
 }

@@ -6,10 +6,10 @@
 // messages of each ordered pair of ranks.
 //   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
 //               time where a lesson charges it (clock_charge_copy).
-//   collective  A collective starts when its last member has come and the lane is free. It takes
+//   collective  A collective starts when its last member is ready and the lane is free. It takes
 //               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h). It
 //               ends on all members at the same time.
-//   send        A message leaves when it is issued and the pair's lane is free. It arrives
+//   send        A message leaves when it is issued and the pair's lane is free. The message arrives
 //               alpha + bytes / beta later. The sender does not wait.
 // The collectives of one communicator queue. Collectives of two communicators overlap. Lanes do not
 // slow each other down, except with clock_set_one_port. Time stops while the ledger is paused, so
@@ -50,7 +50,7 @@ typedef struct {
     size_t node;             // ranks of a node; 0: all ranks share one
     size_t rails;            // network cards of a node; 0: one per rank
 } ClockConfig;
-// Sets the configuration. Call it once per process, before the ranks start.
+// Sets the configuration. Call this function once per process, before the ranks start.
 void clock_configure(const ClockConfig *c);
 const ClockConfig *clock_config(void);
 bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a node?
@@ -58,26 +58,28 @@ bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a n
 void clock_rank_begin(void); // sets this rank's time to 0
 // Returns this rank's time: of its compute row, or under the wall clock since its time 0.
 Picoseconds clock_now(void);
-// Counts FLOPs and adds their time to the compute row. Every GEMM calls it (base/meter.h).
+// Counts FLOPs and adds their time to the compute row. Every GEMM calls this function
+// (base/meter.h).
 void clock_charge_flops(double flops);
-// Adds the time of a copy inside the device's memory, which reads and writes so many bytes. The
+// Adds the time of a copy inside the device's memory, which reads and writes `bytes` bytes. The
 // rank computes nothing in that time. Only a lesson about copies calls this function, because
 // products take most of a step. Under the wall clock, and while the ledger is paused, the function
 // does nothing.
 void clock_charge_copy(size_t bytes);
-// After this call this rank's device computes at factor times the rate of --device, for devices of
-// unequal speed. clock_rank_begin() sets the factor to 1. Only the simulated clock uses the factor.
+// After this call this rank's device computes at `factor` times the rate of --device, for devices
+// of unequal speed. clock_rank_begin() sets the factor to 1. Only the simulated clock uses the
+// factor.
 void clock_set_speed(double factor);
-// After this call this rank has one port out and one port in (off after clock_rank_begin). A
-// message leaves after the rank's previous message has left, even if the two go to different ranks.
-// Received messages come in one after the other, in the order of the calls (or waits), and each
-// takes alpha + bytes / beta. This models a rank that all other ranks write to, such as a parameter
-// server. Collectives are not affected. comm_arrival returns the time when a message reaches the
-// port.
+// After clock_set_one_port(true) this rank has one port out and one port in (off after
+// clock_rank_begin). A message leaves after the rank's previous message has left, even if the two
+// go to different ranks. Received messages come in one after the other, in the order of the calls
+// (or waits). Each message takes alpha + bytes / beta. This models a rank that all other ranks
+// write to, such as a parameter server. Collectives are not affected. comm_arrival returns the time
+// when a message reaches the port.
 void clock_set_one_port(bool on);
-// After this call all communication of this rank takes this link, which must have a name. NULL
+// After this call all communication of this rank takes `link`, which must have a name. NULL
 // restores the links of --link and --node; clock_rank_begin restores them, too. Lessons that
-// compare links use this function. Call it on all ranks at the same place.
+// compare links use this function. All ranks call this function at the same place.
 void clock_set_link(const ClockLink *link);
 // The number of cards over which the ranks of a message or collective reach other nodes.
 enum { CLOCK_INSIDE, CLOCK_ONE_CARD }; // CLOCK_INSIDE: the ranks share a node
@@ -90,7 +92,7 @@ double clock_flops(void); // returns the FLOPs of this rank so far, under both c
 double clock_begun(void);
 void clock_set_begun(double t);
 
-// ---- for comm.c: these do nothing under the wall clock ----
+// ---- the simulated clock; comm.c calls these functions ----
 // Returns the time of `steps` messages of bytes / steps each, inside a node or over some cards.
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later

@@ -192,7 +192,7 @@ static void request_free_list(Request *r) {
 // Returns the larger number. A NaN remains.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
-// Adds block by block, because a block fits in the first cache.
+// Adds block by block, because a block stays in the first cache.
 static void combine_reals(const Request *r, char *out, const char *const parts[], size_t count) {
     enum { BLOCK_ELEMENTS = 2048 };
     const bool half = element_is_half(r->element), max = r->action == DO_ALL_REDUCE_MAX;
@@ -227,8 +227,8 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
     else combine_reals(r, out, parts, count);
 }
 
-// The transport of a group of one rank, for collectives: the result is the input. The ledger books
-// them, and the clock times them, as any other collective.
+// The transport of a group of one rank, for collectives: the result is the input. The ledger and
+// the clock treat these collectives as any other collective.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, r->out_count); }
 static const Wire wire_alone = {
@@ -323,7 +323,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
 }
 
 // Computes the end of a collective under the simulated clock. The Comm's next collective begins no
-// earlier.
+// earlier than this end.
 static void meet(Request *r) {
     if (r->met) return;
     r->met = true;
@@ -337,7 +337,7 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// Returns the operation's number. It is the same on all ranks that take part, and different for
+// Returns the operation's number, which is the same on all ranks that take part, and different for
 // every operation.
 static uint64_t flow_number(const Request *r) {
     struct CommState *s = r->comm->state;
@@ -382,7 +382,8 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // the receive has the end of the message; picture.c reads it there
+        // the event of the receive has the end of the message; picture.c reads the end in that
+        // event
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
@@ -701,11 +702,11 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// Moves bytes on the side channel. A transport may count bytes in an int, and it keeps a copy of a
+// Moves bytes on the side channel. A transport may count bytes in an int, and may keep a copy of a
 // message. So long messages are cut into pieces. Ranks wait here while rank 0 works alone (the
-// unsplit twin, comparisons, drawing, a slow disk), or receives from one rank after the other. So
-// they wait up to a hundred times longer than in any other call. If rank 0 dies, the launcher ends
-// the other ranks at once.
+// unsplit twin, comparisons, drawing, a slow disk), or receives from one rank after the other. So a
+// rank waits here up to a hundred times longer than in any other call. If rank 0 dies, the launcher
+// ends the other ranks at once.
 static void side_message(Action action, const char *call, char *data, size_t bytes, size_t peer) {
     enum { PIECE_BYTES = 1 << 24 };
     size_t at = 0, length;

@@ -7,8 +7,8 @@
 // A collective books the bytes that a ring sends, with chunks c = ceil(count / n): all-reduce
 // 2(n-1)c elements; reduce-scatter, all-gather and all-to-all (n-1)c; broadcast S bytes at the
 // root; reduce S bytes at every other rank. This factor is a convention; calls and sizes are
-// measured. The ledger also books received bytes. In a ring they equal the sent bytes. The receiver
-// of a message books its bytes as received.
+// measured. The ledger also books received bytes. In a ring the received bytes equal the sent
+// bytes. The receiver of a message books its bytes as received.
 //
 // A broadcast and a reduce of S bytes are a chain of all n ranks, as in NCCL. A broadcast's chain
 // begins at the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root).
@@ -88,8 +88,8 @@ void comm_barrier(Comm *c); // waits for all ranks of c; the ledger books nothin
 
 // --- point to point ---
 // Declares the pairs of ranks that exchange messages: the next and the previous rank (a ring), or
-// all pairs. Call it before the first message, on all ranks of c, because NCCL makes a connection
-// for each pair. Other pairs may not be used.
+// all pairs. Call this function before the first message, on all ranks of c, because NCCL makes a
+// connection for each pair. Other pairs may not be used.
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when its message is received. So a wrong order of sends deadlocks at
@@ -100,7 +100,7 @@ void comm_recv(Comm *c, Tensor t, size_t from);
 // --- started operations ---
 // The input must stay unchanged until the wait, and the output is ready after the wait. If memory
 // is poisoned (memory.h), the wait checks the input and delivers the output. So a forgotten wait is
-// always wrong. A started sum holds communication memory as large as the whole until its wait.
+// always wrong. Until its wait, a started sum holds communication memory as large as the whole.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
@@ -117,8 +117,8 @@ void comm_wait(Request *r);
 Picoseconds comm_arrival(Request *r);
 
 // --- side channel: never counted, apart from the lesson's communication ---
-// Checks, digests and logs use it, over the whole world. Rank 0 compares and writes files, so the
-// other ranks wait for it up to a hundred times --timeout.
+// Checks, digests and logs use the side channel, over the whole world. Rank 0 compares and writes
+// files, so the other ranks wait for rank 0 up to a hundred times --timeout.
 
 // Rank 0 gets the parts of all ranks in one block, and in sizes the size of each part; free() both.
 // The other ranks get NULL, and sizes stays unchanged.
@@ -139,7 +139,7 @@ typedef struct {
     size_t ranks; // the number of virtual ranks, or of processes
     ReduceOrder reduce;
     double timeout;  // the longest time in seconds that a rank may wait in one call
-    double deadlock; // processes look for a deadlock after that many seconds; 0: never
+    double deadlock; // processes look for a deadlock after this many seconds; 0: never
 } Launch;
 // Returns why NCCL cannot be used, or NULL if NCCL is built in.
 const char *nccl_missing(void);

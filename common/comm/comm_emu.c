@@ -36,12 +36,12 @@ static struct {
     RankBody body;
 } stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// A collective of all members, or a message of two, that has started but has not met all of them.
-// The collectives of a group have a lane, and so have the messages from one member to another.
+// A collective or a message that has started, and that not all its members have reached. All
+// collectives of a group have one lane. All messages from one member to another have one lane.
 typedef struct Meeting {
     struct Meeting *next;
     size_t lane, number, arrived;
-    Request *of[]; // by rank; of a message: its send, its receive; NULL: not yet arrived
+    Request *of[]; // [rank]; of a message [0] its send, [1] its receive; NULL: not started
 } Meeting;
 
 typedef struct Group {
@@ -71,8 +71,8 @@ static void print_missing(const Request *r) {
     }
 }
 
-// Lists all waits and ends the process, when no rank can continue. No rank has ended yet, because
-// the barrier at the end of the run needs all ranks.
+// Lists all waits and ends the process, because no rank can continue. No rank has ended yet,
+// because the barrier at the end of the run needs all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
@@ -158,8 +158,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
           other_text);
 }
 
-// Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. These copies
-// count as MEM_REFERENCE.
+// Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. The copies of the
+// parts count as MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together
@@ -264,8 +264,8 @@ static Group *group_new(size_t size) {
     return g;
 }
 
-// The first member that arrives creates the group. All members join it before the parent's next
-// collective ends, so there is one child per first member.
+// Joins the new group. The first member that arrives creates the group. All members join before the
+// parent's next collective ends, so there is one child per first member.
 static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     (void)me;
     Group *p = parent->state->link, **child = &p->child[members[0]];

@@ -1,4 +1,4 @@
-// comm_mpi.c: ranks are MPI processes. The file needs MPI 3.1, because it uses no large counts.
+// comm_mpi.c: ranks are MPI processes. MPI 3.1 is enough, because the file uses no large counts.
 // With GPUs this is the transport "staged": comm.c copies the tensors to host memory first.
 //
 // Every operation is nonblocking, and every wait is a loop around MPI_Test with a deadline. So a
@@ -10,7 +10,8 @@
 // adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
 // Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
 // piece. It needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
-// request's scratch. With --reduce fast, blocking all-reduces use the library's own algorithm.
+// request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks use
+// the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -55,8 +56,8 @@ static double timeout = 60; // --timeout
 
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
 // sends SIGTERM to the survivors of a killed rank. If all ranks share a node,
-// waits_require_alive() sees whether a rank has ended. A rank of another node cannot be seen, so a
-// warned rank exits if a peer is silent for longer than any wait so far.
+// waits_require_alive() sees whether a rank has ended. A rank of another node cannot be seen. So a
+// warned rank exits if a peer is silent for more than twice the longest wait so far, plus PATIENCE.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds
@@ -67,7 +68,7 @@ static void others_are_gone(void) {
               stop_asked());
 }
 
-static bool crowded; // more ranks than cores on this node
+static bool crowded; // there are more ranks than cores on this node
 
 _Noreturn void too_late(double waited, const char *where) {
     waits_print();
@@ -139,8 +140,8 @@ static Flight *flight_of(Request *r) {
 // ---- 2. Messages ----
 
 // Messages have one tag, so the messages of a pair arrive in the order of their sends. The tag of a
-// collective's parcels has the number of the collective, so they cannot meet the parcels of another
-// collective.
+// collective's parcels contains the number of the collective, so these parcels cannot meet the
+// parcels of another collective.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
 // Starts a send. A message is sent synchronously, so at every size the send completes only when the
@@ -183,8 +184,8 @@ static void wait_for_parts(const Request *r) {
     f->requests = 0;
 }
 
-// A note travels beside the data: a second message, or the maximum over all members. Every
-// collective starts its note first, so the notes of different collectives meet, too.
+// Starts a note beside the data: a second message, or the maximum over all members. Every
+// collective starts its note first, so the notes of calls that do not match meet, too.
 static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
@@ -316,8 +317,8 @@ void mpi_finish(Request *r) {
     under_way -= r->later;
 }
 
-// Lets long messages move, which only move while their sender or receiver calls MPI. A computing
-// rank calls this function between products, and while it waits for its GPU.
+// Lets long messages progress, because they progress only while their sender or receiver calls MPI.
+// A computing rank calls this function between products, and while it waits for its GPU.
 static void move_on(double waited) {
     int any;
     (void)waited;
@@ -337,7 +338,8 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// All members have just met in the parent, so this blocking call waits only for a short time.
+// Splits the parent. All members have just met in the parent, so this blocking call waits only for
+// a short time.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me) {
     const MpiLink *l = parent->state->link;
     MPI_Comm comm;

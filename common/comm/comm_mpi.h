@@ -7,8 +7,8 @@
 
 void check_mpi(int error, const char *call); // calls fault() with MPI's text after an error
 #define MPI(call) check_mpi(call, #call)
-// Does one turn of a loop that has waited for other ranks since the time `since`. It lets other
-// transfers move on and gives the core away. Calls fault() if another rank is gone, or after
+// Does one turn of a loop that has waited for other ranks since the time `since`. Lets other
+// transfers progress and gives the core away. Calls fault() if another rank is gone, or after
 // --timeout.
 void wait_turn(double since, const char *where);
 // Ends all ranks, because a call has waited too long. waited: the seconds of the wait
@@ -17,11 +17,11 @@ _Noreturn void too_late(double waited, const char *where);
 // A note carries numbers beside the data of a request. The note of a collective has the largest
 // `ready` of the simulated clock, and shows whether all members make the same call. The note of a
 // message has `arrives` and the length in bytes. CALL is that length, or the hash of a collective's
-// call. INVERSE is ~CALL. All CALLs are equal only if the largest INVERSE over all members is the
-// inverse of the largest CALL.
+// call. INVERSE is ~CALL. The members make the same call only if the largest INVERSE over all
+// members is the inverse of the largest CALL.
 enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
-// The link of a Comm. A transport built on MPI has it as the first member of its own link.
+// The link of a Comm. A transport built on MPI has an MpiLink as the first member of its own link.
 typedef struct {
     MPI_Comm comm;
 } MpiLink;
@@ -36,8 +36,8 @@ void mpi_finish(Request *r);
 void mpi_meet(Request *r); // waits for the note of r, and checks it
 // Starts the note of r under the simulated clock, or if memory is poisoned.
 void mpi_start_note(Request *r);
-// Waits in MPI call this function, so that other transfers move on. NULL means that no other
-// transport needs it. waited: the seconds of the wait so far
+// Every wait in MPI calls this function, so that transfers of another transport continue. NULL: no
+// other transport is in use. waited: the seconds of the wait so far
 extern void (*mpi_meanwhile)(double waited);
 
 // Prepares the waits in MPI and the watch of waits.h, after MPI_Init. host: all processes of this

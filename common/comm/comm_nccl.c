@@ -3,7 +3,7 @@
 // under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note has
 // the call of this rank and its time. A send waits for its receiver through its note, because NCCL
 // buffers short messages. NCCL does not compare calls, so without notes calls that do not match
-// would hang or mix up bytes. Without NCCL the file has no transport.
+// would hang or mix up bytes. In a build without NCCL the file has no transport.
 //
 // Streams. The ops of a rank run on its compute stream. Every communicator has its own stream, its
 // lane, so a group with a late member delays no other group. Collectives go onto the lanes in
@@ -13,12 +13,12 @@
 // receiver delays nothing else, and the sends and receives of a group progress side by side. On the
 // GPU an operation first waits for the earlier work of the compute stream (event `ready`).
 // comm_wait() makes the compute stream wait, on the GPU, for the operation's end (event `done`).
-// The host waits for notes only.
+// The host waits only for notes, and until the operation is on its stream.
 //
 // NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
-// progress", and until then the communicator takes no other call. So operations wait in a queue
-// until they are on their stream. Every wait, here, in MPI or for the GPU, advances all queues,
-// checks for errors and has a deadline.
+// progress", and until then the communicator takes no other call. So an operation waits in a queue
+// until all its steps are on its stream. Every wait, here, in MPI or for the GPU, advances all
+// queues, checks for errors and has a deadline.
 //
 // With --reduce ordered each rank receives its part of every rank's tensor and adds the parts in
 // rank order. Then it sends the sum to all ranks. This happens piece by piece. --reduce fast uses
@@ -56,7 +56,7 @@ void nccl_run(const Launch *launch, RankBody body) {
 // A communicator of NCCL, its stream and its queue of messages, oldest first.
 typedef struct Lane {
     ncclComm_t nccl; // NULL in a group of one, and for messages of a rank to itself
-    ncclUniqueId id; // one rank makes it and sends it to the other ranks
+    ncclUniqueId id; // one rank makes the id and sends it to the other ranks
     cudaStream_t stream;
     struct Flight *waiting;
     struct Lane *next;
@@ -175,9 +175,10 @@ static void use_all_connections(const Lane *l, int me, int size) {
     device_free(element);
 }
 
-// A send's kernel waits on the GPU for its receiver. It has few blocks, so that the kernels of all
-// pairs fit on the GPU beside the collectives and the ops. Otherwise the ranks would hang: a kernel
-// would wait for room on the GPU, and the kernels that hold the room would wait for it.
+// A send's kernel waits on the GPU for its receiver. Such a kernel has few blocks, so that the
+// kernels of all pairs fit on the GPU beside the collectives and the ops. Otherwise the ranks would
+// hang: a kernel would wait for room on the GPU, and the kernels that hold the room would wait for
+// this kernel.
 enum { PAIR_BLOCKS = 4 };
 
 // Joins the communicators of the pairs. A rank calls this function before it waits for any message,
@@ -234,9 +235,9 @@ static Lane *lane_of(const Request *r) {
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// Does NCCL compute the sum? NCCL is not used for a maximum, because it does not promise to keep a
-// NaN. Nor is it used for sums of 16-bit elements, because NCCL would round at every hop. NCCL
-// computes a reduce-scatter only if all parts are equal.
+// Does NCCL compute the sum? NCCL is not used for a maximum, because NCCL does not promise to keep
+// a NaN. NCCL is not used for sums of 16-bit elements either, because NCCL would round at every
+// hop. NCCL computes a reduce-scatter only if all parts are equal.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->element == REALS &&
            r->action != DO_ALL_REDUCE_MAX && (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -390,7 +391,8 @@ static void meanwhile(double waited) {
         if (l->nccl) settled(l->nccl, "an operation");
 }
 
-// Does the same while the host waits for the GPU, which may wait for other ranks.
+// Does the same as meanwhile() while the host waits for the GPU, which may wait for other ranks.
+// Ends all ranks after --timeout.
 static void meanwhile_on_gpu(double waited) {
     meanwhile(waited);
     if (waited >= process.timeout) too_late(process.timeout, process.latest);
@@ -432,7 +434,7 @@ static void nccl_finish(Request *r) {
     for (double since = now(); !f->launched;) wait_turn(since, process.latest);
     // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
-    // CUDA frees an event that is still in use when it has happened
+    // CUDA frees an event that is still in use only after the event has happened
     CUDA(cudaEventDestroy(f->ready));
     CUDA(cudaEventDestroy(f->done));
     free(f);

@@ -12,9 +12,10 @@ typedef enum {
     EVENT_BACKWARD,
     EVENT_WEIGHTS,
     EVENT_UPDATE,
+    // Communication: several of these events can be in flight.
     EVENT_COLLECTIVE,
     EVENT_SEND,
-    EVENT_RECV, // communication; several can be in flight
+    EVENT_RECV,
     EVENT_KINDS
 } EventKind;
 enum { NO_NUMBER = 255 };
@@ -43,9 +44,9 @@ void record_leave(void);
 const RecordedEvent *record_events(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
-// Returns the present time, for what is recorded only. On a GPU in real time it returns a mark
+// Returns the present time, for recorded events only. On a GPU in real time the result is a mark
 // among the queued work. After record_stop(), record_read_moment() replaces the mark by its time.
-// record_stop() does this for the events.
+// record_stop() does so for all events.
 Picoseconds record_moment(void);
 void record_read_moment(Picoseconds *t);
 

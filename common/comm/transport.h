@@ -6,10 +6,10 @@
 // other memory in three cases:
 //   staged   MPI moves the tensors of a GPU: in and out are pinned host memory.
 //   shadow   For a started operation if memory is poisoned (lessons, --check). `in` is a copy; the
-//            wait compares the tensor with it. `out` is copied to the tensor at the wait. So a
-//            forgotten wait always gives a wrong result. MEM_REFERENCE.
-//   scratch  For a started sum. It is as large as the whole tensor and holds the contributions
-//            until the wait. MEM_COMMUNICATION, the same on every transport.
+//            wait compares the tensor with the copy. `out` is copied to the tensor at the wait. So
+//            a forgotten wait always gives a wrong result. MEM_REFERENCE.
+//   scratch  For a started sum. The scratch is as large as the whole tensor, and holds the
+//            contributions until the wait. MEM_COMMUNICATION, the same on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
@@ -33,7 +33,7 @@ static inline bool element_of_tensor(Element e) { return e == REALS || element_i
 struct Request {
     Comm *comm;
     Action action;
-    const char *call; // its name in messages, such as "all-reduce"
+    const char *call; // the operation's name in messages, such as "all-reduce"
     Element element;
     size_t count;               // elements of the whole tensor, or of the message
     size_t row;                 // a cut never divides this many elements: a row, or 1
@@ -43,7 +43,8 @@ struct Request {
     bool done;                  // out holds the result (emu only)
     bool found;                 // comm_arrival has found the message
     size_t in_count, out_count; // elements of in and out on this rank
-    // in a collective on a whole and a part, in may be a window of out, or out of in
+    // in a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
+    // `in`
     const char *in;
     char *out;
     char *scratch;        // for a started sum: size * request_longest_part; NULL: a blocking sum
@@ -58,7 +59,8 @@ struct Request {
     // Times that the transports carry, valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
-    // message: when it reaches its receiver; set before start for a send, after finish for a recv
+    // message: when it reaches its receiver; known before the start of a send, after finish of a
+    // recv
     Picoseconds arrives;
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
@@ -69,10 +71,10 @@ struct Request {
 };
 
 // Writes to out ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host
-// memory. Every transport adds in this order, so the bits are equal. Elements of 16 bits are added
-// in real, and the sum is rounded once. out may be one of the parts.
+// memory. Every transport adds in this order, except with --reduce fast, so the bits are equal.
+// Elements of 16 bits are added in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
-// Copies elements of r. Does nothing if to == from.
+// Copies `count` elements of r's type. Does nothing if to == from.
 void request_copy(const Request *r, void *to, const void *from, size_t count);
 // Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
 void describe(const Request *r, char text[200]);
@@ -85,9 +87,9 @@ bool request_simulated(const Request *r);
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
 // A sum over ranks is computed in pieces: elements [offset, offset + most) of every rank's part, or
-// fewer if the part ends before. Each piece has two rounds. In the first round every rank sends its
-// contributions. The receiver's scratch holds them `most` elements apart. In the second round every
-// rank sends the sum of its own piece.
+// fewer if the part ends earlier. Each piece has two rounds. In the first round every rank sends
+// its contributions. The receiver's scratch holds them `most` elements apart. In the second round
+// every rank sends the sum of its own piece.
 typedef struct {
     size_t offset, most;
     char *scratch;
@@ -98,7 +100,7 @@ Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
 // The elements that this rank sends to another rank, and receives from it, in one round of a sum
 // (piece), an all-gather or an all-to-all (NULL). A rank copies its parcel to itself. In the first
-// round of a sum that parcel is empty, because a sum may read it in place.
+// round of a sum that parcel is empty, because a sum may read these elements in place.
 typedef struct {
     const char *send;
     char *receive;
@@ -110,7 +112,7 @@ typedef struct {
     bool device_memory;         // takes tensors in device memory; if false, only in host memory
     void (*start)(Request *r);  // never waits for another rank
     void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
-    void (*meet)(Request *r);   // waits until all members have started it; sets all_ready
+    void (*meet)(Request *r);   // waits until all members have started r; sets all_ready
     void (*connect)(Comm *c, CommPeers peers); // collective; NULL: messages need no preparation
     // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`.
     // Collective over the parent.

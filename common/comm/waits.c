@@ -11,13 +11,13 @@ enum { POLLS = 1000, NO_COLLECTIVE = -1 };
 
 // One process writes a slot; the other processes read the slot.
 typedef struct {
-    _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
+    _Atomic uint64_t number; // number of waits so far, doubled; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls
     _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
     size_t rank;             // in the world
     int pid;
-    double since, patience; // when its wait began; a longer wait in seconds is suspicious
+    double since, patience; // when the process's wait began; a wait of more seconds is suspicious
     char text[200];
     uint64_t id; // of the Comm
     int meeting; // the collective's number, or NO_COLLECTIVE
@@ -70,9 +70,10 @@ void waits_open(MPI_Comm host) {
     slot(me)->rank = this_rank;
     slot(me)->pid = (int)getpid();
     MPI_Barrier(host);
-    visible = true; // false in containers of their own, where the numbers mean nothing
+    // becomes false if the processes are in several containers, each with its own process numbers
+    visible = true;
     for (size_t i = 0; i < ranks; i++) visible = visible && state_of(slot(i)->pid);
-    MPI_Barrier(host); // no process ends before all have looked
+    MPI_Barrier(host); // no process ends before all processes have looked
 }
 
 void waits_search(double deadlock) { seconds = deadlock; }
@@ -152,8 +153,8 @@ static size_t next_blocked(size_t i) {
 }
 
 // Finds the blocked ranks. At first every rank that has waited for too long counts as blocked. Then
-// the loop removes each rank that waits for no blocked rank, until it finds no more. Returns a key
-// of the waits of the remaining ranks, or 0 if no rank is blocked.
+// the loop removes each rank that waits for no blocked rank, until no such rank is left. Returns a
+// key of the waits of the remaining ranks, or 0 if no rank is blocked.
 static uint64_t find_blocked(void) {
     uint64_t key = 0;
     for (size_t i = 0; i < ranks; i++) blocked[i] = too_long(slot(i));
@@ -189,7 +190,8 @@ static void print_rank(FILE *f, const Slot *s) {
     fprintf(f, "\n");
 }
 
-// Each blocked rank waits for another one, so a walk is in a cycle after `ranks` steps.
+// Prints one cycle. Each blocked rank waits for another blocked rank, so a walk is in a cycle after
+// `ranks` steps.
 static void print_cycle(FILE *f) {
     size_t first = 0, steps = 0;
     while (!blocked[first]) first++;

@@ -3,8 +3,8 @@
 // its wait in memory that the processes of the node share. Private to comm_mpi.c.
 //
 // A killed rank sends nothing, and mpirun ends the other ranks a second later at the earliest. So a
-// rank that waits for long checks whether all processes of the node still exist. It also ends after
-// --timeout if one of them is stopped.
+// rank that waits for long checks whether all processes of the node still exist. The waiting rank
+// also ends after --timeout if one of these processes is stopped.
 //
 // A rank is blocked if it waits for a blocked rank. Each wait must be longer than --deadlock, plus
 // a second for every 10 MB of the call. So some blocked ranks form a cycle, which is a deadlock. A
@@ -19,7 +19,7 @@
 
 void waits_open(MPI_Comm host);     // starts the watch; all processes of the node must call it
 void waits_close(void);             // ends the watch; all processes of the node must call it
-void waits_search(double deadlock); // searches for deadlocks after so many seconds; 0: never
+void waits_search(double deadlock); // searches for deadlocks after this many seconds; 0: never
 // Are all ranks processes of this node, and are their ends visible?
 bool waits_see_all(void);
 // Calls fault() if a process has ended, or is stopped for too long. Call this function while this
@@ -28,7 +28,7 @@ void waits_require_alive(double waited, double timeout);
 // Records that this rank waits in r. meeting: the collective's number
 void waits_post(const Request *r, int meeting, double since);
 void waits_clear(void); // records that the wait is over
-// Calls fault() if there is a deadlock. Call it while this rank waits.
+// Reports a deadlock and ends all ranks. Call this function while this rank waits.
 void waits_look(void);
 void waits_tell(void);  // records that this rank has printed why it ends all ranks
 void waits_print(void); // prints the table of waits, once

@@ -1,6 +1,6 @@
 // blas_kernels.h: tells which kernels OpenBLAS uses, and better kernels for this processor.
-// OpenBLAS chooses kernels by the processor's model when it is loaded. On a processor newer than
-// OpenBLAS it may choose its oldest kernels, at a fifth of the speed.
+// While it is loaded, OpenBLAS chooses kernels by the processor's model. On a newer processor
+// OpenBLAS may choose its oldest kernels, at a fifth of the speed.
 #ifndef BLAS_KERNELS_H
 #define BLAS_KERNELS_H
 
@@ -8,14 +8,15 @@
 // FMA. AVX512 includes F, DQ, BW, VL and CD, as all servers since Skylake do.
 typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 
-// If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels uses it.
+// If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels sets
+// UNSPLIT_KERNELS.
 void kernels_answer(void);
 
 // Returns a name such as "SkylakeX", or NULL if this BLAS does not tell the name.
 const char *kernels_in_use(void);
 // Returns better kernels than those in use, or NULL if there are none.
 const char *kernels_advised(void);
-// Returns the vector units of this processor, and VECTORS_SSE if it is no x86-64.
+// Returns the vector units of this processor, or VECTORS_SSE if the processor is no x86-64.
 Vectors kernels_processor(void);
 // Returns better kernels than `core` for a processor with these units. Returns NULL if there are
 // none, or if `core` is unknown.

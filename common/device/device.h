@@ -1,9 +1,9 @@
 // device.h: the functions that a backend must provide. device_cpu.c uses malloc and CBLAS;
-// device_cuda.c uses the CUDA runtime and cuBLAS. Only memory.c, tensor.c, ops.c, the recorder and
-// the frame of Comm call these functions.
+// device_cuda.c uses the CUDA runtime and cuBLAS. In common/, only memory.c, tensor.c, ops.c and
+// the files of comm/ call these functions.
 //
-// On a GPU, calls that return nothing to the host are only queued, on this rank's own stream. They
-// run in order, and an error appears at the next download.
+// On a GPU, copies on the device, fills and products are only queued, on this rank's own stream.
+// They run in order, and an error appears at the next wait, such as a download.
 #ifndef DEVICE_H
 #define DEVICE_H
 #include <stdbool.h>
@@ -15,9 +15,9 @@
 const char *device_name(void);
 void device_init(void); // prepares the device, once per process
 // The number of threads per rank, for products and row-wise ops; 1 at the start.
-// device_set_threads() sets the number. Call it before the ranks start, or on all ranks alike. It
-// calls usage_error() if this program was built without threads. The bits of a product may depend
-// on the number.
+// device_set_threads() sets the number. Call this function before the ranks start, or on all ranks
+// alike. With more than one thread it calls usage_error() if this program was built for GPUs or
+// without threads. The bits of a product may depend on the number.
 extern int device_threads;
 void device_set_threads(size_t threads);
 void device_prepare(void);  // sets CUDA's environment; called before MPI starts
@@ -27,16 +27,16 @@ void device_rank_end(void); // frees this rank's stream and BLAS handle
 bool device_is_gpu(void);
 // Returns the number of GPUs that this process sees. Calls usage_error() if there is none.
 size_t device_gpus(void);
-// Chooses the GPU by the process's number on its host. Call it before the ranks start.
+// Chooses the GPU by the process's number on its host. Call this function before the ranks start.
 void device_choose(size_t local_rank);
 // Writes the id of the chosen GPU. Two processes that share a GPU get the same id.
 void device_id(char id[32]);
-// Lets products round their factors to 10 bits (TF32). Call it before the ranks start.
+// Lets products round their factors to 10 bits (TF32). Call this function before the ranks start.
 void device_allow_tf32(void);
 
-// A transport sets this function, so that messages can move on while a rank works; NULL: there is
-// nothing to move. The device calls it between products (waited 0) and while this rank waits for
-// its GPU (waited: seconds so far).
+// A transport sets this function, so that messages progress while a rank works; NULL: no messages
+// need it. ops.c calls the function at each product (waited 0). device_synchronize() on a GPU calls
+// it while this rank waits (waited: seconds so far).
 extern void (*device_meanwhile)(double waited);
 
 // --- memory ---
@@ -54,7 +54,7 @@ void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
 // --- time on a GPU: marks among the queued work ---
-// Reading a mark waits; setting a mark does not.
+// Reading a mark waits for the mark. Setting a mark does not wait, except for mark 0.
 // Waits for all queued work, then sets mark 0. Older marks are gone.
 void device_mark_start(void);
 // Returns a mark after all work queued so far. If nothing was queued since the last mark, returns
@@ -81,7 +81,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
 // widen the factors of other products.
 bool device_multiplies(Element a, Element b, Element c);
 // device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). Products
-// and sums are in real, and an element of c is rounded once. Call it only if device_multiplies().
+// and sums are in real, and an element of c is rounded once. Call device_multiply_halves() only if
+// device_multiplies().
 typedef struct {
     int a_transposed, b_transposed, m, n, k;
     Element factors, result; // of a and b; of c

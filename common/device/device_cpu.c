@@ -67,7 +67,7 @@ void *device_alloc(size_t bytes) {
     char *all = malloc(bytes + ALIGNMENT);
     if (!all) return NULL;
     char *p = all + ALIGNMENT - (uintptr_t)all % ALIGNMENT;
-    ((char **)p)[-1] = all; // malloc aligns to 16 bytes, so there is room for it
+    ((char **)p)[-1] = all; // malloc aligns to 16 bytes, so the block has room for this address
     return p;
 }
 

@@ -24,7 +24,7 @@ static _Thread_local struct {
     cudaStream_t stream, other; // other: ops go to this stream if it is not NULL
     cublasHandle_t blas;
     int math;          // the handle's cublasMath_t
-    const char *last;  // the op launched last; an error comes from it or from an earlier one
+    const char *last;  // the op launched last; an error comes from this op or from an earlier op
     cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
     bool marked; // nothing was queued since the last mark
@@ -292,7 +292,7 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const 
 #define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
 #endif
 
-// cuBLAS takes one step per matrix, so each i is a call.
+// cuBLAS takes one step per matrix, so each i needs its own call.
 void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
@@ -307,8 +307,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                                  (int)count[1]));
 }
 
-// cuBLAS multiplies two factors of one 16-bit type, and writes that type or fp32. It has no product
-// of such factors with sums in fp64, so a build in fp64 widens them.
+// cuBLAS multiplies two factors of one 16-bit type, and writes that type or fp32. cuBLAS has no
+// product of such factors with sums in fp64, so a build in fp64 widens the factors.
 bool device_multiplies(Element a, Element b, Element c) {
     if (a == REALS && b == REALS && c == REALS) return true;
     return sizeof(real) == sizeof(float) && (a == BF16S || a == FP16S) && a == b &&

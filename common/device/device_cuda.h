@@ -11,7 +11,7 @@ cudaStream_t device_stream(void);
 void device_divert(cudaStream_t stream); // ops go to this stream until the call with NULL
 // Returns the number of blocks for n items, with one thread per item.
 unsigned device_blocks(const char *op, size_t n);
-// Calls fault() if the launch has failed. Call it after a launch.
+// Calls fault() if the launch has failed. Call this function after a launch.
 void device_launched(const char *op, cudaError_t error);
 // Calls fault() with CUDA's text and advice if error is not cudaSuccess.
 void check_cuda(cudaError_t error, const char *call);

@@ -1,5 +1,5 @@
 // attention.h: attention in blocks of queries and keys. The scores of a block are temporary.
-// Forward keeps only one element per row of a softmax: lse, the logarithm of its sum of
+// Forward keeps only one element per row of a softmax: lse, the logarithm of the row's sum of
 // exponentials. So memory grows with T, not with T * T (Milakov and Gimelshein 2018; Rabe and
 // Staats 2021; Dao et al. 2022, algorithms 1 and 4).
 //
@@ -43,9 +43,9 @@ enum { ATTENTION_TILE = 64 };
 Tensor attention_sums(Tensor t, Arena *scratch);
 void attention_round(Tensor t, Tensor sums);
 // attention_begin sets the sums of S_MIX, and S_LSE [B*T, heads], to their values before any key.
-// It returns the sums of S_MIX, `out`. attention_attend adds keys and values kv [B*Tk, 2K], k | v.
-// merge joins out and lse of the earlier keys with those of further keys, one tile at a time. merge
-// is op_merge_heads, or a lesson's own function.
+// attention_begin returns `out`, the sums of S_MIX. attention_attend adds keys and values kv [B*Tk,
+// 2K], k | v. merge joins out and lse of the earlier keys with those of further keys, one tile at a
+// time. merge is op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,

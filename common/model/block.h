@@ -23,7 +23,7 @@ typedef struct {
     // the matrix's product is added to the residual stream, so GPT-2 scales its initial values by 1
     // / sqrt(2 L)
     bool into_residual;
-    size_t ratio; // the first block is this many times as wide as each other one (grouped heads)
+    size_t ratio; // the first block is this many times as wide as each other block (grouped heads)
 } BlockTensor;
 // Writes the table of one block's tensors, in the order of its unit.
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);

@@ -146,7 +146,7 @@ size_t kept_block(const CutSizes *z) {
 }
 // Returns the elements of the norm's output and statistics, of the logits and of their sum.
 size_t kept_head(const CutSizes *z) { return z->C + z->statistics + z->vocab + 1; }
-// Counts each output between two layers once: the output of a layer is the input of the next one.
+// Counts each output between two layers once: the output of a layer is the input of the next layer.
 // The first layer's input, the tokens, does not count; the last layer's output leaves the stage.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
 size_t kept_stage(const CutSizes *z) {

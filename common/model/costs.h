@@ -1,7 +1,7 @@
-// costs.h: the one cost model. From sizes alone it computes parameters, kept activations, FLOPs and
-// traffic of the layers as they are cut. It also computes their time on the chosen device and link.
-// It never looks at a Model, a ledger or the measured time, so its predictions can be compared with
-// them. Experiments make their formulas from these functions.
+// costs.h: the one cost model. From sizes alone the model computes parameters, kept activations,
+// FLOPs and traffic of the cut layers, and their time on the chosen device and link. costs.c never
+// looks at a Model, a ledger or the measured time, so its predictions can be compared with
+// measurements. Experiments make their formulas from these functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"
@@ -19,8 +19,8 @@ typedef struct {
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries
     size_t key_heads;            // this rank's heads of key and value
     size_t gates;                // matrices into the hidden columns: 2 with SwiGLU, else 1
-    // Fields of the family. The biases are 1 if the family has them, else 0: of norms, of query,
-    // key and value, of the other matrices. statistics: elements per row of a norm.
+    // Fields of the family. norm_bias, qkv_bias, bias: 1 if the family has biases of norms, of
+    // query, key and value, of the other matrices; else 0. statistics: elements per row of a norm.
     // positions_width: columns of wpe. untied: the head has its own table.
     size_t norm_bias, qkv_bias, bias, statistics, positions_width;
     bool untied;
@@ -56,14 +56,15 @@ void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
 // returns the sum over a block's tensors
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);
 size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C, unsplit
-// Returns the elements of the table that embedding and head share, or of each one's own table.
+// Returns the elements of the table that embedding and head share, or of one table if untied.
 size_t elements_wte(const CutSizes *z);
 // stage_tables returns the number of tables with their own weights and state on the stage.
-// stage_table_gradients returns the number of tables with their own gradient there.
+// stage_table_gradients returns the number of tables with their own gradient on the stage.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
 bool stage_shares_table(const CutSizes *z); // Does another stage have the other use of wte?
-// Returns the other elements of layer i of the stage: of wpe, a block, or the last norm.
+// Returns the elements of layer i of the stage without the tables: of wpe, a block, or the last
+// norm.
 size_t elements_unit(const CutSizes *z, size_t i);
 // Returns the number of parameters, with a tied wte once.
 size_t elements_stage(const CutSizes *z);
@@ -93,16 +94,16 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns the elements of the scores: softmax, and its output after dropout.
+// Returns the elements of the softmax's output, and of this output after dropout.
 size_t kept_scores(const CutSizes *z);
-size_t kept_block(const CutSizes *z); // returns all items of a block but its input
+size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);
 // Returns the outputs passed between layers, and the input that the stage received.
 size_t kept_between(const CutSizes *z);
 size_t kept_stage(const CutSizes *z);    // returns everything that the stage keeps
 size_t kept_model(const ModelConfig *c); // returns everything that the whole model keeps
-// These functions return the kept elements of B sequences. They also handle sequence parallelism,
-// where a rank keeps only some rows of some items.
+// These functions return the kept elements of B sequences, also with sequence parallelism, where a
+// rank keeps only some rows of some items.
 size_t activations_block(const CutSizes *z, size_t B);
 size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
@@ -122,8 +123,8 @@ size_t kept_between_bytes(const CutSizes *z);
 size_t kept_stage_bytes(const CutSizes *z);
 // These functions return the elements, or bytes, that the first half of a backward keeps for the
 // second half. A matrix keeps its input [K] and its output's gradient [N], per token. A norm keeps
-// both, and its statistics. The embedding keeps its gradient, C. The walker keeps a layer's own
-// input.
+// its input, its output's gradient and its statistics. The embedding keeps its gradient, C. The
+// walker keeps a layer's own input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 size_t deferred_block_bytes(const CutSizes *z, size_t B);
@@ -137,7 +138,7 @@ typedef struct {
     double flops, time;
 } Work;
 Work work_product(size_t m, size_t n, size_t k); // returns the work of [m, k] times [k, n]
-// Returns the picoseconds of a copy of so many bytes, which reads and writes the device's memory
+// Returns the picoseconds of a copy of `bytes` bytes, which reads and writes the device's memory
 // (clock_charge_copy).
 double copy_time(size_t bytes);
 Work work_times(double times, Work w);
@@ -155,8 +156,8 @@ Work work_stage(const CutSizes *z, size_t B);
 Work work_model(const ModelConfig *c, size_t B);
 
 // ---- Traffic: bytes that each of n ranks sends in a ring, and its picoseconds ----
-// A ring sends `count` elements of `size` bytes. It has neighbouring ranks, and its first rank is
-// the first one of a node. With fewer than n ranks per node the ring takes the link between nodes.
+// A ring sends `count` elements of `size` bytes. Its ranks are neighbours, and its first rank is
+// the first rank of a node. With fewer than n ranks per node the ring takes the link between nodes.
 // A message stays in its node. A reduce-scatter or an all-gather is one pass; an all-reduce is two.
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
@@ -174,18 +175,22 @@ typedef struct {
     double calls, bytes, time;
 } Traffic;
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again);
-// traffic_sequence_parallel returns the traffic of sequence parallelism, on [M, C] by rows. A block
-// has two all-gathers and two reduce-scatters in forward, and as many in backward. Backward has two
-// more gathers unless inputs are kept whole. The embedding has one of each. The head has one of
-// each, and one more gather unless inputs are kept whole. The loss keeps its three all-reduces.
-// forward_again: backward repeats a block's forward.
+// traffic_sequence_parallel returns the traffic of sequence parallelism, on [M, C] by rows:
+//                      all-gathers   reduce-scatters
+//     block, forward        2               2
+//     block, backward       2               2
+//     embedding             1               1
+//     head                  1               1
+// Unless inputs are kept whole, a block's backward has two more gathers, and the head has one more.
+// forward_again: backward repeats a block's forward. The loss keeps its three all-reduces.
 typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// The sums of partial gradients: 2C, 3C and C elements of each block, 2C of the last norm; without
-// biases C, C, none, and C. The sums come once per step, or once per micro-batch if ZeRO reduces
-// that often.
+// The sums of partial gradients, per block: of norm 1; of the projection's bias and norm 2; of the
+// second matrix's bias. The last sum is of the last norm. GPT-2 has 2C, 3C, C and 2C elements;
+// without biases C, C, none and C. The sums come once per step, or once per micro-batch if ZeRO
+// reduces that often.
 enum { PARTIAL_SUMS = 4 };
 // Writes the elements of each of these sums. The first three belong to a block, the last to the
 // last norm.

@@ -44,8 +44,8 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// Returns a hash of some pages. It shows whether another machine has the same text, without reading
-// all of the text.
+// Returns a hash of some pieces of the text. The hash tells texts apart without reading all of a
+// text.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -123,7 +123,7 @@ static bool ends_in_bin(const char *path) {
     return n > 4 && strcmp(path + n - 4, ".bin") == 0;
 }
 
-// Does the file begin like text? Every token file has control characters there.
+// Does the file begin like text? Every token file has control characters at its beginning.
 static bool looks_like_text(const DataFile *f) {
     enum { LOOK = 4096 };
     size_t n = f->bytes < LOOK ? f->bytes : LOOK, i = 0;
@@ -223,7 +223,7 @@ static void require_ids(const Data *d, char why[DATA_WHY]) {
 // ---- one or several files ----
 
 // Rank 0 adds the files of a pattern to d->names, sorted. A file with exactly this name has
-// priority over a pattern. If nothing matches, the pattern itself is added, and opening it reports
+// priority over a pattern. If nothing matches, the pattern itself is added, and open_file() reports
 // the error.
 static void add_names(Data *d, const char *pattern, size_t *room) {
     glob_t found = { 0 };

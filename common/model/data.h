@@ -1,11 +1,11 @@
 // data.h: provides tokens for training, synthetic or from files. The sequence with global number n
-// of step s is a function of (seed, s, n). It does not depend on the rank that asks or on how the
-// batch is cut. So every rank knows the whole order and the global token count without
+// of step s is a function of (seed, s, n). This sequence does not depend on the rank that asks or
+// on how the batch is cut. So every rank knows the whole order and the global token count without
 // communication, and a resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
-// takes each training window once, in its own order. The order is a permutation that is computed,
-// not stored (random_permute).
+// takes each training window once, in an order of its own. The order is a permutation that is
+// computed, not stored (random_permute).
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/attention.h"

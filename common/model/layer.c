@@ -500,7 +500,7 @@ Shape layer_input(const Layer *l, const Batch *b) {
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
 // A wrapper around one layer has the property of that layer. A wrapper around several layers has
-// its own.
+// its own property.
 bool layer_in_place(const Layer *l) {
     while (!l->kind->output && l->n_inner == 1) l = l->inner;
     return l->kind->in_place;
@@ -519,8 +519,8 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i of n, if there is one, and its inner layer. (i may be 0 - 1, which is no layer.)
-// Several inner layers have their own walk.
+// Prepares layer i of n, if there is one, and its inner layer. (i may be 0 - 1, for which there is
+// no layer.) Several inner layers have their own walk.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);

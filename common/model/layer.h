@@ -118,7 +118,7 @@ typedef struct {
     // shape of x; NULL: the shape of y, or in a wrapper of the inner layer's x
     Shape (*input)(const Layer *l, const Batch *b);
     // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The layer
-    // before must not need its y then.
+    // before it must then not need its own y.
     bool in_place;
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten; empty for the embedding.
@@ -166,8 +166,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // These functions are the two halves of backward, for zero bubble pipelines (Qi et al. 2023). dx
 // comes first, because the previous stage waits for it. The weights' gradients may come at any
 // later time. The bits are the same as those of backward. Every plain layer has both halves. In the
-// first half linear_gradients and norm_gradients copy their arguments into s and replace forward's
-// items there. The second half calls them again with these copies.
+// first half linear_gradients and norm_gradients copy their arguments into s, where the copies
+// replace forward's items. The second half calls these functions again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 // These functions are the halves that plain layers have by default. A wrapper uses them if its
@@ -247,14 +247,15 @@ static inline size_t attention_key_columns(const AttentionHeads *h) {
 // Returns columns of q|k|v [rows, A + 2K], or of its gradient. which: 0 the query, 1 the key, 2 the
 // value
 Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
-// Returns [rows, A] from keys or values [rows, K], with each head once for each head of its group.
-// Without groups it returns `keys` itself.
+// Returns [rows, A] from keys or values [rows, K]: each head of `keys` once for each query head of
+// its group. Without groups it returns `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
 // Folds gradients back: returns [rows, K], the sum over each group. Without groups it returns
 // `wide` itself.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
 // attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
-// by h->kind. attention_backward computes the gradient of S_QKV by h->kind, then rotates it back.
+// by h->kind. attention_backward computes the gradient of S_QKV by h->kind, then rotates this
+// gradient back.
 void attention_forward(const AttentionHeads *h, Saved *s);
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
 // Recomputes the freed items of s->attention.
@@ -275,7 +276,7 @@ static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {
 }
 
 // ---- The plain walk over a list of layers ----
-// What a micro-batch keeps of one layer. The last layer's y is the caller's memory.
+// The tensors that a micro-batch keeps of one layer. The last layer's y is the caller's memory.
 typedef struct {
     Tensor y;
     Arena arena;
@@ -288,7 +289,7 @@ typedef struct ActivationStash {
     LayerStash *layer; // [n]
 } ActivationStash;
 // Runs the layers forward. y is the last layer's output, in the caller's memory. The returned stash
-// keeps x, which must live until backward, and allocates everything else.
+// keeps x, which must live until backward. The walk allocates everything else.
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
 // Runs the layers backward. Frees a layer's output and saved object as soon as the layer is done,
 // and the stash at the end. An empty dx means that the first layer is the embedding.

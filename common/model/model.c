@@ -117,7 +117,7 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         m->n_layers += range_size(chunks[i]);
     }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
-    // the embedding brings two, the head two
+    // the embedding brings two units, the head two
     m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));
     m->units_of_layers = host_alloc((m->n_layers + 3) * sizeof *m->units_of_layers);
     for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
@@ -155,7 +155,7 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         m->units[i].g_element = config_gradient_element(c);
     }
     Unit *first = model_wte(m), *last = model_wte_head(m);
-    // same weights, two gradients
+    // the tied uses have the same weights, and a gradient each
     if (first && last) {
         first->tied_use = last;
         last->tied_to = first;
@@ -194,7 +194,7 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
     return l;
 }
 
-// wte is the first unit of all, and the head's use of it the last one.
+// The unit of wte is the first unit, and the head's use of wte is the last unit.
 Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
     Unit *last = &m->units[m->n_units - 1];

@@ -3,7 +3,7 @@
 // SwiGLU, no biases).
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
-// layers). Then it is allocated.
+// layers). Then the model is allocated.
 //     Model *m = model_describe(&config, model_layers(&config)); // or a pipeline stage's part
 //     tensor_parallel(m, tp);                                    // chapter 03, if wanted
 //     recompute(m, RECOMPUTE_FULL);                              // chapter 07, if wanted
@@ -21,12 +21,13 @@ typedef struct Model {
     Unit *units;
     Unit **units_of_layers; // pointers to units; Layer.units points into this list
     size_t n_units;
-    // [1, size]: all units except a tied use, one after another. Only if the units are whole.
+    // [1, size]: all units except a tied use, one after another. w and g exist only if the units
+    // are whole.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
     // MEM_COMMUNICATION under ZeRO. gathered: whole weights that a unit keeps for a step. buffers:
-    // its whole gradients.
+    // the unit's whole gradients.
     Arena gathered, buffers;
 } Model;
 
@@ -44,12 +45,13 @@ bool config_is_gpt2(const ModelConfig *c);
 // Returns the parameters of the whole model, with a tied wte once. GPT-2: V*C + T*C + L*(12*C*C +
 // 13*C) + 2*C
 size_t config_parameters(const ModelConfig *c);
-// Returns 2 + 12 L + 2, and one more for the head's own table if untied. An absent tensor has a
-// number, but no elements.
+// Returns the number of tensors: 2 + 12 L + 2, and one more for the head's own table if untied. An
+// absent tensor has a number, but no elements.
 size_t config_tensors(const ModelConfig *c);
 
 Model *model_describe(const ModelConfig *c, Range layers);
-// Sets the replicas of all units that have none yet. Call it between description and allocation.
+// Sets the replicas of all units that have none yet. Call this function between description and
+// allocation.
 void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
 // of the new one, so the list gets shorter by n - 1. Returns the new layer.
@@ -67,8 +69,8 @@ void model_allocate_weights(Model *m);
 // m->w.
 void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
-// Places parameters in their units and counts them. Allocators call it, after all changes of the
-// description.
+// Places parameters in their units and counts them. Allocators call this function, after all
+// changes of the description.
 void model_measure(Model *m);
 // Returns the unit whose first parameter has this name, or NULL.
 Unit *model_unit(Model *m, const char *first_param);
@@ -93,7 +95,8 @@ void model_partial_sums(Model *m);
 void model_fold_tied(Model *m);
 
 // The result of a step: mean loss per counted token, gradient norm before clipping. The norm is the
-// same on all ranks. In chapters 01 and 02 the loss is this rank's part, elsewhere it is the same.
+// same on all ranks. In chapters 01 and 02 the loss is this rank's part, elsewhere the loss is the
+// same on all ranks.
 typedef struct {
     double loss, norm;
 } StepResult;
@@ -103,8 +106,8 @@ typedef struct {
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts the
-// elements that this rank owns and whose parameter has in_norm.
+// Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts
+// only elements that this rank owns and whose parameter has in_norm.
 void model_grad_squares(const Model *m, double *squares);
 // Returns the norm. Adds the tensors in model order.
 double norm_of_squares(const double *squares, size_t n);

@@ -6,8 +6,8 @@
 typedef struct {
     enum { SGD, ADAMW } kind;
     double lr, weight_decay; // decay is decoupled in AdamW and L2 in SGD
-    // SGD with momentum subtracts m <- momentum m + g. With momentum 0 it subtracts g and keeps no
-    // m.
+    // SGD with momentum sets m <- momentum m + g and subtracts lr m. With momentum 0 it subtracts
+    // lr g and keeps no m.
     double momentum;
     double beta1, beta2, epsilon; // AdamW
     size_t step;                  // steps done

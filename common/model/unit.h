@@ -10,7 +10,7 @@ typedef struct {
     size_t rows, cols;      // size of the whole tensor
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
     size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
-    size_t ratio;           // the first block is this many times as wide as each other one
+    size_t ratio;           // the first block is this many times as wide as each other block
     Range my_rows, my_cols; // the local rectangle; my_cols within each narrow block
     double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
@@ -51,7 +51,7 @@ typedef struct Unit {
     Element w_element, g_element; // the element types of w and own_w, and of g and own_g
     Tensor w, g;                  // [1, size], parameters one after another; data NULL while absent
     bool table;                   // a table of the vocabulary: the embedding's, or the head's
-    struct Unit *tied_use;        // its second use on the same rank: same weights, own gradient
+    struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
     struct Unit *tied_to;         // the reverse of tied_use
     bool tied_copy;               // a second copy on another pipeline stage: the norm skips it
     // the ranks with the same unit, over which its gradient is reduced and its state sharded; NULL
@@ -63,7 +63,8 @@ typedef struct Unit {
     bool own_gradient_empty; // no contribution was added to a separate own_g since it was zeroed
     Tensor m, v;             // [1, own]: optimizer state, absent under SGD
     // [1, own]: the weights in reals, if w has 16 bits. The optimizer updates the master and rounds
-    // it into own_w. It makes the master from own_w in its first step, after any broadcast.
+    // it into own_w. The optimizer makes the master from own_w in its first step, after any
+    // broadcast.
     Tensor master;
     bool master_made;
 } Unit;
@@ -84,8 +85,8 @@ void unit_partial_sums(Unit *u);
 
 // The tensors of a unit: its weights, and the final gradient and state of the owned elements.
 typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
-// Returns a tensor [1, own]. Calls fault() if it is absent, such as m and v under SGD, or the
-// master of weights in reals.
+// Returns a tensor [1, own]. Calls fault() if the tensor is absent, such as m and v under SGD, or
+// the master of weights in reals.
 Tensor unit_own(const Unit *u, UnitTensor what);
 // Fills t [1, range], these elements of the unit. `element` gives the value for a parameter and a
 // place in the flattened whole tensor. Initial values, loading and migration use this function.

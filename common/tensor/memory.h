@@ -1,10 +1,10 @@
 // memory.h: allocates every buffer of tensor data and counts its bytes. Each buffer has a category.
 // The ledger keeps the live bytes and the peak per rank, for each category and for the total. Under
-// a GPU backend this is device memory.
+// a GPU backend the buffers are device memory.
 //
 // New memory is filled with NaN (unless memory_poison is off), so a check fails if unwritten memory
-// is read. Freed memory goes back to the device's allocator, which keeps it. So after the first
-// step a training step takes no memory from the operating system.
+// is read. Freed memory goes back to the device's allocator, which keeps the memory. So after the
+// first step a training step takes no memory from the operating system.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -38,8 +38,8 @@ size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // Is p an address in a buffer of a?
 // Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
 // valid until the next call. The scratch grows and is kept. The ledger does not count it, because a
-// device that multiplies 16-bit numbers needs no such copies. memory_scratch_bytes returns its size
-// now.
+// device that multiplies 16-bit numbers needs no such copies. memory_scratch_bytes returns the
+// present size of the scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 
@@ -51,8 +51,8 @@ size_t memory_peak(MemoryCategory c);
 size_t memory_most(void);
 // Returns the peak of all ranks of this process together, with MEM_REFERENCE.
 size_t memory_process_most(void);
-void memory_reset_peaks(void); // sets every peak to the live bytes
-// Switches poison on or off for this rank; on at the start. Poison costs time.
+void memory_reset_peaks(void); // sets each category's peak to its live bytes
+// Switches poison on or off for this rank. Poison is on at the start, and costs time.
 void memory_set_poison(bool on);
 bool memory_poison(void);
 
@@ -62,7 +62,7 @@ void ledger_pause(void);
 void ledger_resume(void);
 bool ledger_paused(void);
 
-void memory_rank_begin(void); // clears the ledger; the frame calls it at the start of each rank
+void memory_rank_begin(void); // clears the ledger, at the start of each rank
 // Calls fault() if memory is still live (a leak).
 void memory_rank_end(void);
 #endif

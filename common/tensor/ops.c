@@ -1,14 +1,14 @@
 // ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part
-// of a row, a row, a strip of columns). FOR_EACH runs it for every item, so it stays in the common
-// subset of C and C++. A library does GEMM.
+// of a row, a row, a strip of columns). FOR_EACH runs the function for every item, so the function
+// uses the common subset of C and C++. The BLAS computes the GEMMs.
 //
 // Sums down a column are added in row order. Sums along a row have an order that depends on the
 // row's length alone. No op allocates. No item writes what another item reads, so there are no
 // atomics, and no result depends on timing.
 //
 // In C the loops read and write reals, so an op with 16-bit operands goes through WIDENED first. A
-// kernel takes 16 bits as they are (rows.h), unless it reads an output again before it is complete.
-// Products of 16-bit factors are the device's, if it has them.
+// kernel takes 16 bits as they are (rows.h), unless the kernel reads an output again before the
+// output is complete. The device computes products of 16-bit factors, if it has them.
 //
 // Sections: shapes, 16 bits, products, element by element, SwiGLU, dropout, layer norm, RMS norm,
 // rotary positions, grouped heads, attention, embedding, cross entropy, optimizers.
@@ -32,7 +32,7 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < 1 ? 1 : ld);
 }
 
-// Charges a product to the simulated clock, which charges no other arithmetic.
+// Charges a product to the clock, which charges no other arithmetic. Then lets messages progress.
 static void charge(size_t m, size_t n, size_t k) {
     if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
@@ -843,7 +843,7 @@ ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;
 }
-// the largest score; the sum of e^(score - max)
+// max: the largest score; sum: the sum of e^(score - max)
 typedef struct {
     real max;
     double sum;
@@ -926,8 +926,8 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
     });
 }
 
-// Joins two softmaxes over different keys. Each o has the weight e^lse, its sum of exponentials.
-// The larger lse is subtracted first, because e^100 exceeds the range of float.
+// Joins two softmaxes over different keys. The weight of each part is e^lse, its sum of
+// exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
     if (lse_more == -(real)HUGE_VAL) return; // no key seen here
@@ -1008,7 +1008,7 @@ static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
         fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,
               p.cols);
 }
-// Returns a window that begins at (row, col); the caller knows its size.
+// Returns a window of t that begins at (row, col); the caller knows the window's size.
 static Tensor part(Tensor t, size_t row, size_t col) {
     const size_t n = row * t.ld + col;
     if (t.element == REALS) t.data += n;

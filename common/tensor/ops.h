@@ -1,9 +1,10 @@
 // ops.h: the mathematics of a Transformer, forward and backward. A BLAS does the GEMMs; ops.c has
-// everything else, once for every device. Output first, then inputs. A wrong shape is a fault()
-// that names both shapes.
+// everything else, once for every device. Outputs are the first arguments, inputs follow. A wrong
+// shape is a fault() that names both shapes.
 //
 // Operands may be stored in 16 bits: an op computes in reals, and rounds an output once. Statistics
-// (also lse, dot, sums, maxima), logits, losses, m and v must be reals; else it is a fault().
+// (also lse, dot, sums, maxima), logits, losses, m and v must be reals; other elements are a
+// fault().
 //
 // Outputs are OVERWRITTEN, gradients of parameters too. The caller adds a finished contribution
 // once (layer.h).
@@ -20,10 +21,10 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 
 // --- element by element ---
 void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
-void op_max(Tensor y, Tensor a, Tensor b); // y = the larger one; NaN stays NaN; y may be a or b
+void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns; NaN stays
-// NaN. In 16 bits a sum is rounded once. y may be a row of parts. Transports add contributions of
-// ranks with op_combine.
+// NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU transports add the
+// contributions of ranks with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
@@ -42,7 +43,8 @@ void op_activation(Tensor y, Tensor x);
 void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 
 // Dropout: y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates of an
-// element. It is never stored: backward calls the same function on dy. p = 0 copies. y may be x.
+// element. The mask is never stored: backward calls the same function on dy. p = 0 copies. y may be
+// x.
 typedef struct {
     uint64_t key;
     double p;
@@ -100,8 +102,8 @@ void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // o = p^T v; also dv = P^T do, dk = dS^T q
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
-// The positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. They ascend and may have
-// gaps, so a rank may hold any chunks of a sequence. NULL: 0, 1, 2, ...
+// The positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. The positions ascend and
+// may have gaps, so a rank may hold any chunks of a sequence. NULL: 0, 1, 2, ...
 typedef struct {
     size_t B, heads;
     const int *query, *key;
@@ -116,19 +118,20 @@ void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, Head
 // over the local keys that a query attends to; -inf: no such key.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
 // Joins two parts of attention: o [M, heads*D] and lse [M, heads] of some keys with o_more and
-// lse_more of other keys. The result is in o and lse.
+// lse_more of other keys. Writes the result to o and lse.
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
 // Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query attends to,
 // else 0.
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
-// Computes dot [B*Tq, heads], the sum(p dp) over all keys. softmax's backward with a part of the
-// keys needs it. dot equals the product of o and do, head by head.
+// Computes dot [B*Tq, heads], the sum(p dp) over all keys. The backward of a softmax over a part of
+// the keys needs dot. dot equals the product of o and do, head by head.
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
 // ds may be dp
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
 // These functions compute the three products if query i of a sequence attends to keys 0 .. i only
-// (Tq = Tk). They take half the work. The part of p above the diagonal is neither written nor read.
+// (Tq = Tk). These functions do about half the work. The part of p above the diagonal is neither
+// written nor read.
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
@@ -152,7 +155,7 @@ void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 // Columns of logits are entries vocab0 .. vocab0+cols-1. A negative target is not counted: loss 0,
 // gradient 0.
 void op_row_max(Tensor max, Tensor logits); // max[M,1]
-// picked[M,1]; 0 if the target is another rank's entry
+// picked[M,1] = the target's logit, or 0 if the target is another rank's entry
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);
 // Replaces logits by exp(logits - max). sum[M,1] is the sum of each row.
 void op_exp_sum(Tensor sum, Tensor logits, Tensor max);

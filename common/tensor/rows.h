@@ -1,10 +1,10 @@
-// rows.h: a tensor's rows, as the loops of an op see them. In the common subset of C and C++.
+// rows.h: gives the loops of an op the rows of a tensor, in C and in CUDA C++.
 //
 // In C a row is a pointer to reals, so loops vectorise. An op with 16-bit operands widens them
 // first (ops.c). In CUDA C++ a row knows its element type. x[c] loads an element as a real, and
 // y[c] = v rounds v and stores it. So a kernel reads and writes 16 bits itself, and computes in
 // real. An element is rounded at each store, so such a kernel must store an element once, and must
-// not read what it stored.
+// not read a stored element.
 #ifndef ROWS_H
 #define ROWS_H
 #include "common/tensor/storage.h"

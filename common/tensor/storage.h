@@ -1,5 +1,5 @@
-// storage.h: numbers of 16 bits: their value as a real, and the rounding of a real to them. In the
-// common subset of C and C++.
+// storage.h: converts numbers of 16 bits to reals, and rounds reals to 16 bits, in the common
+// subset of C and C++.
 //
 // bf16 has float's 8 bits of exponent and 7 bits of fraction, so its range is float's. fp16 (IEEE
 // binary16) has 5 bits of exponent and 10 of fraction. Its largest number is 65504, and below 2^-14
@@ -42,17 +42,17 @@ ITEM float real_float(float x) { return x; }
 #endif
 
 ITEM float bf16_value(uint16_t h) { return bits_float((uint32_t)h << 16); }
-// The lower half of the bits is cut off. Before that, half of the last place is added, a little
-// less if the last place is even. A carry into the exponent is right.
+// Rounds: adds half of the last place, a little less if the last place is even, then cuts off the
+// lower half of the bits. A carry into the exponent is right.
 ITEM uint16_t bf16_round(float x) {
     const uint32_t bits = float_bits(x), up = 0x7fff + (bits >> 16 & 1);
     const bool nan = (bits & 0x7fffffff) > 0x7f800000;
     return (uint16_t)(nan ? bits >> 16 | 0x40 : (bits + up) >> 16);
 }
 
-// Exponents differ by 112, fractions by 13 bits. The floats from 0.5 to 1 are multiples of 2^-24,
-// so 0.5 plus or minus a number below 2^-14 converts the multiples of 2^-24, and the addition
-// rounds.
+// The biases of the exponents differ by 112, and the fractions by 13 bits. The floats from 0.5 to 1
+// are multiples of 2^-24. So fp16_round() adds 0.5 to a number below 2^-14, and the addition rounds
+// the number to such a multiple. fp16_value() subtracts 0.5 again.
 enum { FP16_EXPONENTS = 112 << 23, FP16_HALF = 126 << 23, FP16_NORMAL = 113 << 23 };
 enum { FP16_TOO_LARGE = 143 << 23 }; // 65536
 ITEM float fp16_value(uint16_t h) {

@@ -42,7 +42,7 @@ void tensor_need_reals(const char *op, const char *name, Tensor t);
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 
-// Views do not copy; fault() if they are out of range.
+// These functions return views, which do not copy. A range outside t is a fault().
 Tensor tensor_row_range(Tensor t, size_t lo, size_t hi); // returns rows lo <= r < hi
 Tensor tensor_col_range(Tensor t, size_t lo, size_t hi); // returns columns lo <= c < hi
 // Returns elements lo <= i < hi of a contiguous tensor, as [1, hi-lo].
@@ -62,7 +62,8 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation);
 // Returns the sum in double. Adds each row, then the rows in order.
 double tensor_sum(Tensor t);
 double tensor_sum_of_squares(Tensor t); // adds in the same order
-bool tensor_equal(Tensor a, Tensor b);  // Are shape, element type and bits equal?
+// Are the bits equal? Calls fault() if the counts of elements or the element types differ.
+bool tensor_equal(Tensor a, Tensor b);
 
 int *ints_new(Arena *a, size_t n); // returns device memory for tokens and targets
 void ints_upload(int *to, const int *from, size_t n);

@@ -9,9 +9,9 @@
 // neither can the contents of a message after it was sent.
 //
 // ALTER is none, body, body-K or all. With body the broker alters the real numbers that a rank
-// sends while a graded body runs there; with body-K, while body K runs; with all, those of every
-// message. A result that stays right although the messages were altered does not come from the
-// messages. Bytes and times are never altered.
+// sends while a graded body runs there; with body-K, while body K runs; with all, the reals of
+// every message. A result that stays right although the messages were altered does not come from
+// the messages. Bytes and times are never altered.
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
 // each other. It writes FILES.results (the records of the ranks), FILES.out (rank 0's output),
@@ -51,7 +51,7 @@ typedef struct Meeting {
 
 typedef struct {
     int size, world[MOST_RANKS], children;
-    char path[120];            // the splits that made it, the same in every run
+    char path[120];            // the splits that made this Comm, the same in every run
     Message *sent[MOST_RANKS]; // by receiver: messages that no receive has taken
     Message *wanted[MOST_RANKS];
     Meeting *meetings;
@@ -369,7 +369,7 @@ static void measure(Rank *r, pid_t pid) {
 
 // ---- frames ----
 
-// Body K begins on this rank (k = K), or ends (k = -K).
+// Notes that body K begins on this rank (k = K), or ends (k = -K).
 static void mark(Rank *r, int k) {
     int step = k > 0 ? 1 : -1;
     r->depth += step;
@@ -507,8 +507,8 @@ static void end_all(void) {
         if (!rank_of[i].ended) kill(rank_of[i].pid, SIGKILL);
 }
 
-// Waits for ranks that have ended. A rank that fails ends all ranks after a moment, in which the
-// other ranks may print their own message.
+// Collects the statuses of ranks that have ended. block: waits until every rank has ended. Returns
+// true if a rank still runs.
 static bool reap(bool block) {
     bool running = false;
     for (int i = 0; i < ranks; i++) {

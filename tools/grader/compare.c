@@ -1,12 +1,12 @@
 // compare.c: the judge of a graded run. It reads the records of a run with a submitted body and
 // those of a run with our own body (probe.c wrote both) and compares the submitted results with the
-// expected results of OUR run. So nothing that the submitted process believes decides.
+// expected results of OUR run. So the verdict of the submitted process does not count.
 //
 //     compare THEIRS OURS [bits]
 //
 // It prints a line "wrong WHAT|NAME|WHY" for each wrong result, "other TEXT" if the records are not
 // those of this run, and at last "page TEXT" with the page of the submitted run. With `bits` a
-// check for equal bits demands equal bits; otherwise it allows rounding.
+// check for equal bits demands equal bits; otherwise the check allows rounding.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,7 +41,8 @@ static double number(Reader *r) {
     }
     return x;
 }
-// A count of things that each need some bytes, so no count is larger than the record.
+// Returns a count of things. Each thing needs some bytes, so no count is larger than the rest of
+// the record.
 static size_t how_many(Reader *r) {
     double x = number(r);
     if (!(x >= 0) || x > (double)(r->end - r->at)) r->bad = true;
@@ -142,7 +143,8 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
     double over_all = 0, worst = 0;
     if (a == NULL) exit(3);
     for (size_t i = 0; i < a_count && !theirs->bad; i++) a[i] = tensor(theirs);
-    for (int side = 0; side < 2; side++) { // of our run the second half: the expected tensors
+    // our record has two halves; the second half remains: the expected tensors
+    for (int side = 0; side < 2; side++) {
         b_count = how_many(ours);
         b = calloc(b_count + 1, sizeof *b);
         if (b == NULL) exit(3);
@@ -159,7 +161,8 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
         wrong(what, kind, "the wrong method gives right results");
 }
 
-// Every rank that holds the same part must hold the same bits, and the parts must be those of ours.
+// Compares replicas. Ranks that hold the same part must hold the same bits. The parts must be those
+// of our run.
 static void compare_replicas(Text what, Reader *theirs, Reader *ours) {
     size_t n = how_many(theirs);
     if (how_many(ours) != n) wrong(what, (Text){ "", 0 }, "other tensors than expected");

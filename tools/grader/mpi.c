@@ -1,5 +1,5 @@
 // mpi.c: MPI for a graded rank. Every call becomes a frame to the broker, on the socket that the
-// broker has opened. mpi.h says why.
+// broker has opened. mpi.h gives the reason.
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"
 #include <errno.h>
@@ -118,7 +118,7 @@ static void take_frame(void) {
     told_waiting = false;
 }
 
-// Takes all frames that have arrived. Waits up to this time for the first one.
+// Takes all frames that have arrived. Waits up to this time for the first frame.
 static bool take_frames(int milliseconds) {
     struct pollfd p = { SOCKET, POLLIN, 0 };
     bool any = false;
@@ -143,7 +143,7 @@ int MPI_Test(MPI_Request *r, int *flag, MPI_Status *status) {
     enum {
         TURNS = 8,
         WAIT = 10
-    }; // turns without a frame, of WAIT ms, after which the broker is told
+    }; // after so many turns of WAIT ms without a frame, the rank tells the broker
     static int turns;
     (void)status;
     *flag = *r == MPI_REQUEST_NULL || (*r)->done;
@@ -263,7 +263,7 @@ int MPI_Irecv(void *data, int n, MPI_Datatype t, int from, int tag, MPI_Comm c, 
     *r = start(f, NULL, 0, data, (size_t)n * size_of(t));
     return MPI_SUCCESS;
 }
-// The device's queue asks for it while a rank computes, so that messages move on.
+// Takes frames. A rank calls this function while it computes or waits, so that messages progress.
 int MPI_Iprobe(int from, int tag, MPI_Comm c, int *flag, MPI_Status *status) {
     (void)from;
     (void)tag;

@@ -161,7 +161,7 @@ bool __wrap_check_true(Run *run, const char *what, const char *name, bool holds)
     return everywhere;
 }
 
-// The page as JSON, with the costs.
+// Gives the judge the page as JSON, with the costs.
 void __real_report_json(Run *run, const char *path, double seconds, bool pass);
 void __wrap_report_json(Run *run, const char *path, double seconds, bool pass);
 void __wrap_report_json(Run *run, const char *path, double seconds, bool pass) {

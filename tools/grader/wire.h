@@ -12,7 +12,7 @@ typedef enum {
     FRAME_WAIT,   // the rank waits, and has taken `id` frames of the broker so far
     FRAME_MARK,   // tag K: the graded body K begins on this rank; tag -K: it ends
     FRAME_RESULT, // a record for the judge
-    FRAME_BYE,    // this rank has finished; the broker answers when it has read its counts
+    FRAME_BYE,    // this rank has finished; the broker answers after reading the rank's counts
     FRAME_DONE    // from the broker: the operation `id` is complete; peer, tag: of the message
 } FrameKind;
 typedef enum { MEET_BARRIER, MEET_BCAST, MEET_SUM, MEET_GATHER, MEET_SPLIT } Meet;
@@ -24,6 +24,6 @@ typedef struct {
     int32_t colour, key; // MEET_SPLIT sends these
 } SplitWish;
 typedef struct {
-    int32_t comm, rank, size; // and gets these
+    int32_t comm, rank, size; // a rank gets these in the answer to MEET_SPLIT
 } SplitResult;
 #endif
