@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154    # tap_dir is tap.sh's
-# The tests of commands source this file after tests/tap.sh. It clears make's variables. A test
-# checks a command's status and lines.
+# The tests of commands source this file after tests/tap.sh. This file clears make's variables. A
+# test checks a command's status and lines.
 unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
 
 # ends WANTED-STATUS WHAT PATTERNS COMMAND...: checks the status, and that each pattern matches a

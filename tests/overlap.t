@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Messages move while ranks compute. One copy between processes moves them. If containers forbid
-# this copy, MPI calls between products move them.
+# Tests that messages move while ranks compute. One copy between processes moves a message. If a
+# container forbids this copy, MPI calls between products move the message.
 use strict;
 use warnings;
 use FindBin;
