@@ -233,7 +233,7 @@ SKIP: {
         );
     }
 
-   # GPT2LMHeadModel has the head's own table beside "transformer.", and all other tensors in it.
+    # GPT2LMHeadModel has the head's own table beside "transformer.", and all other tensors in it.
     mkdir "$work/untied";
     fine(
         run(
