@@ -8,11 +8,13 @@ use Exporter 'import';
 
 our @EXPORT = qw(beside);
 
-# A short solution is like many functions, so only solutions of so many tokens count. A function
-# stands beside an exercise if it has this share of the solution's runs of tokens.
+# A short solution is like many functions, so only solutions of at least $tokens tokens count. A
+# function stands beside an exercise if the function has this share of the solution's runs of $run
+# tokens.
 my ($tokens, $run, $share) = (25, 9, 0.6);
 
-# Runs that more functions have are idioms of C. A solution of fewer other runs is one idiom.
+# Runs that more than $idiom functions have are idioms of C. A solution with fewer than $least other
+# runs counts as an idiom, too.
 my ($idiom, $least) = (10, 6);
 my %keyword =
     map { $_ => 1 } qw(for while if else return size_t real double bool break continue switch case);

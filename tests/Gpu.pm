@@ -11,7 +11,7 @@ use Test::More;
 
 our @EXPORT = qw(comm_on program lessons_on library_on outputs_on storage_on trainer_on);
 
-# program('standin-fp32', '08_3d/train.c')
+# Returns the path of a program, as in program('standin-fp32', '08_3d/train.c').
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
 sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
 
@@ -25,8 +25,8 @@ sub verdicts {
     } qw(checks costs);
 }
 
-# Bytes, calls and modelled times are counted and never rounded, so they are the same on every
-# backend.
+# Returns the costs of a page. Bytes, calls and modelled times are counted and never rounded, so
+# costs are the same on every backend.
 sub costs {
     my ($page) = @_;
     return join "\n",
@@ -44,7 +44,7 @@ sub lessons_on {
         map { [$_] } grep { !@$keys || $chosen{ $_->{key} } } lessons());
 }
 
-# The same for lessons with options; each form is [lesson, options].
+# Does the same as lessons_on() for lessons with options. Each form is [lesson, options].
 sub forms_on {
     my ($build, $backend, $ways, @forms) = @_;
     my (@rows, @jobs);
@@ -98,7 +98,8 @@ sub forms_on {
     }
 }
 
-# The tests of the library. Their references are plain C on the host, and finite differences of it.
+# Runs the tests of the library. Their references are plain C on the host, and finite differences of
+# that C.
 sub library_on {
     my ($build, $left_out) = @_;
     for my $program (qw(memory ops storage layers model comm compression)) {
@@ -146,7 +147,7 @@ sub comm_on {
     }
 }
 
-# The result of every op for the same numbers.
+# Compares the results of every op for the same numbers.
 sub outputs_on {
     my ($build) = @_;
     my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;
@@ -163,8 +164,8 @@ sub outputs_on {
     unlink "$work/outputs";
 }
 
-# Numbers of 16 bits: lessons with --storage, and the trainer. A lesson's checks compare with the
-# unsplit computation in the same storage. Losses and norms of the trainer must be close to the
+# Tests numbers of 16 bits: lessons with --storage, and the trainer. A lesson's checks compare with
+# the unsplit computation in the same storage. Losses and norms of the trainer must be close to the
 # CPU's, within the limits of 16 bits, and equal on all transports.
 sub storage_on {
     my ($build, $backend, @ways) = @_;

@@ -62,7 +62,7 @@ sub plain {
 }
 
 # Writes a submission to a folder: the exercise's markers around another body. escape: a path
-# outside.
+# outside of the sandbox.
 sub submission_of {
     my ($g, $folder, $escape, %exercise) = @_;
     my $e = $exercise{ $g->{id} } or die "there is no exercise $g->{id}\n";

@@ -14,9 +14,9 @@ our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 
-# Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
-# than $hang hangs. $wait is the --timeout of a run that must time out. $wait is much longer than
-# any other wait of a rank.
+# Limits in seconds. No test judges a duration, because a machine may be busy. A program that takes
+# longer than $hang hangs. $wait is the --timeout of a run that must time out. $wait is much longer
+# than any other wait of a rank.
 our ($hang, $wait) = (600, 20);
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;
@@ -42,7 +42,7 @@ sub rewrite_tensors {
 my $mpirun = system('command -v mpirun >/dev/null') == 0;
 sub have_mpi { return $mpirun }
 
-# The lessons of this tree: {key, ranks, source}; without the trainer.
+# Returns the lessons of this tree, {key, ranks, source}, without the trainer.
 sub lessons {
     my @found;
     for (split /\n/, `tools/lessons`) {
@@ -63,7 +63,7 @@ sub meshes {
     } 1 .. 8;
 }
 
-# program_of('fp64', '08_3d/train.c')
+# Returns the path of a program, as in program_of('fp64', '08_3d/train.c').
 sub program_of {
     my ($build, $source) = @_;
     $source =~ s/\.c$//;
@@ -121,7 +121,8 @@ sub finish {
     unlink map { "$job->{place}.$_" } qw(out err json);
 }
 
-# until => time: jobs that have not started by then are left out. Returns the jobs that ran.
+# Runs jobs and returns the jobs that ran. until => time: jobs that have not started by then are
+# left out.
 sub run_jobs {
     my ($jobs, %how) = @_;
     my (%running, @ran);
@@ -162,7 +163,7 @@ sub forms_of {
     return @pairs;
 }
 
-# The runs pass, and processes give the same bits.
+# Checks that the runs pass and that processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests balancing with other speeds: a device so slow that it gets no work, equal devices, the
-# slowest device first. Processes give the same bits. The shares of random rates are as good as
-# whole sequences allow, and the ideal time is right (tests/test_shares.c).
+# Tests 01.07 with speeds that the lesson does not use: one device too slow to get work, equal
+# devices, and the slowest device first. Processes give the same bits. The shares of random rates
+# are as good as whole sequences allow, and the ideal time is right (tests/test_shares.c).
 use strict;
 use warnings;
 use FindBin;
@@ -10,7 +10,7 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-my $shares = program_of('fp32', 'tests/test_shares.c');    # it computes no numbers of a model
+my $shares = program_of('fp32', 'tests/test_shares.c');    # the test computes no numbers of a model
 my $tap = -x $shares ? `$shares` : "not ok - $shares is not built\n";
 like($tap, qr/^ok \d+ - \Q$_\E$/m, "shares: $_")
     for 'the shares follow one another and are the batch',

@@ -57,7 +57,7 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// The median of the slowest rank's times.
+// Returns the median time of a call between two barriers. The slowest rank sets this time.
 static double seconds_of(Place *p, void (*call)(Place *p), size_t rounds) {
     double seconds[MOST + 1];
     for (size_t i = 0; i <= rounds; i++) {

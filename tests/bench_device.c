@@ -36,7 +36,7 @@ static const Option options[] = {
 
 // ---- the device's limits ----
 
-// Seconds per call: the least of three rounds with as many calls as fit 30 ms.
+// Returns the seconds per call: the least of three rounds with as many calls as fit 30 ms.
 static double seconds_of(void (*run)(void *), void *with) {
     double best = INFINITY;
     run(with);

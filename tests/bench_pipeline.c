@@ -41,7 +41,8 @@ static double median(double *x, size_t n) {
     return x[n / 2];
 }
 
-// One step. Interleaved: two chunks per stage, each as large as a stage of the other schedules.
+// play() runs one step. The interleaved schedule has two chunks per stage, each as large as a stage
+// of the other schedules.
 enum { CHUNKS = 2 };
 static Timing play(Run *run, Stack stack, ScheduleRule rule, size_t m) {
     if (rule) return stack_play(run, &stack, rule, m).timing;
@@ -76,7 +77,7 @@ static void bench(Run *run) {
     config_require(&stack.model);
     memory_set_poison(false);
     double idle[SCHEDULES][MOST], step[SCHEDULES][MOST], exposed[SCHEDULES][MOST];
-    // allocates memory
+    // The first steps allocate memory.
     for (size_t i = 0; i < SCHEDULES; i++) play(run, stack, schedule[i].rule, m);
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < SCHEDULES; i++) {

@@ -44,7 +44,7 @@ static double processor_time(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Seconds of one step of all ranks, including the preparation and the end of recording.
+// Returns the seconds of one step of all ranks, including the preparation and the end of recording.
 static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind kind,
                        size_t *events) {
     use_clock(run, kind >= MODEL_OFF);

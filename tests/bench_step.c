@@ -97,15 +97,15 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// The user CPU time of this process, in seconds.
+// Returns the user CPU time of this process, in seconds.
 static double user_seconds(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
     return (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec;
 }
 
-// The median time of a step on the slowest rank. *steps: the number of measured steps; *user: the
-// user CPU time of this rank in one of them, the mean.
+// Returns the median time of a step between two barriers. The slowest rank sets this time. *steps:
+// the number of measured steps. *user: this rank's mean user CPU time per measured step.
 static double measure_steps(Run *run, Subject *s, double budget, size_t *steps, double *user) {
     double *seconds = host_alloc(MOST * sizeof *seconds), begun = 0;
     bool more = true;

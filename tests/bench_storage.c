@@ -74,7 +74,7 @@ typedef struct {
     LossScale scale;
 } Seen;
 
-// directory: also writes a reference; NULL: does not.
+// Trains in one way. Also writes a reference into `directory`, unless it is NULL.
 static Seen train(Run *run, const Way *way, double *loss, const char *directory) {
     Training t = training(run, way);
     Comm *dp = comm_split(run->world, 0, 0, "dp");

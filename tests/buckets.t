@@ -1,7 +1,6 @@
 #!/usr/bin/perl
-# Tests overlapping with other sizes of buckets, from a bucket per tensor to one bucket of all. The
-# time of a step is the one that the recurrence over the buckets predicts. Processes give the same
-# bits.
+# Tests overlapping with other sizes of buckets, from a bucket per tensor to one bucket of all. A
+# step takes the time that the recurrence over the buckets predicts. Processes give the same bits.
 use strict;
 use warnings;
 use FindBin;

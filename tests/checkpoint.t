@@ -311,7 +311,7 @@ for my $k ($double ? 0 .. $#others : ()) {
 }
 
 # ---- SIGTERM, and kills ----
-# Starts a run that lasts until a signal ends it. Returns how it ended.
+# Waits until the process has ended. Returns the process's status, or -1 after $hang seconds.
 sub ended {
     my ($pid) = @_;
     my $deadline = time + $hang;

@@ -81,8 +81,8 @@ run_jobs(
     ]
 );
 
-# Name, predicted and measured value of each cost line of the page: the smallest and largest of all
-# ranks.
+# Returns name, predicted and measured value of each cost line of the page: the smallest and largest
+# of all ranks.
 sub costs {
     return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/,
         $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr;

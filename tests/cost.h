@@ -1,4 +1,4 @@
-// cost.h: a cost of a test program. Its name is its id.
+// cost.h: checks a cost of a test program. The cost's name is also the cost's id.
 #ifndef COST_H
 #define COST_H
 #include "judge/frame/lesson.h"

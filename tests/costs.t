@@ -1,9 +1,8 @@
 #!/usr/bin/perl
 # Checks the costs of 03_tensor_parallel/06_transformer at several sizes, degrees, links and
-# precisions. Traffic: four all-reduces per layer, 8 b s h (t-1)/t.
-# Parameters: 12 h^2/t + 7 h/t + 6 h.
-# Also the tensors that backward reads, and the exposed time. The formulas are written again here,
-# independently, with the papers' letters.
+# precisions: traffic, parameters, the tensors that backward reads, and the exposed time. The test
+# has its own formulas, with the papers' letters. Elements sent per rank and layer: 8 b s h (t-1)/t,
+# by four all-reduces. Parameters per rank and layer: 12 h^2/t + 7 h/t + 6 h.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;

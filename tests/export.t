@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# train --export writes config.json beside the weights, for GPT2LMHeadModel.from_pretrained(FOLDER)
-# and for sample --from FOLDER. Another program's config.json is never replaced. With PYTHON=python3
-# of an environment with torch and transformers: Hugging Face's model of that folder writes the same
-# text.
+# Tests that train --export writes config.json beside the weights, for
+# GPT2LMHeadModel.from_pretrained(FOLDER) and for sample --from FOLDER. Another program's
+# config.json is never replaced. With PYTHON=python3 of an environment with torch and transformers:
+# Hugging Face's model of that folder writes the same text.
 use strict;
 use warnings;
 use FindBin;

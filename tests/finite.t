@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# A training with numbers that are not finite ends with status 1. It names the step and the rank,
-# saves nothing of that step, and says where to resume. With --skip-nonfinite it skips the step.
-# Weights with a NaN are refused.
+# Tests that a training with numbers that are not finite ends with status 1. The trainer names the
+# step and the rank, saves nothing of that step, and says where to resume. With --skip-nonfinite the
+# trainer skips the step. Weights with a NaN are refused.
 use strict;
 use warnings;
 use FindBin;
@@ -42,7 +42,7 @@ sub saved {
     return join ' ', map { s{.*/}{}r } sort glob "$dir/step-*";
 }
 
-# Only the check for finite numbers fails. Returns its name.
+# Returns the names of the failed checks. Only the check for finite numbers may fail.
 sub failed {
     my ($job) = @_;
     return join '; ', map { $_->{name} } grep { !$_->{pass} } @{ $job->{page}{checks} || [] };
@@ -140,7 +140,7 @@ sub spoilt {
     };
 }
 
-# Chooses a product in the middle of step 2, or at another fraction of it. The evaluation at the end
+# Returns the number of a product in step 2, at this fraction of the step. The evaluation at the end
 # has products, too. The difference between runs of n and n + 1 steps gives the products per step.
 sub within_step_2 {
     my ($start, $share, @run) = @_;

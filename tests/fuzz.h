@@ -1,7 +1,7 @@
-// fuzz.h: the common part of the files fuzz_*.c. Each file tests one reader and defines fuzz_one().
-// tests/fuzz.t compiles it with the reader's files under address and undefined sanitizers: for
-// libFuzzer if clang has it, else with fuzz_main.c. fuzz.h replaces functions of util.c: it limits
-// the memory that a file makes a reader allocate, and an error returns here.
+// fuzz.h: the common part of the files fuzz_*.c. Each file tests one reader and defines
+// LLVMFuzzerTestOneInput(). tests/fuzz.t compiles each file with the reader's files under address
+// and undefined sanitizers: for libFuzzer if clang has it, else with fuzz_main.c. fuzz.h replaces
+// functions of util.c, so that memory is limited and an error returns to the test.
 #ifndef FUZZ_H
 #define FUZZ_H
 #include <setjmp.h>
@@ -39,8 +39,8 @@ _Noreturn void fault(const char *format, ...) { // no file may lead to a fault
 }
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// A copy of exact length, so that the sanitizer sees a read beyond its end. It is aligned like a
-// mapped file.
+// Returns a copy of exact length, so that the sanitizer sees a read beyond the copy's end. The copy
+// is aligned like a mapped file.
 static inline uint8_t *fuzz_copy(const uint8_t *data, size_t size) {
     uint8_t *copy = malloc(size ? size : 1);
     if (size) memcpy(copy, data, size);

@@ -3,7 +3,7 @@
 # under address and undefined sanitizers. No input may lead to a crash, a leak or a large
 # allocation, and each reader's own claims must hold (tests/fuzz_*.c). The test uses libFuzzer if
 # clang has it, else tests/fuzz_main.c. The line "with:" of each fuzz_X.c lists the files to compile
-# with it.
+# with fuzz_X.c.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. It compares
-# every op with the CPU. It runs the library's tests, the trainer, and every lesson, with virtual
-# ranks and as processes on every possible transport. It ends with NVIDIA's compute-sanitizer.
+# make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. The file
+# compares every op with the CPU, and runs the library's tests, the trainer, and every lesson, with
+# virtual ranks and as processes on every possible transport. NVIDIA's compute-sanitizer comes last.
 # STANDIN=yes runs the same on the stand-ins (tests/standin). make test without a GPU runs
 # tests/cuda.t.
 use strict;
@@ -24,7 +24,7 @@ my $lesson = (grep { $_->{key} eq '01-02' } lessons())[0]{source};
 }
 
 # ---- which transports? ----
-# Processes may share a GPU, but NCCL needs one GPU per rank. The stand-ins have as many as
+# Processes may share a GPU, but NCCL needs one GPU per rank. The stand-ins have as many GPUs as
 # requested; a machine has its own number.
 my @nccl_ranks = $kind eq 'standin' ? 1 .. 8 : grep {
     my ($job) = run_jobs([mpi($_, program("$kind-fp32", $lesson), qw(--transport nccl))]);

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# tools/launch selects the right BLAS kernels, and a program started without it prints advice. The
-# rule is tested on made-up processors, and in programs in which OpenBLAS is made to choose badly
-# (tests/openblas_choice.c). With OPENBLAS_VERBOSE=2 OpenBLAS itself prints its choice.
+# Tests that tools/launch selects the right BLAS kernels, and that a program started without
+# tools/launch prints advice. The rule is tested on made-up processors, and in programs in which
+# OpenBLAS is made to choose badly (tests/openblas_choice.c). With OPENBLAS_VERBOSE=2 OpenBLAS
+# itself prints its choice.
 use strict;
 use warnings;
 use FindBin;

@@ -135,9 +135,9 @@ sub ended {
     return 'none: it hangs';
 }
 
-# Returns the allowed statuses. 0 is allowed only if the run had ended, or if it continues. It
-# continues if tools/launch is KILLed, or if a process is stopped for a while. Bare mpirun returns 1
-# after TERM and INT. 3: at start-up there is nothing to save.
+# Returns the allowed statuses. 0 is allowed only if the run had ended or continues. A run continues
+# if tools/launch is KILLed, or if a process is stopped for a while. Bare mpirun returns 1 after
+# TERM and INT. 3: at start-up there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;
@@ -174,7 +174,7 @@ sub kill_one {
     my $status = $came ? ended($launch) : $? >> 8;
     my ($out, $err) = map { slurp("$job->{place}.$_") } qw(out err);
 
-    # No process remains. Only a KILL of tools/launch leaves the run alive; it continues to its end.
+    # No process remains. Only after a KILL of tools/launch the run continues to its end.
     my $deadline = time + $hang;
     sleep 0.01 while time < $deadline && alive(@all);
     my @left = alive(@all);

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Checks that the bytes that the ledger records as sent equal the bytes given to MPI.
-# tests/pmpi_count.c counts them between the program and MPI.
+# tests/pmpi_count.c counts the bytes between the program and MPI.
 use strict;
 use warnings;
 use FindBin;

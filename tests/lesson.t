@@ -33,8 +33,8 @@ sub start {
     return ($status, slurp("$work/out"), slurp("$work/err"));
 }
 
-# Simulates a rank 0 that writes large files at the end, for longer than --timeout. It runs in the
-# background.
+# This command simulates a rank 0 that writes large files at the end, for longer than --timeout. The
+# command runs in the background.
 my $slow_command =
     "tools/launch 3 $program --mode slow --timeout 20 2>&1 >/dev/null; echo status \$?";
 open my $slow, '-|', $have_mpi ? $slow_command : 'true' or die;

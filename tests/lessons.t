@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
-# lesson as MPI processes in fp32. At other rank counts it uses virtual ranks: one lesson of three
-# runs at 1 and 8 in fp32, one at 3 in fp32, one at 3 in fp64. Every eighth lesson runs with another
-# seed, every twelfth as processes in fp64, and some with --reduce fast.
+# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks: one lesson of
+# three runs at 1 and 8 in fp32, one at 3 in fp32, one at 3 in fp64. Every eighth lesson runs with
+# another seed, every twelfth as processes in fp64, and some with --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, also as processes.
 # TEST_QUICK=1: in fp32, at its own rank count only, every twelfth lesson as processes.
 # slow: each of the 53 lessons runs three or four times
@@ -22,7 +22,7 @@ plan skip_all => 'there is no lesson yet' unless @lessons;
 # Lessons without a digest: they compare whole numbers only, in checks of true and false.
 my %no_digest = map { $_ => 1 } '08-01';
 
-# A lesson with a digest has the same digest emulated and as processes.
+# Checks that a lesson with a digest has the same digest emulated and as processes.
 sub digests_agree {
     my ($key, $name, @jobs) = @_;
     my $want = $no_digest{$key} ? undef : $jobs[0]{page}{digest} // 'a digest';

@@ -1,8 +1,7 @@
 #!/usr/bin/perl
-# Models of Hugging Face's Llama and Qwen2 (tests/llama.py has made them, and has written down what
-# PyTorch computes with them): train --init,
-# sample --from and train --export, at several layouts; files in several pieces; half precision;
-# what is refused.
+# Tests train --init, sample --from and train --export at several layouts, with models of Hugging
+# Face's Llama and Qwen2. Also tests files in several pieces, half precision, and refusals.
+# tests/llama.py has made the models and has written PyTorch's results.
 # TEST_ALL=1: every model at every layout with both optimizers.
 use strict;
 use warnings;
@@ -234,7 +233,7 @@ SKIP: {
         );
     }
 
-   # GPT2LMHeadModel has a table of the head's own beside "transformer.", and everything else in it.
+    # GPT2LMHeadModel has the head's own table beside "transformer.", and all other tensors in it.
     mkdir "$work/untied";
     fine(
         run(
@@ -428,7 +427,7 @@ for my $type (sort keys %type) {
 my %source = (one => 'grouped', several => 'shards', tied => 'tied');
 my $number = 0;
 
-# A copy of a model's folder with one change.
+# Makes a copy of a model's folder with one change.
 sub copy_of {
     my ($kind, $change) = @_;
     my $folder = "$work/copy" . ++$number;

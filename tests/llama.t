@@ -1,9 +1,7 @@
 #!/usr/bin/perl
 # Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
-# untied head. Each row
-# is compared with the unsplit model, and every cost is exact to the byte. Each row runs emulated.
-# TEST_ALL=1: in both
-# precisions, tied as well as untied.
+# untied head. Each row is compared with the unsplit model, and every cost is exact to the byte.
+# Each row runs emulated. TEST_ALL=1: in both precisions, tied and untied.
 use strict;
 use warnings;
 use FindBin;

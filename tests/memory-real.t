@@ -54,8 +54,8 @@ sub with {
 }
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
-# The ledger of each process, with the scratch for widened copies of 16-bit tensors, which the
-# ledger leaves out. emulated: all ranks are in one process.
+# Returns the ledger of each process, with the scratch for widened copies of 16-bit tensors, which
+# the ledger leaves out. emulated: all ranks are in one process.
 sub ledgers {
     my ($job, $emulated) = @_;
     my @ledger = numbers($job, 'process_memory_most');
@@ -87,8 +87,8 @@ sub compare {
     ) or diag("ledger @ledger, allocator @given");
 }
 
-# The bytes that malloc gave out, without the ledger's bytes of everything else, are the state. The
-# tied table has two gradients, which is 2 % more.
+# Checks that the bytes that malloc gave out, without the ledger's bytes of everything else, are the
+# state. The tied table has two gradients, which is 2 % more.
 sub state_of {
     my ($name, $job, $file, $ranks) = @_;
     my %cost = map { $_->{id} => $_->{measured} } @{ $job->{page}{costs} };

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Pipelines with fewer, equally many and more micro-batches than stages, including numbers that do
-# not divide. Either all checks and costs hold, or the method needs another number and says so.
+# Tests pipelines with fewer, equally many and more micro-batches than stages, including numbers
+# that do not divide. Either all checks and costs hold, or the method needs another number and says
+# so.
 # TEST_ALL=1: 1, 2, 3, 4 and 8 stages instead of 3.
 # slow: about fifty runs as virtual ranks and as processes
 use strict;

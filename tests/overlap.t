@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Messages move while ranks compute. One copy between processes moves them. If containers forbid
-# this copy, MPI calls between products move them.
+# Tests that messages move while ranks compute. One copy between processes moves a message. If a
+# container forbids this copy, MPI calls between products move the message.
 use strict;
 use warnings;
 use FindBin;
@@ -52,7 +52,7 @@ for my $schedule (qw(gpipe 1f1b)) {
     }
 }
 
-# A program detects this, and Open MPI does not print a warning for every message.
+# The program detects that the copy is forbidden, so Open MPI prints no warning for every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
 
 # Tests ranks with GPUs: through host memory, and with NCCL.

@@ -13,8 +13,7 @@ my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
 # Checks a search. Layouts that fit come first, the fastest first. A layout derived alone gives the
-# same numbers.
-# Files and refusals are checked, too.
+# same numbers. Files and refusals are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [

@@ -1,11 +1,10 @@
 #!/usr/bin/perl
 # Compares 08_3d/plan with the trainer on random small layouts (dp x tp x pp x cp). The planned
 # memory equals the trainer's, to the byte. The planned step equals the simulated clock, to the
-# picosecond if heads, blocks and micro-batches divide. Otherwise it is within 2 % (4 or 15 % in two
-# cases below). The plan does not use the clock.
-# Also tests the published sizes of models.
-# TEST_SEED=1234 draws the same layouts again; TEST_ALL=1: 200 instead of 12, and 100 of Llama's
-# block instead of 6.
+# picosecond if heads, blocks and micro-batches divide. Otherwise the planned step is within 2 % (4
+# or 15 % in two cases below). The plan does not use the clock. Also tests the published sizes of
+# models. TEST_SEED=1234 draws the same layouts again; TEST_ALL=1: 200 instead of 12, and 100 of
+# Llama's block instead of 6.
 # slow: each layout is planned and trained
 use strict;
 use warnings;
@@ -26,7 +25,7 @@ sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
-# In every other layout the sizes divide.
+# In every second layout the sizes divide.
 my $drawn = 0;
 
 sub draw {

@@ -5,8 +5,9 @@
 // The library counts messages of reals. It counts neither the simulated clock's times, which have
 // their own tag, nor messages of bytes, which belong to the side channel (checks, digests).
 // Messages inside sums and all-to-alls are counted separately. At the end every rank prints one
-// line on stderr. The line has its sent messages in total, in sums and all-to-alls of reals, and in
-// each stretch between two collectives. A pipeline's step is one stretch:
+// line on stderr. "calls" and "bytes" count the rank's other messages, and "sums" counts the bytes
+// in sums and all-to-alls of reals. A stretch lies between two collectives, so a pipeline's step is
+// one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
@@ -67,7 +68,7 @@ int MPI_Iallgatherv(const void *in, int n, MPI_Datatype in_type, void *out, cons
     close_stretch();
     return PMPI_Iallgatherv(in, n, in_type, out, counts, starts, out_type, comm, request);
 }
-// One write, so that lines of several ranks do not mix.
+// Prints the line in one write, so that lines of several ranks do not mix.
 int MPI_Finalize(void) {
     static char line[64 + 44 * MOST];
     int rank, n;

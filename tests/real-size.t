@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The real-size examples of the pages: every number that tests/test_real_size.c computes is on its
-# page, with the same words next to the number. Bold print and line breaks do not matter. " … " in
-# the expected words stands for at most one line of other words.
+# Checks the real-size examples of the pages: every number that tests/test_real_size.c computes is
+# on its page, with the same words next to the number. Bold print and line breaks do not matter. " …
+# " in the expected words stands for at most one line of other words.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# A page in real time claims only times that can be measured.
+# Checks that a page in real time claims only times that can be measured.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# At the end of a failed run tools/run-tests shows each failed test with its diagnostics, how a file
-# died, and Perl's warnings. Its last line has the counts.
+# Checks that tools/run-tests ends a failed run with each failed test and its diagnostics, how a
+# file died, and Perl's warnings. The last line has the counts.
 use strict;
 use warnings;
 use FindBin;
@@ -20,7 +20,7 @@ sub file {
 }
 sub run { my ($job) = run_jobs([{ words => ['tools/run-tests', @_] }]); return $job }
 
-# The lines of a block, without their indent.
+# Returns the lines of a block, without their indent.
 sub block {
     my ($job, $title) = @_;
     my ($lines) = $job->{out} =~ /^\Q$title\E\n((?: {4}.*\n)*)/m or return 'no such block';

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# A training with --save that is told to stop saves and ends with status 4, also if the same request
-# arrives twice, and if it goes through a script of make. timeout(1) signals a process and its
-# process group, so tools/launch may get one SIGTERM twice. A later second signal ends the run.
+# Tests that a training with --save that is told to stop saves and ends with status 4, also if the
+# same request arrives twice, and if it goes through a script of make. timeout(1) signals a process
+# and its process group, so tools/launch may get one SIGTERM twice. A later second signal ends the
+# run.
 # slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;
@@ -35,7 +36,8 @@ sub ended {
     return -1;
 }
 
-# Starts the job and waits for its first step. send->(pid) signals it. Returns its status and page.
+# Starts the job and waits for its first step. send->(pid) sends the signal. Returns the job's
+# status and page.
 sub signalled {
     my ($job, $send) = @_;
     remove_tree($dir);
@@ -95,7 +97,8 @@ SKIP: {
     );
     saves('SIGTERM to make run-08-train', script('run', @options), $main);
 
-    # A rank of a busy machine may come late to the step's end. The others must wait for it.
+    # A rank of a busy machine may come late to the step's end. The other ranks must wait for this
+    # rank.
     saves(
         'SIGTERM while a rank is away for six seconds',
         mpi($ranks, $train, @options),

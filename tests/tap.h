@@ -51,7 +51,7 @@ __attribute__((unused)) static int tap_child(void (*body)(void *), void *context
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
-// Runs f in a child process. The process must end with `status` and print `words` on stderr.
+// ends() runs f in a child process, which must end with `status` and print `words` on stderr.
 typedef struct {
     void (*f)(void);
 } TapCall;

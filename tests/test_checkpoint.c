@@ -63,7 +63,7 @@ static void add_file(Folder *d, const char *name) {
 
 // ---------------------------------------------------------------- changes
 
-// Makes one change of n bytes in a buffer of ROOM bytes. Returns the new number of bytes.
+// Makes one change in the n bytes of a buffer of ROOM bytes. Returns the new number of bytes.
 static size_t change(unsigned char *bytes, size_t n, const File *other) {
     size_t place = below(n), count = 1 + below(n - place < 64 ? n - place : 64),
            from = below(other->n);

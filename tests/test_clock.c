@@ -3,7 +3,7 @@
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
 // Every stage has equal blocks. The test runs every schedule for p = the number of ranks and
-// several m. Times are in units of one forward.
+// several m. A step is counted in units of a forward and a backward.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// A block takes 24 M C^2 + 4 M T C FLOPs, in PTD-P's letters 24 B s h^2 + 4 B s^2 h. A stage has 2
-// blocks. With device lesson all times are whole picoseconds.
+// Returns the time of a stage's forward. A block takes 24 M C^2 + 4 M T C FLOPs, in PTD-P's letters
+// 24 B s h^2 + 4 B s^2 h. A stage has 2 blocks. With device lesson all times are whole picoseconds.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
     return 2 * (24 * M * C * C + 4 * M * T * C) / clock_config()->device.flops * 1e12;
@@ -78,8 +78,8 @@ static void golden(Run *run) {
     free(last);
 }
 
-// A device at `factor` times the rate takes 1 / factor times as long for the same FLOPs, and counts
-// the same FLOPs.
+// Checks that a device at `factor` times the rate takes 1 / factor times as long for the same
+// FLOPs, and counts the same FLOPs.
 static void speeds(Run *run) {
     double factor = option_real(run, "speed"), work = 1e6, flops = clock_flops(), took[3];
     for (size_t k = 0; k < 3; k++) {
@@ -154,8 +154,9 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// All ranks send 1000 elements to rank 0, which answers each. With a port per peer all messages
-// arrive at once. With one port the messages arrive, and the answers leave, one after the other.
+// All other ranks send 1000 elements to rank 0, which answers each message. With a port per peer
+// all messages arrive at once. With one port the messages arrive, and the answers leave, one after
+// the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -180,8 +181,8 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
-// An all-reduce uses the link that was set, and after that the link of --link again. Predictions
-// use the same link.
+// Checks that an all-reduce uses the link that was set, and after that the link of --link again.
+// Predictions use the same link.
 static void links(Run *run) {
     const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
     Comm *c = run->world;
@@ -204,7 +205,7 @@ static void links(Run *run) {
     arena_free(&memory);
 }
 
-// A copy reads and writes its bytes. Uncounted copies take no time.
+// Checks that a copy takes the time to read and to write its bytes, and an uncounted copy no time.
 static void copies(Run *run) {
     const Picoseconds begin = clock_now();
     clock_charge_copy(COPIED);
@@ -220,7 +221,8 @@ static void copies(Run *run) {
 // ---- nodes and lanes ----
 
 enum { COUNT = 1000 }; // elements of every operation here
-// cards: 0 inside a node.
+// Returns the picoseconds of `steps` messages with `bytes` in total. cards: the cards in use
+// between nodes; 0 inside a node.
 static double transfer(size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = clock_config()->link, one = clock_config()->between;
     ClockLink l = cards ? one : inside;
@@ -233,8 +235,8 @@ static double all_reduce_time(size_t n, size_t cards) {
     return transfer(cards, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
-// In a chain of n ranks n - 1 messages follow one another, but the pieces of COUNT elements pass
-// all links at the same time.
+// Returns the time of a chain of n ranks. Its n - 1 messages follow one another, but the pieces of
+// COUNT elements pass all links at the same time.
 static double chain(size_t n, size_t cards) {
     return transfer(cards, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
@@ -270,7 +272,7 @@ static void lanes(Run *run) {
     Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT),
                    tensor_new(&memory, 1, COUNT) };
     for (size_t i = 0; i < 3; i++) tensor_fill(t[i], 1);
-    // The world's ranks in its smallest node; each uses a card, as far as there are cards.
+    // The world uses as many cards as its smallest node has ranks, but at most `rails`.
     const size_t rails = clock_config()->rails ? clock_config()->rails : node;
     const size_t cards = p <= node ? 0 : min(p % node ? p % node : node, rails);
     check_true(run, "nodes", "a communicator knows how many cards its collectives use",

@@ -66,7 +66,7 @@ static Tensor fresh(Arena *a, size_t rows, size_t cols) {
     return tensor_shaped(a, tensor_shape(rows, cols, element));
 }
 
-// The sum is a sum of reals. It is rounded once.
+// Returns the ranks' sum in rank order. The sum is computed in reals and rounded once.
 static real sum_in_order(Value v, size_t ranks, size_t i) {
     real sum = as_stored(v(0, i));
     for (size_t rank = 1; rank < ranks; rank++) sum += as_stored(v(rank, i));
@@ -79,7 +79,7 @@ static real maximum(Value v, size_t ranks, size_t i) {
     return as_stored(max);
 }
 
-// Elements [lo, hi) of a rank's vector.
+// Returns elements [lo, hi) of a rank's vector.
 static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     Tensor t = fresh(a, 1, hi - lo);
     real *host = host_alloc((hi - lo) * sizeof *host);
@@ -198,7 +198,7 @@ static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     return good && holds(back, one, v, c->rank, 0);
 }
 
-// Every root, but of a vector of several pieces only the first and the last.
+// Returns the next root to test. A vector of several pieces has only the first and the last root.
 static size_t next_root(Comm *c, size_t root, size_t n) {
     return n <= 30011 || root == c->size - 1 ? root + 1 : c->size - 1;
 }
@@ -314,7 +314,7 @@ static void test_nan(Test *t) {
 
 static size_t neighbour(const Comm *c, size_t step) { return (c->rank + step) % c->size; }
 
-// Messages of one pair arrive in order, with any sizes. The senders continue.
+// Checks that messages of one pair arrive in order, with any sizes, while the senders continue.
 static void test_started_sends(Test *t, Comm *c) {
     size_t sizes[] = { 3, 300000, 0, 1, 5000 }, n = sizeof sizes / sizeof *sizes;
     size_t next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
@@ -599,8 +599,8 @@ static void test_split(Test *t) {
     comm_free(half);
 }
 
-// Sums over the rows, columns and depths of every grid that the ranks can form. Each rank adds its
-// number at its place.
+// Checks a sum over one row, column or depth of a grid: the ranks first, first + step, ... Each
+// rank adds its number at its place.
 static bool sums_over(Comm *line, size_t first, size_t step) {
     double sum[8] = { 0 }, want[8] = { 0 };
     size_t me = first + line->rank * step;
@@ -702,7 +702,7 @@ static void test_long_messages(Test *t, size_t bytes) {
     free(sizes);
 }
 
-// Tensors of 16 bits. Their sums have one order, with --reduce fast, too.
+// Tests tensors of 16 bits. Their sums have one order, even with --reduce fast.
 static void test_halves(Test *t, Element e) {
     element = e;
     test_collectives(t, t->world, "world", rough);
@@ -863,8 +863,8 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// A mode without a mistake: rank 0 works longer than --timeout before it sends to the other ranks.
-// stopped: rank 0 never goes on.
+// Runs a mode without a mistake: rank 0 works longer than --timeout before the side channel's
+// gather or broadcast. stopped: rank 0 never goes on.
 static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;
     void *all = NULL;
@@ -877,8 +877,8 @@ static void take_long(Comm *world, bool gathers, bool stopped) {
     free(sizes);
 }
 
-// Collectives made of point-to-point messages, in equal parts: tests/ledger.t compares them with
-// the bytes given to MPI.
+// Runs collectives made of point-to-point messages, in equal parts, and prints the ledger's bytes.
+// tests/ledger.t compares these with the bytes given to MPI.
 static void print_sent(Comm *c) {
     size_t rows = 7 * c->size;
     Arena a = arena(MEM_WORKSPACE);

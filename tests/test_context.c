@@ -99,7 +99,7 @@ static void context_test(Run *run) {
     static const AttentionKind *const kinds[] = { &ring_attention, &ring_attention_zigzag,
                                                   &ring_self_attention, &ulysses_attention };
     const size_t world = run->world->size, rank = run->world->rank, two = world % 2 ? 1 : 2;
-    for (size_t tp = 1; tp <= two; tp++) { // rank = tp + 2 cp
+    for (size_t tp = 1; tp <= two; tp++) { // neighbours share a tp group
         Groups g = { .world = run->world,
                      .tp = comm_split(run->world, rank / tp, rank, "tp"),
                      .cp = comm_split(run->world, rank % tp, rank, "cp") };

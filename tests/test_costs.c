@@ -54,7 +54,7 @@ static Model *allocated(const ModelConfig *c, Range layers, Comm *tp) {
     return m;
 }
 
-// Every stage of pipelines with 1, 2 and 3 stages.
+// Checks every stage of pipelines with 1, 2 and 3 stages.
 static void parameters(Run *run, const char *name, const ModelConfig *c) {
     for (size_t p = 1; p <= 3; p++)
         for (size_t i = 0; i < p; i++) {
@@ -146,7 +146,7 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     model_free(m);
 }
 
-// Costs of a block in which every size divides by t, on M = bs tokens.
+// Checks the costs of a block in which t divides every size, on M = bs tokens.
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;

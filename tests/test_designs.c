@@ -42,8 +42,8 @@ static void shuffle(size_t *order, size_t n) {
     }
 }
 
-// A stage runs its forwards and its backwards in two given orders, with at most `most` forwards
-// ahead. A backward may be split, and its second half comes at any later place.
+// Returns the ops of a stage. Its forwards and its backwards have two given orders, with at most
+// `most` forwards ahead. A backward may be split, and its second half comes at any later place.
 static Schedule random_stage(const size_t *forwards, const size_t *backwards, size_t m, size_t most,
                              bool halves) {
     Schedule s = { 0 };
@@ -72,7 +72,8 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    // Stages that run far ahead, or not at all, wait for each other's send buffers.
+    // extreme: a stage runs all forwards ahead, or only one. Such stages wait for each other's send
+    // buffers.
     bool halves = below(3) == 0, extreme = below(2) == 0;
     if (extreme) d.m = MICRO - below(6);
     for (size_t k = 0; k < d.m; k++) forwards[k] = backwards[k] = k;
@@ -98,7 +99,7 @@ static void design_free(Design *d) {
 
 // ---------------------------------------------------------------- the executor
 
-// Adds the micro-batches on one device, in the order in which this stage finishes them. A backward
+// Runs the micro-batches on one device, in the order in which this stage finishes them. A backward
 // in one op and the second half of a split backward add to the gradients of the weights.
 static Model *one_device(const Schedule *list, const Batch *batch) {
     Model *whole = model_describe(&sizes, model_layers(&sizes));

@@ -1,6 +1,6 @@
-// test_exact_sums.c: gradients for which a method of compression loses nothing. Its sum over ranks
-// must be that of an all-reduce. With residuals no method loses anything over several steps.
-// tests/exact-sums.t runs this program.
+// test_exact_sums.c: tests gradients for which a method of compression loses nothing. The method's
+// sum over ranks must equal that of an all-reduce. With residuals no method loses anything over
+// several steps. tests/exact-sums.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -45,7 +45,7 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
     free(host);
 }
 
-// limit 0: every bit.
+// Compares the plan's sum with an all-reduce. limit 0: in every bit.
 static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, const char *name,
                         double limit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
@@ -65,8 +65,9 @@ static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, co
     snapshot_free(want);
 }
 
-// Several steps, with error feedback. All sums that the ranks reconstructed, and the last residuals
-// of all ranks, must add up to the gradients of all ranks. 1-bit has residuals of servers, too.
+// Runs several steps with error feedback. All sums that the ranks reconstructed, and the last
+// residuals of all ranks, must add up to the gradients of all ranks. 1-bit has residuals of
+// servers, too.
 static void check_nothing_lost(Run *run, const CompressionPlan *plan, const char *name) {
     enum { STEPS = 3 };
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);

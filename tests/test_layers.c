@@ -17,8 +17,9 @@
 #include "common/model/attention.h"
 #include "judge/frame/lesson.h"
 
-// error = max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference
-// of two sums has lost half its digits, so only large errors show there.
+// DERIVATIVE: the largest error of a derivative a against its finite difference b. error = max
+// |a-b| / max(max |b|, 0.001 x the largest |b| of the test). In fp32 the difference of two sums has
+// lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
 static Arena storage = { .category =
@@ -62,8 +63,8 @@ static double dot(Tensor a, Tensor b) {
     return sum;
 }
 
-// The derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h)) -
-// (f(2h) - f(-2h))) / 12h.
+// Returns the derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h))
+// - (f(2h) - f(-2h))) / 12h.
 static double slope(Function f, Tensor x, const double *was, const double *v) {
     const double h = sizeof(real) == 8 ? 1e-3 : 5e-2, step[] = { h, -h, 2 * h, -2 * h },
                  weight[] = { 8, -8, -1, 1 };
@@ -80,7 +81,7 @@ static double larger(double a, double b) {
     return isnan(a) || b <= a ? a : b;
 } // fmax would forget a NaN
 
-// g is backward's gradient of f with respect to x.
+// Compares g, the gradient of f with respect to x that backward computed, with differences of f.
 static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
     const size_t n = tensor_count(x), ways = n <= EVERY ? n : MIXTURES;
     double *was = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
@@ -254,7 +255,7 @@ static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
 }
 
 static void test_embedding(void) {
-    // words 2 .. 7 are local; some come twice, two never
+    // words 2 .. 7 are local; word 5 comes three times, words 3 and 7 never
     static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };
     op.in[0] = normal(6, 7, 1), op_begin(8, 7), op.ids = ids(tokens, 8);
     Tensor d0 = like(op.in[0]), d1;
@@ -329,7 +330,8 @@ static const ModelConfig qwen = { .layers = 2,
                                   .activation = ACTIVATION_SWIGLU,
                                   .biases = BIASES_QKV };
 
-// T is less than the context; targets end early, and every fourth sequence has no targets.
+// Returns a batch. T is less than the context, targets end early, and every fourth sequence has no
+// targets.
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
     int *tokens = host_alloc((n + 1) * sizeof *tokens),
@@ -802,8 +804,8 @@ static void test_blockwise(void) {
        workspace[0], workspace[1], workspace[2]);
 }
 
-// The list keeps the items that the layers save, and the output of every layer except the last. It
-// holds most when backward starts.
+// Checks the memory of a list of layers. The list keeps the items that the layers save, and the
+// output of every layer except the last. The list holds most when backward starts.
 static void test_model_memory(Recompute how, const char *what) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, model_layers(c), how);
@@ -898,7 +900,7 @@ static void test_layers(void) {
     test_recomputed(1, RECOMPUTE_SELECTIVE, "selective recomputation");
 }
 
-// Takes one of the changes from GPT-2 to Llama from another configuration.
+// Copies one of the settings that differ between GPT-2 and Llama from another configuration.
 typedef enum { NORM, POSITIONS, ACTIVATION, KEY_HEADS, TABLE, BIASES, CHANGES } Change;
 static void take(ModelConfig *c, Change change, const ModelConfig *from) {
     switch (change) {
@@ -914,7 +916,7 @@ static void take(ModelConfig *c, Change change, const ModelConfig *from) {
     case CHANGES: break;
     }
 }
-// Each change alone: GPT-2 with it, and Llama without it.
+// Tests each change alone: GPT-2 with the change, and Llama without the change.
 static void test_changes(void) {
     static const char *const name[CHANGES] = { "RMS norm",      "rotary positions", "SwiGLU",
                                                "grouped heads", "an untied head",   "no biases" };

@@ -1,5 +1,4 @@
-// test_lesson.c: a small program on the frame with every mistake that the frame must notice;
-// lesson.t runs it.
+// test_lesson.c: makes every mistake that the frame must notice. tests/lesson.t runs this program.
 //
 // ranks: 3
 // level: core
@@ -28,7 +27,7 @@ static real element(size_t tensor, size_t i) {
     return (real)(random_unit(random_key(tensor, i)) - 0.5);
 }
 
-// One rank's part of a tensor, by the global indices of its elements.
+// Returns one rank's part of a tensor, from the global indices of the part's elements.
 static Tensor part_new(Arena *a, size_t tensor, size_t rows, size_t cols, const size_t *index,
                        Mistake m) {
     real *values = host_alloc(rows * cols * sizeof *values);
@@ -77,7 +76,7 @@ typedef struct {
 } Test;
 static bool mode_is(const Test *t, const char *mode) { return strcmp(t->mode, mode) == 0; }
 
-// The last rank makes the mistake of the mode.
+// Returns the snapshot of all parts. The last rank makes the mistake of the mode.
 static Snapshot *got_new(Test *t, size_t tensors) {
     Comm *world = t->run->world;
     Snapshot *s = snapshot_new(t->run);

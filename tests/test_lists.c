@@ -117,8 +117,8 @@ static void pull_forward(Lists *l) {
 
 // ---------------------------------------------------------------- the executor, computing nothing
 
-// The value that this layer writes into its output for this micro-batch. sign: 1 in forward, -1 in
-// backward.
+// Returns the value that this layer writes into its output for this micro-batch. sign: 1 in
+// forward, -1 in backward.
 static real mark(const Batch *b, size_t layer, int sign) {
     return (real)(sign * (int)(100 * b->number + layer + 1));
 }
@@ -270,8 +270,8 @@ static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, siz
     }
     return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
 }
-// units: F = B = W. block: as in a block, B is longer than F, and W is shorter. If m < p, p - m
-// more W's are late at the end.
+// units: F = B = W. block: as in a block, B is longer than F, and W is shorter. If m < p, the step
+// ends with p - m more W's.
 static void zero_bubble_lists(void) {
     static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
     bool capped = true, fixed = true, planned = true;
@@ -298,7 +298,7 @@ static void zero_bubble_lists(void) {
     ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
 }
 
-// The time of `steps` steps in a row of 4 stages and 8 micro-batches. cap: 0 for ZB-H1.
+// Returns the time of `steps` steps in a row, with 4 stages and 8 micro-batches. cap: 0 for ZB-H1.
 static size_t steps_of(size_t cap, const OpTimes *times, size_t steps) {
     const size_t p = 4, m = 8;
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -310,7 +310,7 @@ static size_t steps_of(size_t cap, const OpTimes *times, size_t steps) {
 }
 static void known_times(void) {
     static const OpTimes units = { 1, 1, 1, 0 };
-    // 1F1B takes 33 units and has 9 idle ones. ZB-H1 has (p-1)(F+B-W) = 3, a third of them.
+    // 1F1B takes 33 units, of which 9 are idle. ZB-H1 has (p-1)(F+B-W) = 3 idle units.
     ok(steps_of(0, &units, 1) == 27 && steps_of(4, &units, 1) == 29 && steps_of(7, &units, 1) == 27,
        "p = 4, m = 8, F = B = W = 1: ZB-H1 27, automatic lists 29 (cap p) and 27 (cap 2p-1)");
     ok(steps_of(0, &units, 2) == 27 + 27 && steps_of(7, &units, 2) == 27 + 24,
@@ -321,8 +321,8 @@ static void known_times(void) {
        "the planner knows the time of a message: F 12, B 14, W 10, a message 3 take 384 units");
 }
 
-// Most versions that a stage must hold at once: the newest, and all back to the oldest that a later
-// op reads.
+// Returns the most versions that a stage must hold at once: from the oldest that a later op reads
+// to the newest.
 static size_t versions_needed(const Schedule *s) {
     size_t newest = 0, most = 1;
     for (size_t e = 0; e < s->n; e++) {

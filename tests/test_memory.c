@@ -1,4 +1,4 @@
-// test_memory.c: the ledger, arenas, and tensors as storage: views, copies, values, sums.
+// test_memory.c: tests the ledger, arenas, and tensors as storage: views, copies, values, sums.
 // tests/memory.t runs it.
 //
 // ranks: 1
@@ -197,7 +197,8 @@ static void test_misuse(void) {
     ends(write_past, 3, "wrote past the end of a buffer of 68 bytes of gradients");
     ends(write_last, 0, "");
     ends(too_much, 3, "more bytes than a size_t can count");
-    // sanitizers need address space themselves, and a GPU's memory is not in the address space
+    // The next two tests limit the address space. Sanitizers need address space themselves, and a
+    // GPU's memory is not in the address space.
     if (SANITIZED || device_is_gpu()) return;
     ends(one_after_the_other, 0, "");
     ends(both_at_once, 3,
@@ -356,8 +357,8 @@ static void test_marks(void) {
     arena_free(&a);
 }
 
-// A step uses the memory of the step before it. No memory goes back to the system, and no page is
-// touched for the first time.
+// Checks that a step uses the memory of the previous step. No memory goes back to the system, and
+// no page is touched for the first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };
     ModelConfig c = {

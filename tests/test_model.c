@@ -1,6 +1,6 @@
-// test_model.c: the parts of a model other than its layers. Ranges, cuts of parameters and the map
-// to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over shards,
-// the order of data. tests/model.t runs it.
+// test_model.c: tests the parts of a model other than its layers: ranges, cuts of parameters and
+// the map to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over
+// shards, the order of data. tests/model.t runs it.
 //
 // ranks: 1
 // level: core
@@ -91,7 +91,7 @@ static size_t by_loops(const Param *p, size_t *index) {
     return n;
 }
 
-// Part (i, j) of a tensor that row_parts x col_parts ranks share.
+// Returns part (i, j) of a tensor that row_parts x col_parts ranks share.
 static Param part_of(Param p, size_t row_parts, size_t i, size_t col_parts, size_t j) {
     p.my_rows = shard_range(p.rows, row_parts, i);
     p.my_cols = shard_range(p.cols / (p.blocks + p.ratio - 1), col_parts, j);
@@ -227,8 +227,7 @@ static void test_distribution(void) {
     model_free(m);
 }
 
-// Checks unit_fill: each element's value follows from its place in the whole tensor. The range
-// begins and ends inside parameters.
+// Returns the value of an element from the element's place in the whole tensor, for unit_fill().
 static real its_place(void *scale, const Param *p, size_t global_index) {
     return (real)(*(double *)scale * (double)(1000 * p->number + global_index));
 }
@@ -293,7 +292,7 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V, boo
     free(seen);
 }
 
-// The last stage has the loss, beside the head.
+// Returns the layers of stage s. The last stage has the head and the loss.
 static Range stage_layers(size_t stages, size_t s) {
     Range r = shard_range(small.layers + 2, stages, s);
     return (Range){ r.lo, r.hi + (s + 1 == stages) };
@@ -578,8 +577,8 @@ static void three_steps(Optimizer o, Model *m) {
     }
 }
 
-// An optimizer that owns a part updates it to the same bits as an optimizer that owns the whole. It
-// changes no other element.
+// Checks that an optimizer that owns a part updates this part to the same bits as an optimizer that
+// owns the whole, and changes no other element.
 static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     Model *m = whole_model(&small);
     Tensor initial = copied(m->w), want_m[8], want_v[8];
@@ -615,7 +614,8 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     arena_free(&storage);
 }
 
-// m <- momentum m + scale g + decay w, w <- w - lr m, of one tensor with decay, in doubles.
+// Computes m <- momentum m + scale g + decay w, w <- w - lr m for one tensor with decay, in
+// doubles, and compares.
 static void test_momentum(void) {
     Model *m = whole_model(&small);
     Optimizer o = sgd(0.1);

@@ -1,6 +1,6 @@
 // test_ops.c: compares every op with a plain computation in double, and every backward with central
-// finite differences of that computation. Odd sizes, windows on larger tensors, in place, empty
-// tensors, wrong shapes. tests/ops.t runs it.
+// finite differences of that computation. Covers odd sizes, windows on larger tensors, results in
+// place, empty tensors, and wrong shapes. tests/ops.t runs it.
 //
 // ranks: 1
 // level: core
@@ -34,7 +34,8 @@ static Mat mat(size_t rows, size_t cols) {
     memset(m.v, 0, rows * cols * sizeof *m.v);
     return m;
 }
-// Random values that a real holds exactly, so that op and reference start from the same numbers.
+// Returns random values that a real holds exactly, so that op and reference start from the same
+// numbers.
 static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     Mat m = mat(rows, cols);
     for (size_t i = 0; i < rows * cols; i++) m.v[i] = (real)random_normal(random_key(seed, i));
@@ -104,7 +105,7 @@ static void forget(const char *what) {
 
 static double worst_rounding, worst_derivative;
 
-// max |a-b| / max |b|; absolute if b is all zero; infinite for NaN.
+// Returns max |a-b| / max |b|, or max |a-b| if b is all zero. Infinite for NaN.
 static double error_of(Mat a, Mat b) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < b.rows * b.cols; i++) {
@@ -141,8 +142,8 @@ static struct {
     const int *ids;
 } fixed;
 
-// The gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of fourth
-// order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+// Returns the gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of
+// fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
 static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which,
                       Mat dy) {
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
@@ -303,7 +304,7 @@ static void plain_max(Mat y, const Mat *in) {
 
 static Tensor corner(Tensor t) { return tensor_row_range(tensor_col_range(t, 0, 1), 0, 1); }
 
-// Adds as Comm adds ranks. A sum of -0 stays -0, and a NaN on any rank stays NaN.
+// Tests the ops with which Comm adds ranks. A sum of -0 stays -0, and a NaN on any rank stays NaN.
 static void test_contributions(size_t M, size_t N) {
     Mat in[] = { normal(M, N, 1), normal(M, N, 2) }, want = mat(M, N);
     Tensor y = out(M, N), a = put(in[0]), b = put(in[1]);
@@ -417,8 +418,8 @@ static void plain_dropout_heads(Mat y, const Mat *in) {
                 }
 }
 
-// n ascending positions with gaps for each of B sequences, from `first` on. Each sequence has other
-// positions.
+// Returns n ascending positions with gaps for each of B sequences, from `first` on. Each sequence
+// has other positions.
 static int *some_positions(size_t B, size_t n, int first) {
     int *p = host_alloc((B * n + 1) * sizeof *p);
     for (size_t i = 0; i < B * n; i++)
@@ -457,7 +458,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     forget("dropout_heads");
 }
 
-// Rows that are tokens have the key (sequence, position), for any local rows.
+// Checks that dropout of rows that are tokens depends on (sequence, position), for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
     static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has these numbers minus 1
@@ -649,7 +650,7 @@ static void test_groups(size_t M, size_t heads, size_t ratio, size_t D) {
     memset(&fixed, 0, sizeof fixed);
 }
 
-// Ops with a tensor that the family does not have add nothing.
+// Checks that ops add nothing for a tensor that the model family does not have.
 static void test_absent(void) {
     Tensor x = put(normal(5, 7, 1)), y = out(5, 7);
     Tensor none = tensor_new(&storage, 1, 0), table = tensor_new(&storage, 9, 0);
@@ -822,9 +823,9 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     forget("causal_softmax");
 }
 
-// Chunks of a sequence on N ranks: attention of some queries to some keys must be the same part of
-// the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has two of 2N
-// chunks: the rank-th from the front and the rank-th from the back.
+// The tests of chunks of a sequence on N ranks: attention of some queries to some keys must be the
+// same part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has
+// two of 2N chunks: the rank-th from the front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -1023,7 +1024,7 @@ static void test_embedding(size_t words, size_t vocab0, size_t C) {
     forget("embed_tokens");
 }
 
-// Takes T of wpe's positions, different ones in every sequence.
+// Tests T of wpe's positions, different positions in every sequence.
 static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);

@@ -44,7 +44,7 @@ static const Option options[] = {
 // ---------------------------------------------------------------- the file: lines of a name and
 // numbers
 
-// Returns the n numbers in the line of this name; fault() if the file has no such line.
+// Returns the n numbers in the line of this name. Calls fault() if the file has no such line.
 static double *numbers_of(FILE *f, const char *name, size_t n) {
     double *values = host_alloc(n * sizeof *values);
     char *line = NULL, *end;
@@ -82,7 +82,8 @@ static void put(Snapshot *s, FILE *f, const char *what, const Param *p) {
     arena_free(&a);
 }
 
-// On rank 0: PyTorch's values of every tensor of the whole model, under the heading `what`.
+// Returns PyTorch's values of every tensor of the whole model, under the heading `what`. Other
+// ranks than rank 0 get no values.
 static Snapshot *expected(Run *run, FILE *f, const char *what) {
     Snapshot *s = snapshot_new(run);
     if (!f) return s;

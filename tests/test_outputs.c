@@ -4,11 +4,11 @@
 //     build/cpu-fp32/tests/test_outputs --write FILE
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //
-// The same source must give the same bits on both, for four reasons. IEEE 754 defines the rounding
-// of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
-// (real_math.h). Sums have one order. Two kinds of ops may differ. Ops may call log and cos, for
-// which CUDA's manual allows 1 and 2 units in the last place of a double. Products come from two
-// libraries.
+// The same source must give the same bits in both builds, for four reasons. IEEE 754 defines the
+// rounding of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
+// (real_math.h). Sums have one order. Two kinds of ops may differ: ops that call log or cos, for
+// which CUDA's manual allows 1 and 2 units in the last place of a double, and products, which come
+// from two libraries.
 //
 // ranks: 1
 // level: core

@@ -1,7 +1,7 @@
-// test_pipeline.c: features of the executor that no lesson of chapters 04 and 05 uses: several
-// chunks of a model on a stage, and split backwards. The test uses real models of the smallest
-// sizes, emulated. Every result has the bits of gradient accumulation on one device. The rule of
-// all schedules, pipe_op_needs, is tested on lists alone. tests/pipeline.t runs it.
+// test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses:
+// several chunks of a model on a stage, and split backwards. The test uses real models of the
+// smallest sizes, emulated. Every result has the bits of gradient accumulation on one device. The
+// rule of all schedules, pipe_op_needs, is tested on lists alone. tests/pipeline.t runs it.
 //
 // ranks: 1
 // level: core
@@ -20,8 +20,8 @@
 
 // ---------------------------------------------------------------- lists
 
-// "F0c1 B2 I0 W0": forward, backward, backward of inputs, of weights; then the micro-batch and the
-// chunk (0: omitted).
+// Returns the list of a text such as "F0c1 B2 I0 W0". A letter is a forward, a backward, a backward
+// of inputs or of weights, or an update. The micro-batch and the chunk follow (chunk 0: omitted).
 static Schedule list_of(const char *text) {
     Schedule s = { 0 };
     for (char *end; *text; text = end + (*end == ' ')) {
@@ -152,8 +152,8 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
-// pipeline_loss (04.02) runs forwards only: on even stages, and on stages of one block each, except
-// that the last stage has the rest.
+// Tests pipeline_loss (04.02), which runs forwards only: on even stages, and on stages of one block
+// each, except that the last stage has the rest.
 static void run_evaluation(Comm *world, void *unused) {
     (void)unused;
     size_t p = world->size, uneven[4];
@@ -323,7 +323,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 
 // ---------------------------------------------------------------- wrapped layers
 
-// A way to change a described model and to allocate it. `reduce`: the call that ends a step.
+// A way to wrap the layers of a described model: `zero` is the stage of ZeRO.
 typedef struct {
     const char *name;
     size_t ranks;
@@ -340,8 +340,8 @@ static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
     zero_allocate(m, world, w->zero);
 }
 
-// One step of two micro-batches. halves: the gradients of all weights come after both backwards of
-// inputs.
+// Runs one step of two micro-batches. halves: the gradients of all weights come after both
+// backwards of inputs.
 static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halves) {
     ActivationStash *f[2];
     double loss = 0;
@@ -511,8 +511,8 @@ static void run_pairs(Comm *world, void *unused) {
 
 // ---------------------------------------------------------------- functions of chapter 05
 
-// A message between two stages of t tensor-parallel ranks each, sent in t parts (05.03): the next
-// stage gets every bit, and all ranks together send the message once.
+// Checks a message between two stages of t tensor-parallel ranks each, sent in t parts (05.03). The
+// next stage gets every bit, and all ranks together send the message once.
 static void run_scattered(Comm *world, void *unused) {
     (void)unused;
     size_t t = world->size / 2, i = world->rank;
@@ -539,8 +539,8 @@ static void run_scattered(Comm *world, void *unused) {
     arena_free(&a);
 }
 
-// 2BW (05.05) adds the tied table's gradient into two buffers in turn. After the training every
-// gradient is in the model's own memory again.
+// Checks 2BW (05.05), which adds the tied table's gradient into two buffers in turn. After the
+// training every gradient is in the model's own memory again.
 static void run_2bw(Comm *pp, void *unused) {
     (void)unused;
     enum { M = 3 }; // micro-batches of the batch
@@ -573,7 +573,8 @@ static void run_2bw(Comm *pp, void *unused) {
     data_free(&d);
 }
 
-// The two halves of one linear layer's backward (05.06) give the bits of the whole backward.
+// Checks that the two halves of one linear layer's backward (05.06) give the bits of the whole
+// backward.
 static void test_halves(void) {
     enum { ROWS = 6, IN = 5, OUT = 7 };
     Arena a = arena(MEM_WORKSPACE);

@@ -57,7 +57,7 @@ static bool peaks_at(const double *x, size_t n, size_t top) {
     return true;
 }
 
-// 11: weak scaling of a pipeline. Larger batches lose less.
+// Figure 11: weak scaling of a pipeline. Larger batches lose less speed as pp grows.
 static bool figure11(void) {
     double x[2][4];
     bool holds = true;
@@ -75,7 +75,8 @@ static bool figure11(void) {
     }
     return holds && x[1][3] / x[1][0] > x[0][3] / x[0][0];
 }
-// 12: chunks help, most with small batches. 18: scattered messages help a pipeline with chunks.
+// Figure 12: chunks help, most with small batches. Figure 18: scattered messages help a pipeline
+// with chunks.
 static bool figure12(bool scattered) {
     enum { BATCHES = 5 };
     double gain[BATCHES];
@@ -98,7 +99,7 @@ static bool figure12(bool scattered) {
             gain[3], gain[4]);
     return positive && (scattered || peaks_at(gain, BATCHES, 0));
 }
-// 13, 14, 15: two degrees whose product is 64.
+// Figures 13, 14, 15: two degrees whose product is 64.
 static bool degrees(size_t figure, const ModelConfig *m, size_t batch, size_t top) {
     double x[5];
     char what[64];
@@ -135,11 +136,11 @@ static bool figure16(size_t batch) {
     say_speeds("PTD-P figure 16, tp 8, pp 8, micro-batches of 1, 2, 4, 8", batch, 4, x);
     return peaks_at(x, 4, 1);
 }
-// 17: sequences per second at batches of 1 to 256, without recomputation up to 8. In the paper full
-// recomputation is slower at each of these batches, by up to 33 %, and both lines rise with the
-// batch. Recomputation at 256 is faster than no recomputation at 8, about twice. In the paper
-// larger batches do not fit without recomputation. Here all batches fit, because a stage keeps at
-// most pp micro-batches, with the items that Korthikanti lists.
+// Figure 17: sequences per second at batches of 1 to 256. In the paper batches above 8 do not fit
+// without recomputation. Up to 8, full recomputation is slower by up to 33 %, and both lines rise
+// with the batch. Recomputation at 256 is about twice as fast as no recomputation at 8. Here all
+// batches fit, because a stage keeps at most pp micro-batches, with the items that Korthikanti
+// lists.
 static bool figure17(void) {
     enum { BATCHES = 9, PLAIN_BATCHES = 4 };
     double speed[2][BATCHES], held[2] = { 0, 0 };
@@ -204,7 +205,8 @@ static bool memory_of_a_block(void) {
     return holds;
 }
 
-// Tables 4 and 5: which choice costs more than which. plan_anchors.c has the times.
+// Returns the time of a block's forward and backward. Tables 4 and 5 of the paper give the order of
+// the choices. plan_anchors.c has the times.
 static double block_time(Recompute recompute, bool sequence) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, .source = "" }, 8);
     t.how.overlap.tp = true;
@@ -225,11 +227,11 @@ static bool order_of_a_block(void) {
     return sequence < plain && plain < both && both < selective && selective < full;
 }
 
-// Table 5, with the sizes of table 3: MFU and HFU in percent, from the printed seconds of a step
-// with sequence parallelism and selective recomputation. 22B: 41.5 and 43.7 are printed; 41.7
-// and 43.9 follow from the rounded 1.10 s. HFU: the paper's equation 8 counts the repeated scores
-// three times. own: counts them once, as the paper's text says. The last row: eight replicas
-// (section 6.3).
+// Table 5 of Korthikanti et al., sizes of table 3, with sequence parallelism and selective
+// recomputation. MFU and HFU in percent follow from the printed seconds. hfu: by equation 8, which
+// counts the repeated scores three times. own: counts the repeated scores once, as the paper's text
+// says. First row: the paper prints 41.5 and 43.7, because it rounds 1.10 s. Last row: eight
+// replicas (section 6.3).
 static const struct {
     ModelConfig model;
     size_t gpus, batch;
@@ -263,8 +265,8 @@ static Runs runs(void) {
 
 // ---------------------------------------------------------------- ring attention
 
-// 03.08: a block sends (6N - 4) [B T/N, A] in forward and backward, and zigzag shares the products
-// of the causal mask equally. Here links and memory take no time.
+// Checks the closed form of 03.08: a block sends (6N - 4) [B T/N, A] in forward and backward, and
+// zigzag shares the products of the causal mask equally. Here links and memory take no time.
 static bool ring_closed_form(void) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(96, 12288, 96), 1, .source = "" }, 1);
     t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };

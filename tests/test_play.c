@@ -93,8 +93,8 @@ static void fill(Case *c) {
         }
 }
 
-// kind 0: equal stages, a backward of two forwards; 1: unequal stages; 2: unequal stages and
-// halves; 3: any.
+// Sets the times of the ops. kind 0: equal stages, a backward of two forwards; 1: unequal stages;
+// 2: unequal stages and halves; 3: any.
 static void times_of(Case *c, size_t kind, Picoseconds message) {
     for (size_t i = 0; i < c->p; i++) {
         size_t f = kind == 0   ? 1000
@@ -542,8 +542,8 @@ static void programs(void) {
 
 // ---------------------------------------------------------------- 4. by hand
 
-// Two ranks do 10 us of work, start an all-reduce of 1000 elements beside 4 us of work, and do 1 us
-// more. Then comes a message.
+// Two ranks work 10 us, start an all-reduce of 1000 elements, and work 4 us beside it. Then rank 0
+// sends a message, and rank 1 works 1 us before it waits for the message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
     clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // 1 us, and one byte per nanosecond

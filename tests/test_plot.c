@@ -2,7 +2,7 @@
 // level: core
 // question: Does a line chart show its points where they are?
 //
-// tests/plot.t reads its output and its files. --plot chooses the chart.
+// tests/plot.t reads the output and the files of this program. --plot chooses the chart.
 #include <math.h>
 #include <string.h>
 #include "judge/draw/plot.h"

@@ -64,11 +64,11 @@ static double all_reduce(size_t n, double elements) {
 static double pass(size_t n, double elements) {
     return ring_bytes(ONE_PASS, n, (size_t)elements, BF16);
 }
-// the bubble's share of the makespan, for equal stages and a backward of two forwards
+// Returns the bubble's share of the makespan, for equal stages and a backward of two forwards.
 static double bubble(size_t p, size_t m) {
     return 1 - (double)(3 * m) / (double)makespan(schedule_1f1b, p, m, 1, 2);
 }
-// bytes per parameter, mixed precision
+// Returns the bytes of state per parameter, in mixed precision.
 static double state_of_zero(size_t stage, double n) {
     return stage == 0 ? MIXED : stage == 1 ? 4 + 12 / n : stage == 2 ? 2 + 14 / n : 16 / n;
 }
@@ -499,7 +499,7 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
-// The paper's sum of a block's items: bytes times sbh, and bytes times sbh as/h. mask: bytes of an
+// Prints the paper's sum of a block's items: the factors of sbh and of sbh as/h. mask: bytes of an
 // element's dropout mask.
 static void items(size_t element, size_t mask) {
     CutSizes z = cut(&gpt3, 1);
@@ -509,7 +509,8 @@ static void items(size_t element, size_t mask) {
     on_page("%.0f + %.0f \\frac{as}{h}", dense / sh, (all - dense) / ((double)z.T * as));
 }
 
-// Korthikanti, figure 7: activations in percent of those with tensor parallelism alone, t = 8.
+// Prints figure 7 of Korthikanti: activations in percent of those with tensor parallelism alone, t
+// = 8.
 static void figure7(const char *name, size_t heads, size_t width) {
     ModelConfig c = gpt3;
     c.heads = heads;

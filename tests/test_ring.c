@@ -1,6 +1,6 @@
-// test_ring.c: the four ways of 01.03 to make an all-reduce, with tensors of no element, of fewer
-// elements than ranks, and of sizes that the ranks do not divide. The elements are real numbers, so
-// the order of additions counts. tests/ring.t runs this program.
+// test_ring.c: tests the four ways of 01.03 to make an all-reduce, with tensors of no element, of
+// fewer elements than ranks, and of sizes that the ranks do not divide. The elements are real
+// numbers, so the order of additions counts. tests/ring.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -20,7 +20,7 @@ static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
                                              [HALVING] = halving_doubling_all_reduce };
 enum { SIZES = 8, LARGE = 10007 };
 
-// The elements of one rank.
+// Returns the elements of one rank.
 static Tensor numbers(Run *run, Arena *memory, size_t rank, size_t count) {
     Tensor t = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));
     real *value = host_alloc(count * sizeof *value);
@@ -31,7 +31,8 @@ static Tensor numbers(Run *run, Arena *memory, size_t rank, size_t count) {
     return t;
 }
 
-// On one device: chunk k begins at rank k, and the next ranks add their parts.
+// Adds on one device as the ring adds: chunk k begins at rank k, and the next ranks add their
+// parts.
 static Tensor ring_order(Run *run, Arena *memory, size_t count) {
     const size_t N = run->world->size;
     Tensor sum = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));
@@ -95,7 +96,7 @@ static void check_way(Run *run, Way way, const size_t *count) {
          (double)seen.scratch);
 }
 
-// The root mean square error of the sum of LARGE elements.
+// Returns the root mean square error of the sum of LARGE elements.
 static double error_of(Run *run, AllReduce *reduce, const double *exact) {
     Arena memory = arena(MEM_GRADIENTS);
     Tensor t = numbers(run, &memory, run->world->rank, LARGE);
@@ -109,8 +110,8 @@ static double error_of(Run *run, AllReduce *reduce, const double *exact) {
     return sqrt(squares / LARGE);
 }
 
-// The ring rounds a 16-bit chunk on every rank that adds to the chunk. The library adds in reals
-// and rounds the sum once.
+// Compares two roundings. The ring rounds a 16-bit chunk on every rank that adds to the chunk. The
+// library adds in reals and rounds the sum once.
 static void check_rounding(Run *run) {
     double *exact = host_alloc(LARGE * sizeof *exact); // zeros
     real *term = host_alloc(LARGE * sizeof *term);
@@ -127,8 +128,8 @@ static void check_rounding(Run *run) {
     free(exact);
 }
 
-// By formula, on powers of two and every link: halving-doubling takes at most the time of the ring
-// and at most that of the tree. A time is rounded to picoseconds once per message.
+// Checks by formula, on powers of two and every link, that halving-doubling takes at most the time
+// of the ring and at most that of the tree. A time is rounded to picoseconds once per message.
 static void check_halving(Run *run) {
     bool fastest = true;
     for (const ClockLink *l = clock_links; l->name; l++)
@@ -142,8 +143,8 @@ static void check_halving(Run *run) {
     check_true(run, "powers of two", "halving-doubling is never slower than ring or tree", fastest);
 }
 
-// The size that 03_ring.md gives: 2 (N-1) messages of S/N bytes take as long as 2 h of S bytes. The
-// tensor is a multiple of N elements, so its size is the next multiple.
+// Checks the size that 03_ring.md gives: 2 (N-1) messages of S/N bytes take as long as 2 h messages
+// of S bytes. The tensor is a multiple of N elements, so its size is the next multiple.
 static void check_overtakes(Run *run) {
     const ClockLink l = clock_config()->between;
     bool right = l.beta > 0;

@@ -107,8 +107,8 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// In a function with wrong, wrong_m and what: notes the first m for which the condition does not
-// hold.
+// NEED notes the first m for which the condition does not hold, in a function with wrong, wrong_m
+// and what.
 #define NEED(condition, text) \
     do { \
         if (!(condition) && !wrong++) { \
@@ -117,7 +117,7 @@ static const Kind kinds[] = {
         } \
     } while (0)
 
-// One test for each kind and p, over all m. A failed test names the first m that fails.
+// Runs one test for each kind and p, over all m. A failed test names the first m that fails.
 static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -178,9 +178,9 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
     return true;
 }
 
-// One test for each p and v, over all m that p divides. The list is legal and takes the time of the
-// formula. The list has as many chunks in flight as published, and all neighbours agree on the
-// order of messages. t_f, t_b: times of a chunk.
+// Runs one test for each p and v, over all m that p divides. The list is legal and takes the time
+// of the formula. The list has as many chunks in flight as published, and all neighbours agree on
+// the order of messages. t_f, t_b: times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -226,7 +226,7 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
     return same;
 }
 
-// The lists of 05.01 must equal the lists of 02_1f1b.c.
+// Checks that the lists of 05.01 equal the lists of 02_1f1b.c.
 static void by_hand_lists(void) {
     bool same = true;
     for (size_t p = 1; p <= MOST_STAGES; p++)
@@ -241,8 +241,8 @@ static void by_hand_lists(void) {
     ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
 }
 
-// Lists that the judge of 05.01 must refuse: the lists of 1F1B for p = 3, m = 4, with one small
-// change on stage 1: F0 F1 B0 F2 B1 F3 B2 B3.
+// Makes lists that the judge of 05.01 must refuse: 1F1B for p = 3, m = 4, with one small change on
+// stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3.
 static void by_hand_refuses(void) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
     PipeOp *op = s[1].ops, keep[8];
@@ -265,8 +265,8 @@ static void by_hand_refuses(void) {
     ok(slow.verdict == LEGAL && slow.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD),
        "05.01: B0 before F1 is legal, but the step is longer");
     schedule_all_free(s, 3);
-    // Stage 0 has sent F5 and F6, and stage 1 has sent B1 and B2. Neither has a free buffer for its
-    // next message, F7 or B3, so neither goes on to receive.
+    // Stage 0 has sent F5 and F6, and stage 1 has sent B1 and B2. Neither stage has a free buffer
+    // for its next message, F7 or B3, so neither stage goes on to receive.
     Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
     ok(by_hand_judge(unlike, 2, 8).verdict == DEADLOCK,
        "05.01: GPipe on stage 0, 1F1B on stage 1: a deadlock, because the buffers are full");
@@ -300,9 +300,9 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. The bound of 1F1B is the
-// largest, over the stages, of a stage's own work plus one forward and backward of each stage
-// before it.
+// Checks steps of unequal stages. GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower
+// than GPipe. The lower bound of 1F1B is the largest, over the stages, of a stage's own work plus
+// one forward and backward of each stage before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };
@@ -416,7 +416,7 @@ static void zero_bubble_forms(size_t p) {
 // ---- lists that never flush ----
 
 // PipeDream and 2BW run the forwards and backwards of 1F1B without a flush, whatever version of the
-// weights they read. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in
+// weights an op reads. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in
 // flight on stage i. An update takes no time here.
 static Schedule without_updates(Schedule s) {
     size_t n = 0;

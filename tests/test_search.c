@@ -4,9 +4,10 @@
 #include "08_3d/plan.h"
 #include "tap.h"
 
-// zero -1: the search chooses it. tight: the bounds are on average at least this share of the
-// steps. exact: the share of layouts whose bound of the memory is their memory. With a vision tower
-// the first chunk of stage 0 keeps more than its other chunks, so chunks reach the peak later.
+// zero -1: the search chooses the stage. tight: the bounds are on average at least this share of
+// the steps. exact: in at least this share of the layouts the bound of the memory is the memory.
+// With a vision tower the first chunk of stage 0 keeps more than its other chunks, so chunks reach
+// the peak later.
 static const struct {
     const char *model, *cluster, *format;
     size_t gpus, batch, node;
@@ -85,7 +86,7 @@ static bool same_layout(const PlanLayout *a, const PlanLayout *b) {
            a->zero == b->zero && a->sequence == b->sequence && a->recompute == b->recompute &&
            a->balanced == b->balanced;
 }
-// The first layout of this mesh in the list. b 0: with any micro-batch.
+// Returns the first layout of this mesh in the list. b 0: with any micro-batch.
 static const PlanResult *first_of(const PlanList *list, const PlanLayout *mesh, size_t b) {
     for (size_t i = 0; i < list->n; i++) {
         const PlanLayout *l = &list->result[i].layout;

@@ -1,5 +1,5 @@
-// test_server.c: forms of the parameter server of 01.05 that the lesson does not show: the two ends
-// of staleness, and AdamW without a bound. tests/server.t runs this program.
+// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show: the
+// two ends of staleness, and AdamW without a bound. tests/server.t runs this program.
 //
 // ranks: 4
 // level: core

@@ -1,6 +1,6 @@
-// test_storage.c: numbers of 16 bits. Rounding is compared with the neighbours of every number, and
-// every op with the same op on reals, whose outputs are rounded once. An op that wants reals must
-// refuse 16 bits. tests/storage.t runs it.
+// test_storage.c: tests numbers of 16 bits. Rounding is compared with the neighbours of every
+// number. Every op is compared with the same op on reals, whose outputs are rounded once. An op
+// that wants reals must refuse 16 bits. tests/storage.t runs it.
 //
 // ranks: 1
 // level: core
@@ -25,7 +25,7 @@ typedef struct {
 static Format format_of(Element e) {
     return e == BF16S ? (Format){ 7, -133 } : (Format){ 10, -24 };
 }
-// The value of h from its definition.
+// Returns the value of h from the format's definition.
 static double defined_value(Element e, unsigned h) {
     const Format f = format_of(e);
     const unsigned ones = (1u << (15 - f.fraction_bits)) - 1;
@@ -61,9 +61,9 @@ static void test_values(Element e) {
     ok(not_back == 0, "%s: every number rounds to itself", element_name(e));
 }
 
-// Between the neighbours h and h + 1, from 0 to infinity: the middle goes to the even one, the
-// numbers beside it to the nearer one. The largest number's upper neighbour counts as a number with
-// the next exponent.
+// Checks rounding between the neighbours h and h + 1, from 0 to infinity. The middle goes to the
+// even neighbour, the numbers beside the middle to the nearer neighbour. The largest number's upper
+// neighbour counts as a number with the next exponent.
 static void test_ties(Element e) {
     const unsigned infinite = e == BF16S ? 0x7f80 : 0x7c00;
     size_t wrong = 0;
@@ -103,7 +103,7 @@ static Arena storage = { .category = MEM_WORKSPACE };
 static Tensor stored(size_t rows, size_t cols, Element e) {
     return tensor_shaped(&storage, tensor_shape(rows, cols, e));
 }
-// A window of a larger tensor, with random values.
+// Returns a window of a larger tensor, with random values.
 static Tensor window(size_t rows, size_t cols, Element e, uint64_t seed) {
     Tensor whole = stored(rows + 2, cols + 5, e);
     tensor_fill(whole, (real)NAN);
@@ -353,9 +353,9 @@ static Tensor operand(const Op *o, size_t i, Element e) {
     return t.rows == 1 ? flat(t) : t;
 }
 
-// A GPU adds the terms of a product in an order of its own, which depends on the element type. So
-// there a result may be the other neighbour of the sum, whose own error is that of test_outputs: 32
-// eps sqrt(K) max|a| max|b|, for K <= 16 and values below 5 less than 4e-4.
+// Is this op a product on a GPU? A GPU adds the terms in an order of its own, which depends on the
+// element type. So a result may be the other neighbour of the sum. The sum's own error is that of
+// test_outputs, 32 eps sqrt(K) max|a| max|b|: less than 4e-4 for K <= 16 and values below 5.
 static bool any_order(const Op *o) {
     return strcmp(device_name(), "cuda") == 0 &&
            (strstr(o->name, "matmul") || strstr(o->name, "_scores") || strstr(o->name, "_mix"));
@@ -436,7 +436,7 @@ static void test_refusals(void) {
 static const ModelConfig tiny = {
     .layers = 2, .width = 16, .heads = 2, .context = 8, .vocab = 11, .seed = 3
 };
-// The loss and the gradients of two micro-batches of the same tokens.
+// Computes the loss and the gradients of two micro-batches of the same tokens.
 static double gradients(Model *m, double token_weight) {
     Arena a = arena(MEM_WORKSPACE);
     int host[8] = { 1, 2, 3, 3, 3, 1, 0, 10 }, at[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
@@ -547,8 +547,8 @@ static void no_master(void) {
     one_step(m, &o);
 }
 
-// A product on a grid of 2 x 2 ranks adds its turns in reals and rounds the sum once. The factors
-// are whole numbers, so the sum in reals is exact. It has too many digits for 16 bits.
+// Checks that a product on a grid of 2 x 2 ranks adds its turns in reals and rounds the sum once.
+// The factors are whole numbers, so the sum in reals is exact. It has too many digits for 16 bits.
 static void grid_product(Comm *world, void *element) {
     enum { M = 4, K = 6, N = 8 };
     const Element e = *(const Element *)element;

@@ -60,7 +60,7 @@ static void release(Model *m, size_t stage) {
 
 // ---- the expected sums, computed with loops on rank 0 ----
 
-// The gradient that one shard alone leaves in a whole model.
+// Returns the gradient that one shard alone leaves in a whole model.
 static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     real *g = host_alloc(m->size * sizeof *g);
     Arena tokens = arena(MEM_WORKSPACE);

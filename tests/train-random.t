@@ -1,11 +1,10 @@
 #!/usr/bin/perl
-# The trainer with random options: layouts, schedules, sizes that do not divide. Most runs are
+# Tests the trainer with random options: layouts, schedules, sizes that do not divide. Most runs are
 # compared with the unsplit model (--check) and with the formulas of their costs. Some run without
-# --check, with options that it excludes. Some have one wrong option, which must give status 2, one
-# message that names it, and no work.
-# The draws follow from a seed. make test: 20 draws from seed 1, always the same. TEST_ALL=1: 5,000
-# draws from a seed that is printed.
-# TEST_SEED=1234 draws the same again; TEST_RUNS=100 makes 100 draws.
+# --check, with options that --check excludes. Some have one wrong option, which must give status 2,
+# one message that names the option, and no work. The draws follow from a seed. make test: 20 draws
+# from seed 1, always the same. TEST_ALL=1: 5,000 draws from a seed that is printed. TEST_SEED=1234
+# draws the same again; TEST_RUNS=100 makes 100 draws.
 use strict;
 use warnings;
 use FindBin;

@@ -1,8 +1,7 @@
 #!/usr/bin/perl
 # Trains with 16-bit storage: layouts, storage and gradients beside the unsplit model; processes
-# with
-# the bits of virtual ranks; checkpoints that go on with the same bits, at another layout, and in
-# another storage; steps that all ranks skip after an overflow; exported weights.
+# with the bits of virtual ranks; checkpoints that go on with the same bits, at another layout, and
+# in another storage; steps that all ranks skip after an overflow; exported weights.
 use strict;
 use warnings;
 use FindBin;
@@ -55,7 +54,7 @@ sub cost {
     return $cost->{measured} // -1;
 }
 
-# The tensors of a safetensors file: name => [type, bytes].
+# Returns the tensors of a safetensors file: name => [type, bytes].
 sub tensors {
     my ($file) = @_;
     my $bytes = slurp($file);
@@ -68,7 +67,8 @@ sub tensors {
     } keys %$header;
 }
 
-# 32-bit floats, rounded to bf16: to the nearest, ties to even. No value here is infinite or NaN.
+# Returns 32-bit floats rounded to bf16: to the nearest, ties to even. No value here is infinite or
+# NaN.
 sub bf16 {
     return pack 'v*', map { ($_ + 0x7fff + ($_ >> 16 & 1)) >> 16 } unpack 'V*', $_[0];
 }
@@ -126,8 +126,8 @@ forms_hold(@jobs);
 
 # In double, without --tp, every 16-bit number is the rounding of the same real as in the unsplit
 # model: only the order of sums differs. So an error of the split would be seen. On a grid this
-# holds for forward: it adds the turns of a product in reals. In backward ranks add partial sums of
-# 16 bits. With rate 0 every loss is one of forward alone.
+# holds for forward, which adds the turns of a product in reals. In backward ranks add partial sums
+# of 16 bits. With rate 0 every loss is one of forward alone.
 for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     my $forward = $pair->{name} =~ /--tensor/;
     my @errors =

@@ -1,10 +1,8 @@
 #!/usr/bin/perl
 # Compares the trainer with the unsplit model: every factorisation of the ranks, schedule, ZeRO
-# stage and
-# recomputation. Also tests results with equal bits, that the model learns, the log and the
-# safetensors file. make
-# test takes every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in
-# each part.
+# stage and recomputation. Also tests results with equal bits, that the model learns, the log and
+# the safetensors file. make test takes every pair of schedule, ZeRO stage and recomputation, 16 of
+# the 48 combinations, in each part.
 # TEST_ALL=1: all 48, and then the whole cross product in both precisions, as far as TRAIN_SECONDS
 # (900) allow.
 # TRAIN_MATRIX=FILE: the file for the table of the largest errors.

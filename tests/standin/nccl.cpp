@@ -95,7 +95,7 @@ refuse(ncclComm *comm, ncclResult_t result, const char *format, ...) {
     return result;
 }
 
-// An error that all members see.
+// Reports an error to all members.
 static void fail(ncclComm *comm, ncclResult_t result, const std::string &text) {
     Board *b = comm->board;
     if (b->said.exchange(true)) return;

@@ -1,5 +1,5 @@
 // runtime.cpp: the CUDA runtime without a GPU. Memory, streams, copies, kernels, then the calls.
-// README.md lists the rules that it enforces.
+// README.md lists the rules that the runtime enforces.
 #include "standin.h"
 #include <algorithm>
 #include <chrono>
@@ -102,7 +102,7 @@ std::string bus_id(int device) {
     return id;
 }
 
-// The block at p, or the one before it.
+// Returns the block at p, or the last block before p.
 static std::map<uintptr_t, Block>::iterator find_block(const void *p) {
     auto b = all.blocks.upper_bound(uintptr_t(p));
     return b == all.blocks.begin() ? all.blocks.end() : --b;
@@ -191,7 +191,8 @@ size_t number(const char *variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 0) : otherwise;
 }
 
-// Prints the peak of this process's device memory, with a line for each device that it used.
+// Writes the peak of this process's device memory, with a line for each device that the process
+// used.
 static void write_most() {
     FILE *f = fopen(getenv("STANDIN_MEMORY_LOG"), "a");
     for (size_t i = 0; f && i < all.most.size(); i++)
@@ -260,7 +261,7 @@ void join(Clock &c, const Clock &with) {
 }
 
 // Two operations without an order between them race if one writes memory that the other reads or
-// writes. fault() if op races with a pending operation.
+// writes. Calls fault() if op races with a pending operation.
 static void check_races(const Stream *s, const Op &op) {
     for (const Stream *t : streams) {
         if (!t || t == s) continue;
@@ -315,8 +316,8 @@ void pause(std::unique_lock<std::mutex> &lock, int turn) {
     lock.lock();
 }
 
-// Waits until the operation is done. A GPU might wait for ever; this function then prints the
-// reason.
+// Waits until the operation is done. If a GPU would wait for ever, this function ends the process
+// with the reason.
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count) {
     const auto begin = std::chrono::steady_clock::now();
     for (int turn = 0; !run_until(stream, count); turn++) {
@@ -389,9 +390,9 @@ static bool in_use(const Range &range) {
     return false;
 }
 
-// A copy from pageable memory reads during the call, and a copy to pageable memory waits for its
-// end. Pinned memory is used when the copy runs on the stream. Until then a pinned target holds
-// poison.
+// Copies. A copy from pageable memory reads during the call, and a copy to pageable memory ends
+// before the call returns. Pinned memory is used when the copy runs on the stream. Until then a
+// pinned target holds poison.
 static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from,
                         size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind kind,
                         cudaStream_t stream, bool wait) {
@@ -440,9 +441,9 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
 
 // ---- kernels ----
 
-// The arguments of a kernel are bytes. fault() if a word of them is an address of host memory or of
-// freed device memory, because a GPU could crash. Addresses of live device memory are replaced by
-// addresses at `shadow`.
+// Checks the arguments of a kernel, as bytes. Calls fault() if a word is an address of host memory
+// or of freed device memory, because a GPU could crash. Addresses of live device memory are
+// replaced by addresses at `shadow`.
 static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i + sizeof(uintptr_t) <= size; i += sizeof(uintptr_t)) {

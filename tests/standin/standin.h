@@ -32,10 +32,10 @@ bool on_device(const void *p);
 // Returns the address that an operation uses for p: an address at `shadow` for device memory, else
 // p itself.
 char *reach(const void *p);
-// The part of the device's memory as a file, for the ranks of other processes.
+// For the ranks of other processes: a GPU's name, and the file and offset of p in device memory.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
-// fault(), unless the range lies in one live block of the device.
+// Calls fault() unless the range lies in one live block of the device.
 Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write,
            int device);
 inline Access use(const char *what, const void *p, size_t bytes, bool write, int device) {
@@ -61,7 +61,7 @@ struct Op {
     const char *name;
     std::vector<Access> uses;  // empty for a kernel, whose accesses are unknown
     std::function<bool()> run; // returns false while the operation waits for another rank
-    std::function<std::string(bool *for_ever)> why = {}; // it waits
+    std::function<std::string(bool *for_ever)> why = {}; // why the operation waits
     void *work = nullptr; // the struct Work of an NCCL operation, else null
     Clock after = {};
 };
