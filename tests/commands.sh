@@ -1,9 +1,5 @@
 # shellcheck shell=sh disable=SC2154    # tap_dir is tap.sh's
-<<<<<<< HEAD
 # The tests of commands source this file after tests/tap.sh. The file clears make's variables. A
-=======
-# The tests of commands source this file after tests/tap.sh. This file clears make's variables. A
->>>>>>> p-8
 # test checks a command's status and lines.
 unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
 

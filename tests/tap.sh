@@ -1,12 +1,6 @@
 # shellcheck shell=sh disable=SC2034    # the scripts that source this file use the seconds
-<<<<<<< HEAD
-# The shell tests source this file for its TAP functions. A test file ends with
-# `tap_end`.
-# Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
-=======
 # The shell tests source this file of TAP functions. A test file ends with `tap_end`. Limits in
 # seconds. No test judges a duration, because a machine may be busy. A program that takes longer
->>>>>>> p-8
 # than $tap_hang hangs. $tap_wait is the --timeout of a run that must time out. $tap_wait is much
 # longer than any other wait of a rank.
 tap_hang=600
