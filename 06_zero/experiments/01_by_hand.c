@@ -52,8 +52,8 @@ static void update_by_hand(Run *run) {
              "no more bytes are sent: the all-reduce of %d gradients becomes a "
              "reduce-scatter of %d gradients and an all-gather of %d weights.",
              SIZE, SIZE, SIZE);
-    say_use_when(run, "there is data parallelism and memory is short: stage 1 first, because it "
-                      "sends no more; stage 3 last.");
+    say_use_when(run, "there is data parallelism and memory is short: ZeRO-1 first, because it "
+                      "sends no more; ZeRO-3 last.");
 }
 
 // ---------------------------------------------------------------- bytes per parameter

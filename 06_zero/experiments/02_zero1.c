@@ -18,9 +18,10 @@ static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasu
              "needs a sum; a step takes %s instead of %s.",
              zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT), zero_time(run, own),
              zero_time(run, dp));
-    say_use_when(run, "there is data parallelism and the optimizer keeps state. But it makes more "
-                      "calls, and backward cannot hide the gather of the weights. In 16-bit "
-                      "training it divides 12 of 16 bytes, here 8 of 16.");
+    say_use_when(run,
+                 "there is data parallelism and the optimizer keeps state. But it makes more "
+                 "calls, and only the next forward can hide the gather of the weights. In 16-bit "
+                 "training ZeRO-1 divides 12 of 16 bytes, here 8 of 16.");
 }
 
 static const ZeroLesson lesson = {

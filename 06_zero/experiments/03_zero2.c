@@ -23,7 +23,7 @@ static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasu
              m, zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT),
              zero_time(run, own), zero_time(run, dp));
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
-                      "stage 1 sends less.");
+                      "ZeRO-1 sends less.");
 }
 
 static const ZeroLesson lesson = {

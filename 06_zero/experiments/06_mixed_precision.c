@@ -150,7 +150,9 @@ static void check_scale(Run *run) {
 static void table(Run *run, const Seen seen[WAYS]) {
     const char *columns[WAYS + 1] = { 0 };
     Result row[] = { { "weight", sizeof(real) == 8 ? "8 or 2" : "4 or 2", EACH_WAY("weight") },
-                     { "gradient", "as the weight; main g: as m", EACH_WAY("gradient") },
+                     { "gradient",
+                       sizeof(real) == 8 ? "as the weight; main g: 8" : "as the weight; main g: 4",
+                       EACH_WAY("gradient") },
                      { "master, m, v", "no master: m, v", EACH_WAY("optimizer") },
                      { "a parameter", "sum", EACH_WAY("state") },
                      { "sent per rank", "2 (N-1)/N of gradients", EACH_WAY("sent") },
@@ -179,9 +181,9 @@ static void conclude(Run *run, const Seen seen[WAYS]) {
              "gradient; the update divides by it. Here %zu of %d steps are skipped, because a "
              "scaled gradient overflows.",
              sizeof(real), seen[FP16].skipped, STEPS);
-    say_use_when(run, "a GPU has fast products of 16-bit matrices, as NVIDIA's have since Volta "
-                      "(2017). Choose bf16 where it exists, because it has the range of fp32 and "
-                      "needs no loss scale.");
+    say_use_when(run, "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
+                      "since Ampere). Choose bf16 where it exists, because it has the range of "
+                      "fp32 and needs no loss scale.");
 }
 
 static void mixed_precision(Run *run) {

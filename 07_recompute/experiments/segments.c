@@ -59,13 +59,15 @@ void segments_train(Run *run, Training t) {
     double n = (double)(kept_block(&z) + z.C) / (double)z.C;
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     say(run,
-        "Can one kept input serve several blocks? The peak of stage 0 (L = %zu) of %d blocks, all "
-        "recomputed,",
-        z.blocks, SEGMENTS_BLOCKS);
-    say(run, "with every k-th input:  k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", every[0],
-        every[1], every[2], every[3]);
+        "\nAlso: %d blocks, all recomputed; stage 0 has L = %zu. Can one kept input serve k "
+        "blocks?\n"
+        "Backward then holds the items of k blocks. The peak of stage 0, for m = %zu "
+        "micro-batches:",
+        SEGMENTS_BLOCKS, z.blocks, t.micro_batches);
+    say(run, "  k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", every[0], every[1], every[2],
+        every[3]);
     say(run,
-        "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f, if a block keeps n = %.1f "
-        "times its input.",
+        "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f; a block keeps nC elements, "
+        "n = %.1f.",
         fewest > 1 ? "Yes" : "No", fewest, best, n);
 }
