@@ -1,8 +1,8 @@
 // Compares ZeRO-1 with data parallelism and the unsplit model: SGD, SGD with clipping, AdamW.
 #include "06_zero/experiments/experiments.h"
 
-// C = 15 and T = 11 make the size of every unit odd. So parts are not equal, and a part may hold
-// elements of several tensors, with and without weight decay.
+// C = 15 and T = 11 make the sizes of wte, wpe and the blocks odd. So their parts are not equal. A
+// part may hold elements of several tensors, with and without weight decay.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };

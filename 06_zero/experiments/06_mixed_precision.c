@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "06_zero/experiments/experiments.h"
 
-// The model is untied, so no table has two gradients, and all bytes are per parameter.
+// The model is untied, so no table has two gradients, and every byte belongs to one parameter.
 static const ModelConfig tiny = {
     .layers = 2, .width = 32, .heads = 4, .context = 16, .vocab = 256, .untied = true
 };
@@ -101,7 +101,8 @@ static Seen train(Run *run, const Way *way) {
 
 // Runs one step with a loss scale. The loss scale is a power of two, and bf16 has the range of
 // fp32. So the scaled gradients, divided by the scale, equal those of the unsplit training, which
-// has no scale. Rank 0 adds the ranks' gradients in rank order, so every bit is equal.
+// has no scale. The unsplit training adds the gradients of the shards in rank order, as the
+// all-reduce does, so every bit is equal.
 static StepResult scaled_step(Model *m, Comm *dp, const Batch *batch, size_t micro_batches,
                               Optimizer *o, double clip) {
     LossScale scale = { .factor = 0x1p10 };

@@ -19,13 +19,14 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     return ((all - one) * waiting + one * larger(waiting, at_work));
 }
 
-// Trains with segments of k blocks and compares with the unsplit model. Returns the peak of the
-// first stage on all ranks.
+// Trains with segments of k blocks and compares with the unsplit model. Returns the first stage's
+// peak, on every rank.
 static double train(Run *run, const Training *t, size_t k, Trajectory *unsplit) {
     size_t p = run->world->size, i = run->world->rank;
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
     CutSizes z = stage_sizes(&t->model, p, i);
-    // Blocks follow the embedding, if any. A segment becomes one layer; the last may be shorter.
+    // Blocks follow the embedding, if the stage has one. A segment becomes one layer; the last may
+    // be shorter.
     for (size_t s = 0; s * k < z.blocks; s++)
         recompute_wrap_range(m, z.first + s, z.blocks - s * k < k ? z.blocks - s * k : k);
     Trajectory got = trajectory_new(run, t);
