@@ -76,7 +76,7 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_zero_gradients(model);
     // Forwards and backwards send nothing.
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // adds the head's gradient of wte, while both are whole
+    model_fold_tied(model); // adds the two gradients of wte, while both are whole
     zero1_reduce(model);    // reduce-scatter of each unit
 
     // Each rank squares the elements that it owns, so the sum over ranks is the whole norm. Sends

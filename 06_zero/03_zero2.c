@@ -25,7 +25,7 @@
 // backward pass. So both gradients stay whole for the step and are reduced once.
 
 // Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte. A
-// model whose head is untied has two tables. Both stay whole in the same way.
+// model whose head is untied has two tables. Both tables stay whole in the same way.
 bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
@@ -111,17 +111,17 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// Runs before the first forward of a step. model_zero_gradients() sets own_gradient_empty of each
-// unit, so the first reduction overwrites own_g. Then this function allocates the whole gradients
-// of wte, one per use, in m->buffers.
+// Marks own_g as empty and allocates the whole gradients of wte, one per use, in m->buffers. A step
+// calls zero2_begin before its first forward. model_zero_gradients() sets own_gradient_empty of
+// each unit, so the first reduction overwrites own_g.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
         if (zero2_stays_whole(&m->units[i])) zero2_allocate_gradient(&m->units[i], &m->buffers);
 }
 
-// Runs after the last backward of a step, and reduces wte's gradient. All other units have been
-// reduced.
+// Reduces wte's gradient. A step calls zero2_reduce after its last backward. The backwards have
+// reduced the gradients of all other units.
 void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];

@@ -17,9 +17,9 @@
 #include "06_zero/zero.h"
 
 // Each rank gathers a unit's weights just before the unit's layer runs, in forward and in backward,
-// and drops them afterwards. At any time one block is whole and all other blocks are in parts. wte,
-// which embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights
-// that one wrapped module gathers.)
+// and drops them afterwards. At any time at most one block is whole, and all other blocks are in
+// parts. wte, which embedding and head use, stays whole for the step. (In FSDP, a unit is the set
+// of weights that one wrapped module gathers.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both

@@ -61,8 +61,8 @@ static void start_reduction(Prefetched *p, Arena gradient) {
     all->arriving = (Tensor){ 0 };
     if (!u->own_gradient_empty)
         all->arriving = unit_new_gradients(u, &all->gradient, range_size(u->own));
-    // Each rank has the gradient of its own sequences: own part [size/N] <- their sum. Sends
-    // (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
+    // Each rank has the gradient of its own sequences: sum [size/N] <- own part of the sum over
+    // ranks. Sends (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
     Tensor sum = u->own_gradient_empty ? u->own_g : all->arriving;
     all->reduction = comm_start_reduce_scatter(u->replicas, sum, u->g);
 }
@@ -126,7 +126,7 @@ StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, O
     double loss = 0;
     zero3_begin(model); // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    prefetch_finish(model); // the first layer's reduction, which nothing hides
+    prefetch_finish(model); // waits for the first layer's reduction, which nothing hides
     model_fold_tied(model);
     zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
 

@@ -4,7 +4,8 @@
 //
 // Holds:  every rank: weights in 16 bits, gradients in 16 bits or in fp32, and master, m and v in
 //         fp32. In bytes per parameter: 2 + 2 + 12, or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
-// Sends:  per step one all-reduce of the gradients as they are stored: 2 (N-1)/N of 2 Psi bytes.
+// Sends:  per step one all-reduce of the gradients as they are stored: 2 (N-1)/N of 2 Psi bytes, or
+//         of 4 Psi bytes in fp32.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
 //         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
 // Costs:  a master, 4 bytes per parameter; fp16 also a loss scale, and some steps that are skipped.
@@ -25,8 +26,8 @@
 //     update              master -= lr m / sqrt(v)                                  [fp32]
 //     copy                w = round(master)                                         [16 bits]
 //
-// optimizer_allocate() makes the master, optimizer_step() updates and copies. The first step makes
-// the master from the weights, which have been broadcast before.
+// optimizer_allocate() allocates the master, and optimizer_step() updates and copies. The first
+// optimizer_step() fills the master with the weights, which have been broadcast before.
 void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
     model_replicas(m, dp);
     model_allocate(m);

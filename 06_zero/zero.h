@@ -31,8 +31,7 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
 // u->replicas divide and reduce a unit. That group is dp, unless the unit has a group of its own.
 void zero1_allocate(Model *m, Comm *dp);
 void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
-void zero1_gather(
-    Model *m); // fills w with the own_w of all ranks; stage 2 calls this function, too
+void zero1_gather(Model *m); // fills w with the own_w of all ranks, also in stage 2
 ZeroStep zero1_step;
 
 // ---- Stage 2: 03_zero2.c ----

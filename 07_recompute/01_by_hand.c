@@ -56,7 +56,7 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
     c->backward_products += 8 + 8; // two products
 }
 
-// ------------------------------------------------ the chain, keeping every n-th input
+// ------------------------------------------------ the chain, keeping every k-th input
 
 const Matrix chain_start = { { { 1, 0.5f }, { -0.5f, 1 } } };
 const Matrix chain_weights[4] = {
@@ -67,10 +67,11 @@ const Matrix chain_weights[4] = {
     { { { 0.5f, -1 }, { 1, 0.25f } } },
 };
 
-// Keeps the inputs of layers 0, every, 2*every, ... With every = 1 nothing is computed again.
+// Runs forward and backward of the chain. Keeps the inputs of layers 0, k, 2k, ... with k = every.
+// With every = 1 no layer is computed again.
 Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     Count c = { 0 };
-    Matrix x[LAYERS + 1], dy; // valid where it was kept or computed again
+    Matrix x[LAYERS + 1], dy; // x[l] is valid only where kept or computed again
     const Matrix *w[LAYERS];
     for (size_t l = 0; l < LAYERS; l++) w[l] = &chain_weights[l % 4];
     x[0] = chain_start;

@@ -5,8 +5,8 @@
 //
 // Holds:  no tensor is split. The ranks are pipeline stages or a tensor-parallel group. For each of
 //         m micro-batches in flight a rank holds the input of every block (recompute_blocks) or of
-//         the stage (recompute_wrap_range). While a backward runs, it holds all items of one block,
-//         or of the stage.
+//         the stage (recompute_wrap_range). While a backward runs, the rank holds all items of one
+//         block, or of the stage.
 // Sends:  in backward, the messages of the layers' forward once more: two all-reduces of [B*T, C]
 //         for a tensor-parallel block, none for a plain block. A stage receives and sends no
 //         activation again.
@@ -35,8 +35,8 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 // position). The second forward sends the messages of every forward, because a rank needs the same
 // sums for the same items. A tensor-parallel block (chapter 03) has two all-reduces of [B*T, C] in
 // forward: after the products with W_O and W_2 each rank has a partial sum over its heads or hidden
-// columns. These two run again. With the two all-reduces of backward a block has 6 all-reduces, not
-// 4. Every rank of the group must recompute the same blocks.
+// columns. These two all-reduces run again. With the two all-reduces of backward a block has 6
+// all-reduces, not 4. Every rank of the group must recompute the same blocks.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.02a (3 points): compute again. Write the gradient of x to dx and add the
     // gradients of the parameters to theirs, as backward of l->inner does. layer_backward() reads

@@ -27,8 +27,8 @@
 
 // ---------------------------------------------------------------- the peak of a plan
 
-// Counts the elements of the inputs of blocks 0..i, and of the output of block i unless it leaves
-// the stage.
+// Counts the elements of the inputs of blocks 0..i, and of the output of block i, unless that
+// output leaves the stage.
 static size_t passed_on(const BudgetStage *s, size_t i) {
     return (i + 1 + (i + 1 < s->blocks || s->last)) * s->input;
 }

@@ -16,12 +16,13 @@ static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     return kept;
 }
 
-// The elements during and after the first half of a backward in halves. The walk starts at the last
-// layer. In each layer the inputs of the weight gradients are added first; then the items that only
-// the first half needs are freed.
+// highest: the most elements during the first half of a backward in halves; after: the elements
+// that stay for the second half.
 typedef struct {
     size_t highest, after;
 } Halves;
+// Walks through the first half, from the last layer to the first. In each layer the inputs of the
+// weight gradients are added first; then the items that only the first half needs are freed.
 static Halves in_halves(const BudgetStage *s, const Recompute *choice) {
     size_t now = waiting(s, choice);
     size_t highest = now;
@@ -63,12 +64,12 @@ size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice) {
             held -= waits;
             peak = most(peak, held + budget_peak(part, own));
             break;
-        case BACKWARD_INPUTS: // the inputs of its weight gradients stay
+        case BACKWARD_INPUTS: // the inputs of the weight gradients stay
             held -= waits;
             peak = most(peak, held + halves.highest);
             held += halves.after;
             break;
-        default: // the backward of weights frees them
+        default: // the backward of weights frees these inputs
             held -= halves.after;
         }
     }
@@ -83,8 +84,8 @@ static size_t all_blocks(const BudgetSchedule *s) {
     return blocks;
 }
 
-// Returns true if the list has one chunk and whole backwards. budget_choose() handles only such
-// lists.
+// Returns true if the list has one chunk, whole backwards and no update. budget_choose() handles
+// only such lists.
 static bool is_plain(const BudgetSchedule *s) {
     for (size_t i = 0; i < s->list->n; i++)
         if (s->list->ops[i].what > BACKWARD) return false;
@@ -109,7 +110,8 @@ static void choose_first(size_t blocks, size_t full, size_t selective, Recompute
                                            : RECOMPUTE_NONE;
 }
 // Tries all pairs of counts, about blocks^2 / 2: how many blocks are recomputed in full, and how
-// many selectively. Chooses the pair with the least work. All blocks of a stage have the same work.
+// many selectively. Chooses the pair within the budget with the least work. All blocks of a stage
+// have the same work.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;

@@ -17,7 +17,7 @@ typedef struct {
 // The input x0, and the weights of layers 0 to 3, which the following layers repeat.
 extern const Matrix chain_start, chain_weights[4];
 void chain_forward(Count *c, Matrix *y, const Matrix *x, const Matrix *w);
-// Runs forward and backward of the chain and keeps the inputs of layers 0, every, 2*every, ... With
-// every = 1 all inputs are kept and nothing is computed again.
+// Runs forward and backward of the chain. Keeps the inputs of layers 0, k, 2k, ... with k = every.
+// With every = 1 all inputs are kept and no layer is computed again.
 Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss);
 #endif

@@ -1,5 +1,5 @@
-// Compares ZeRO on paper with the formulas: replicas and parts give the same weights. Also compares
-// bytes per parameter with the paper's figures.
+// Checks that ZeRO on paper gives the same weights with parts as with replicas. Also compares bytes
+// per parameter with table I of the paper.
 #include "06_zero/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
@@ -40,9 +40,9 @@ static void update_by_hand(Run *run) {
     }
     for (size_t i = 0; i < SIZE; i++) moved += parts[0][i] != start(i);
     check_true(run, "parts, gathered = replicas", "all 10 weights were updated", moved == SIZE);
-    // rank 0 has one of the largest parts
     char agree[32] = "all";
     if (equal < N * SIZE) snprintf(agree, sizeof agree, "%zu of %d", equal, N * SIZE);
+    // Rank 0 has one of the largest parts.
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
     say_answer(run,
                "Each of %d replicas holds %d numbers. If each keeps moments only for its own "
@@ -52,8 +52,8 @@ static void update_by_hand(Run *run) {
              "no more bytes are sent: the all-reduce of %d gradients becomes a "
              "reduce-scatter of %d gradients and an all-gather of %d weights.",
              SIZE, SIZE, SIZE);
-    say_use_when(run, "there is data parallelism and memory is short: stage 1 first, because it "
-                      "sends no more; stage 3 last.");
+    say_use_when(run, "there is data parallelism and memory is short: ZeRO-1 first, because it "
+                      "sends no more; ZeRO-3 last.");
 }
 
 // ---------------------------------------------------------------- bytes per parameter

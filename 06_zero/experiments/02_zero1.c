@@ -1,8 +1,8 @@
 // Compares ZeRO-1 with data parallelism and the unsplit model: SGD, SGD with clipping, AdamW.
 #include "06_zero/experiments/experiments.h"
 
-// C = 15 and T = 11 make the size of every unit odd. So parts are not equal, and a part may hold
-// elements of several tensors, with and without weight decay.
+// C = 15 and T = 11 make the sizes of wte, wpe and the blocks odd. So their parts are not equal. A
+// part may hold elements of several tensors, with and without weight decay.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
@@ -18,9 +18,10 @@ static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasu
              "needs a sum; a step takes %s instead of %s.",
              zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT), zero_time(run, own),
              zero_time(run, dp));
-    say_use_when(run, "there is data parallelism and the optimizer keeps state. But it makes more "
-                      "calls, and backward cannot hide the gather of the weights. In 16-bit "
-                      "training it divides 12 of 16 bytes, here 8 of 16.");
+    say_use_when(run,
+                 "there is data parallelism and the optimizer keeps state. But it makes more "
+                 "calls, and only the next forward can hide the gather of the weights. In 16-bit "
+                 "training ZeRO-1 divides 12 of 16 bytes, here 8 of 16.");
 }
 
 static const ZeroLesson lesson = {

@@ -2,9 +2,9 @@
 // several.
 #include "06_zero/experiments/experiments.h"
 
-// The size of every unit is odd, so parts are not equal. The default batch is 11 sequences: with 4
-// ranks and 3 micro-batches, one micro-batch of rank 3 is empty. The rank must take part in this
-// micro-batch's reductions all the same.
+// The sizes of wte, wpe and the blocks are odd, so their parts are not equal. The default batch is
+// 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is empty. The rank must
+// take part in this micro-batch's reductions all the same.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
@@ -23,7 +23,7 @@ static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasu
              m, zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT),
              zero_time(run, own), zero_time(run, dp));
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
-                      "stage 1 sends less.");
+                      "ZeRO-1 sends less.");
 }
 
 static const ZeroLesson lesson = {

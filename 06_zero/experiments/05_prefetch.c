@@ -73,7 +73,7 @@ static void conclude(Run *run, const ZeroMeasured seen[4], size_t m) {
                zero_time(run, &seen[1]), zero_time(run, &seen[0]));
     say_cost(run,
              "%s in flight instead of %s: more weights, one more gradient, and a copy of the "
-             "gradient that is being sent. A rank sends %s instead of %s.",
+             "gradient that is being sent. A rank sends %s, with plain ZeRO-3 %s.",
              zero_bytes(run, &seen[1], ZERO_IN_FLIGHT), zero_bytes(run, &seen[0], ZERO_IN_FLIGHT),
              zero_bytes(run, &seen[1], ZERO_SENT), zero_bytes(run, &seen[0], ZERO_SENT));
     say_use_when(run,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "06_zero/experiments/experiments.h"
 
-// The model is untied, so no table has two gradients, and all bytes are per parameter.
+// The model is untied, so no table has two gradients, and every byte belongs to one parameter.
 static const ModelConfig tiny = {
     .layers = 2, .width = 32, .heads = 4, .context = 16, .vocab = 256, .untied = true
 };
@@ -101,7 +101,8 @@ static Seen train(Run *run, const Way *way) {
 
 // Runs one step with a loss scale. The loss scale is a power of two, and bf16 has the range of
 // fp32. So the scaled gradients, divided by the scale, equal those of the unsplit training, which
-// has no scale. Rank 0 adds the ranks' gradients in rank order, so every bit is equal.
+// has no scale. The unsplit training adds the gradients of the shards in rank order, as the
+// all-reduce does, so every bit is equal.
 static StepResult scaled_step(Model *m, Comm *dp, const Batch *batch, size_t micro_batches,
                               Optimizer *o, double clip) {
     LossScale scale = { .factor = 0x1p10 };
@@ -150,7 +151,9 @@ static void check_scale(Run *run) {
 static void table(Run *run, const Seen seen[WAYS]) {
     const char *columns[WAYS + 1] = { 0 };
     Result row[] = { { "weight", sizeof(real) == 8 ? "8 or 2" : "4 or 2", EACH_WAY("weight") },
-                     { "gradient", "as the weight; main g: as m", EACH_WAY("gradient") },
+                     { "gradient",
+                       sizeof(real) == 8 ? "as the weight; main g: 8" : "as the weight; main g: 4",
+                       EACH_WAY("gradient") },
                      { "master, m, v", "no master: m, v", EACH_WAY("optimizer") },
                      { "a parameter", "sum", EACH_WAY("state") },
                      { "sent per rank", "2 (N-1)/N of gradients", EACH_WAY("sent") },
@@ -179,9 +182,9 @@ static void conclude(Run *run, const Seen seen[WAYS]) {
              "gradient; the update divides by it. Here %zu of %d steps are skipped, because a "
              "scaled gradient overflows.",
              sizeof(real), seen[FP16].skipped, STEPS);
-    say_use_when(run, "a GPU has fast products of 16-bit matrices, as NVIDIA's have since Volta "
-                      "(2017). Choose bf16 where it exists, because it has the range of fp32 and "
-                      "needs no loss scale.");
+    say_use_when(run, "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
+                      "since Ampere). Choose bf16 where it exists, because it has the range of "
+                      "fp32 and needs no loss scale.");
 }
 
 static void mixed_precision(Run *run) {

@@ -38,7 +38,7 @@ typedef struct {
     Comm *dp;
 } Counted;
 
-// Runs one step after a reset of the ledger. So after the training the ledger holds the last step.
+// Resets the ledger and runs one step. So after the training the ledger holds the last step.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
                                const Batch *batch) {
     const Counted *c = counted;
@@ -62,11 +62,12 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained) {
 
 // ---------------------------------------------------------------- the comparison
 
-// Returns the limit of gradients and weights against data parallelism, where the terms have another
-// order. A norm over parts adds the squares part by part, and every clipped weight depends on the
-// norm. With one micro-batch stages 2 and 3 add the ranks' gradients in rank order, as data
-// parallelism does. With more, data parallelism adds the micro-batches of each rank first, and then
-// the ranks. Stages 2 and 3 add the ranks first, for each micro-batch.
+// Returns the limit for gradients and weights against data parallelism. The limit allows
+// rounding only if the terms have another order. A norm over parts adds the squares part by part,
+// and every clipped weight depends on the norm. With one micro-batch stages 2 and 3 add the ranks'
+// gradients in rank order, as data parallelism does. With several micro-batches, data parallelism
+// adds the micro-batches of each rank first, and then the ranks. Stages 2 and 3 add the ranks
+// first, for each micro-batch.
 static double limit_of(const Run *run, const ZeroLesson *lesson, const Training *t) {
     bool same_norm = lesson->stage == 0 || t->clip == 0;
     bool same_sums = lesson->stage < 2 || t->micro_batches == 1;

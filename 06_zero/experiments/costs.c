@@ -40,8 +40,9 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
 // ---------------------------------------------------------------- time
 
 // Checks the times of a step. Every call waits for its result, so all communication is exposed. The
-// step is the computation of rank 0, which has the most sequences in each micro-batch, and then all
-// calls one after the other. traffic: picoseconds of all passes over the parameters.
+// step takes as long as the computation of rank 0, which has the most sequences in each
+// micro-batch, and all calls, one after the other. traffic: picoseconds of all passes over the
+// parameters.
 static void costs_in_time(Run *run, const Training *t, double traffic) {
     size_t N = run->world->size;
     Timing timing = picture_timing(run);

@@ -9,8 +9,7 @@
 #include "judge/frame/training.h"
 #include "judge/play/play.h"
 
-// A row of the page's table: the id of its cost without "m3.", and its formula in fp32. cost NULL:
-// no row.
+// The rows of the page's table.
 enum {
     ZERO_STATE,
     ZERO_WEIGHTS,
@@ -20,6 +19,8 @@ enum {
     ZERO_SENT,
     ZERO_LINES
 };
+// A row: cost is the id of the cost without "m3."; formula is for fp32. With cost NULL the table
+// has no such row.
 typedef struct {
     const char *cost, *formula;
 } ZeroLine;
@@ -54,7 +55,7 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // Returns t with AdamW, without clipping, in m micro-batches. The last step is recorded, so its
 // costs are checked.
 Training zero_adamw(Training t, size_t m);
-// A stage's model after a training, and what the training recorded.
+// A stage's model after a training, and the training's record.
 typedef struct {
     Model *model;
     Trajectory trajectory;
@@ -67,7 +68,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // Runs the whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with
 // one micro-batch and with --micro-batches, and the page.
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson);
-// The options that all lessons have.
+// The options of lessons 02 to 05.
 #define ZERO_OPTIONS(micro_batches) \
     { "batch", "N", "11", "sequences of all ranks together in a step" }, \
         { "micro-batches", "N", "3", micro_batches }, { "steps", "N", "3", "training steps" }, \
@@ -97,7 +98,8 @@ double zero_state_now(void); // returns the bytes of weights, gradients, m, v an
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // Checks all costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage);
-// Checks the traffic alone, from the passes per step over all parameters but wte.
+// Checks the traffic, and that nothing is in flight between steps. gathers, reductions: passes per
+// step over all parameters but wte.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 
 // ---- prefetch_steps.c ----
@@ -111,10 +113,11 @@ ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training
 // Return readable texts: the bytes in a line of the table, and the time of the step.
 const char *zero_bytes(Run *run, const ZeroMeasured *seen, size_t line);
 const char *zero_time(Run *run, const ZeroMeasured *seen);
-// Does the page draw the memory in flight under each rank of stage 3? Only with --verbose or --svg,
-// because the ranks' strips differ and take much room.
+// Returns true if the page draws the memory in flight under each rank of stage 3: only with
+// --verbose or --svg, because the ranks' strips differ and take much room.
 bool zero_strips(Run *run);
-// Prints the model's sizes, and explains the words and letters of the page.
+// Prints the model's sizes, and explains the words and letters of the page. in_flight: the page has
+// a row for memory in flight, so the text explains this memory, too.
 void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight);
 // Prints the page: the state of all ranks with data parallelism and with this stage; a step of the
 // stage; the table; the answer. Call this function after zero_compare(), because the table shows

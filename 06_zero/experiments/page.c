@@ -86,13 +86,26 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight)
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
-    say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.",
-        all, wte, c->layers, block, all - wte - c->layers * block);
-    say(run, "N = %zu ranks, 4 bytes per element.%s", dp->size,
-        in_flight ? " In flight: held only while it is used." : "");
-    say(run, "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.");
-    say(run, "%sOn `links` small letters continue a call.",
-        in_flight ? "A box F0 or B0 stands again where it goes on after a call. " : "");
+    size_t rest = all - wte - c->layers * block;
+    if (!in_flight) {
+        say(run,
+            "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.\n"
+            "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
+            "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.\n"
+            "On `links` small letters continue a call.",
+            all, wte, c->layers, block, rest, dp->size);
+        return;
+    }
+    say(run,
+        "Psi = %zu parameters: wte %zu, %zu blocks of %zu, the rest %zu. N = %zu ranks. "
+        "Formulas: fp32.\n"
+        "Embedding and head share wte. So wte is whole for the step: 1 gather, 1 reduction, "
+        "2 gradients.\n"
+        "In flight: held only while in use. A rank has up to m micro-batches; ranks with fewer "
+        "wait.\n"
+        "A box F0 or B0 stands again where it goes on after a call. On `links` small letters "
+        "continue a call.",
+        all, wte, c->layers, block, rest, dp->size);
 }
 
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
@@ -112,7 +125,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     picture_show(run, title, PICTURE_ALIKE_ONCE | (strips ? PICTURE_MEMORY : PICTURE_CHART));
     if (option_flag(run, "verbose")) picture_summary(run, &seen[1].timing);
     if (lesson->stage > 1)
-        say(run, "Formulas are those of %s. Their part in [ ] counts if m > 1.", lesson->name);
+        say(run, "The formulas are those of %s. A term in [ ] counts only if m > 1.", lesson->name);
     show_results(run, lesson, columns, m, seen);
     lesson->conclude(run, last, &seen[0], &seen[columns - 1]);
 }

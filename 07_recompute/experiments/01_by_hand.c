@@ -105,8 +105,8 @@ static void by_hand(Run *run) {
     arena_free(&a);
 
     // With segments of k layers, L/k inputs stay for all of backward. While backward is in a
-    // segment, its other k - 1 inputs are held, too. The sum is least where both are about equal: k
-    // near the square root of L.
+    // segment, its other k - 1 inputs are held, too. The sum is least where L/k and k - 1 are about
+    // equal: k near the square root of L.
     for (size_t i = 0; i < WAYS; i++) {
         double L = LAYERS, k = (double)((size_t)1 << i);
         // All layers but the last of each segment run forward a second time.

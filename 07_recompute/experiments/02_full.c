@@ -22,9 +22,9 @@ static RecomputeSeen train(Run *run, const Training *t, Way way, Trajectory *got
 
 // ---------------------------------------------------------------- the predicted costs of a step
 
-// Returns the peak of the kept bytes. Between forward and backward a stage keeps its share of all m
-// micro-batches. The peak is in the backward of the first micro-batch, the largest: one block, or
-// one stage, is complete again.
+// Returns the peak of the kept bytes. Between forward and backward a stage keeps items of all m
+// micro-batches. If these are not all items, the peak is in the backward of micro-batch 0, the
+// largest: then all items of one block, or of the stage, are in memory again.
 static size_t kept(const Training *t, const CutSizes *z, Way way) {
     size_t head = z->last ? kept_head_bytes(z) : 0, stage = kept_stage_bytes(z);
     // The first stage's input is tokens, which are no activations.

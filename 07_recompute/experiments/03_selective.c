@@ -89,6 +89,13 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
 
 // ---------------------------------------------------------------- the page
 
+// Returns the percentage of a block's items that are attention probabilities, on a rank of N.
+// Rank 0 has the most heads, and rank N - 1 has the fewest.
+static double share_of_scores(const Training *t, size_t N, size_t rank) {
+    CutSizes z = cut_sizes(&t->model, N, rank);
+    return 100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
+}
+
 static void show(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "none", "selective", "full", NULL };
     Result rows[] = { { "activations, peak", "none: all; full: inputs and 1 block", { 0 } },
@@ -98,15 +105,20 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
                       { "MFU", "3F / the ranks' peak in a step", { 0 } },
                       { 0 } };
     recompute_results(run, way_name, seen, columns, rows);
+    const size_t N = run->world->size;
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    double share = 100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
+    const char *here = "";
+    if (N > 1)
+        here = page_text(run, " (here, where t = %zu, %.0f to %.0f %%)", N,
+                         share_of_scores(t, N, N - 1), share_of_scores(t, N, 0));
     double again = 100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;
     const Timing *none = &seen[RECOMPUTE_NONE].timing;
     say_answer(run,
-               "The attention probabilities. They are %.0f %% of what a block keeps, and only "
-               "%.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
+               "The attention probabilities: %.0f %% of what a block keeps on one device%s, and "
+               "only %.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
                "and a step is %s.",
-               share, again, recompute_peak(run, "selective"), recompute_peak(run, "none"),
+               share_of_scores(t, 1, 0), here, again, recompute_peak(run, "selective"),
+               recompute_peak(run, "none"),
                recompute_longer(run, 1, &seen[RECOMPUTE_SELECTIVE].timing, none));
     say_cost(run,
              "q k^T once more per block; nothing is sent again. Full recomputation would "

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 // Walks through all forwards under GPipe, then through all backwards, block by block, and returns
-// the peak. This walk checks budget_peak(), which has a formula.
+// the peak. The walk does not use the formula of budget_peak().
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t input = z.C * weight_bytes(&t->model), block = kept_block_bytes(&z);

@@ -11,7 +11,7 @@ static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 // ---- measured.c ----
 // The measurements of the last step of a training.
 typedef struct {
-    double peak, workspace, sent; // bytes of this rank: activations; messages or sums of the layers
+    double peak, workspace, sent; // bytes of this rank; sent: messages or sums of the layers
     Picoseconds computing;        // this rank's time
     Timing timing;                // times of all ranks
 } RecomputeSeen;
@@ -47,6 +47,6 @@ size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute
 
 // ---- segments.c: for 04_budget ----
 enum { SEGMENTS_BLOCKS = 64 }; // blocks of the model of which segments are made
-// Trains with segments of every k-th block.
+// Trains with segments of k blocks, for several k, and prints the peaks.
 void segments_train(Run *run, Training t);
 #endif

@@ -19,13 +19,14 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     return ((all - one) * waiting + one * larger(waiting, at_work));
 }
 
-// Trains with segments of k blocks and compares with the unsplit model. Returns the peak of the
-// first stage on all ranks.
+// Trains with segments of k blocks and compares with the unsplit model. Returns the first stage's
+// peak, on every rank.
 static double train(Run *run, const Training *t, size_t k, Trajectory *unsplit) {
     size_t p = run->world->size, i = run->world->rank;
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
     CutSizes z = stage_sizes(&t->model, p, i);
-    // Blocks follow the embedding, if any. A segment becomes one layer; the last may be shorter.
+    // Blocks follow the embedding, if the stage has one. A segment becomes one layer; the last may
+    // be shorter.
     for (size_t s = 0; s * k < z.blocks; s++)
         recompute_wrap_range(m, z.first + s, z.blocks - s * k < k ? z.blocks - s * k : k);
     Trajectory got = trajectory_new(run, t);
@@ -59,13 +60,15 @@ void segments_train(Run *run, Training t) {
     double n = (double)(kept_block(&z) + z.C) / (double)z.C;
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     say(run,
-        "Can one kept input serve several blocks? The peak of stage 0 (L = %zu) of %d blocks, all "
-        "recomputed,",
-        z.blocks, SEGMENTS_BLOCKS);
-    say(run, "with every k-th input:  k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", every[0],
-        every[1], every[2], every[3]);
+        "\nAlso: %d blocks, all recomputed; stage 0 has L = %zu. Can one kept input serve k "
+        "blocks?\n"
+        "Backward then holds the items of k blocks. The peak of stage 0, for m = %zu "
+        "micro-batches:",
+        SEGMENTS_BLOCKS, z.blocks, t.micro_batches);
+    say(run, "  k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", every[0], every[1], every[2],
+        every[3]);
     say(run,
-        "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f, if a block keeps n = %.1f "
-        "times its input.",
+        "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f; a block keeps nC elements, "
+        "n = %.1f.",
         fewest > 1 ? "Yes" : "No", fewest, best, n);
 }
