@@ -30,7 +30,7 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
                 for (int k = 0; k < K; k++) l->y[m][n] += l->x[m][k] * l->w[k][n];
             }
     }
-    gradient_of_y(l); // each shard computes this for its own columns
+    gradient_of_y(l); // a shard needs only its own columns of dY
 
     // Backward: dX = dY W^T sums over the columns of W. Shard i holds only some of these columns,
     // so dY_i W_i^T is a partial sum.

@@ -24,7 +24,7 @@ void tensor_parallel_mlp_cut(Param *p, Range hidden) {
 void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *s) {
     size_t M = x.rows;
     size_t F = p[MLP_B].w.rows;                // F/t, this rank's hidden columns
-    saved_tensor(s, S_FC, M, p[MLP_A].w.cols); // SwiGLU: 2 F/t
+    saved_tensor(s, S_FC, M, p[MLP_A].w.cols); // [M, F/t]; SwiGLU: 2 F/t
     saved_tensor(s, S_ACT, M, F);
     Tensor h = s->t[S_FC];
     Tensor act = s->t[S_ACT];
@@ -35,15 +35,15 @@ void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *
     // Y = GELU(h) B sums over all F rows of B. Each rank has GELU(h_i) B_i, the partial sum over
     // its own F/t columns of h.
     comm_all_reduce(tp, y);             // [M, C]
-    op_add_bias(y, y, p[MLP_B_BIAS].w); // after the sum: b counts once
+    op_add_bias(y, y, p[MLP_B_BIAS].w); // after the sum, because b counts once
 }
 
 void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dh = tensor_like(&scratch, s->t[S_FC]);
 
-    // dY is whole on every rank. So dh_i = dY B_i^T and the gradient of B_i are finished: nothing
-    // is sent.
+    // dY is whole on every rank. So dact_i = dY B_i^T and the gradient of B_i are finished, and
+    // nothing is sent.
     Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // with GELU all columns of dh
     row_parallel_backward(dact, s->t[S_ACT], dy, &p[MLP_B], &p[MLP_B_BIAS]);
     op_activation_backward(dh, s->t[S_FC], dact);

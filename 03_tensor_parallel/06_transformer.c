@@ -20,7 +20,7 @@
 //     forward    x -> norm -> attention =1=> + x -> norm -> MLP =2=> + -> y
 //     backward   dx <- + <- norm <=4= attention <- + <- norm <=3= MLP <- dy
 //
-// =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each all-reduce is the last message of a
+// =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each all-reduce is the only message of a
 // function of 03_mlp.c or 04_attention.c. Before 1 and 2 a rank has the partial sum of the output
 // over its own heads or hidden columns. Before 3 and 4 a rank has the partial sum of the input's
 // gradient over the same heads or columns. After the all-reduce the result is whole on every rank,

@@ -36,14 +36,15 @@ void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(t
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
     comm_reduce_scatter_rows(tp, d_own, dpartial);
 }
-// Adds the ranks' h_i B_i, in forward after B (the paper's g with a bar). Each product is a partial
-// sum of all rows of Y. Bias, dropout and the residual path need the finished sum, but only of the
-// rank's own rows.
+// Adds the ranks' GELU(h_i) B_i, in forward after B (the paper's g with a bar). Each product is a
+// partial sum of all rows of Y. Bias, dropout and the residual path need the finished sum, but only
+// of the rank's own rows.
 void sequence_leave(Comm *tp, Tensor own, Tensor partial) {
     comm_reduce_scatter_rows(tp, own, partial);
 }
-// Gathers all rows of dY, in backward before B. dB_i = h_i^T dY and dh_i = dY B_i^T read all rows
-// of dY, because each rank has added to every row of Y. But a rank has only its own rows of dY.
+// Gathers all rows of dY, in backward before B. dB_i = GELU(h_i)^T dY and dact_i = dY B_i^T read
+// all rows of dY, because each rank has added to every row of Y. But a rank has only its own rows
+// of dY.
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
     comm_all_gather_rows(tp, dwhole, d_own);
 }
@@ -80,7 +81,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     norm = sequence_input(l, b, s, S_LN2, &scratch);
     normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
     sequence_enter(tp, norm.whole, norm.own);   // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // SwiGLU: 2F
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: 2 F/tp
     saved_tensor(s, S_ACT, M, p[OUT_W].w.rows); // [M, 4C/tp]
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
     op_activation(s->t[S_ACT], s->t[S_FC]);

@@ -38,7 +38,7 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 //
 //     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) overflows
 //     w    = exp(lse - m')                        both sums of exponentials, relative to exp(m'):
-//     w_b  = exp(lse_b - m')                      none is above 1, and one is 1
+//     w_b  = exp(lse_b - m')                      neither is above 1, the larger is 1
 //     out  = (w out + w_b out_b) / (w + w_b)      each mean is weighted by its sum
 //     lse  = m' + log(w + w_b)
 //

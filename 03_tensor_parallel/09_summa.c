@@ -115,7 +115,7 @@ void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, con
     Arena panels = arena(MEM_COMMUNICATION);
     Tensor bias = summa_panel(&panels, g->row == 0, p[1].w, 1, y.cols);
     comm_broadcast(g->in_col, bias, 0); // N/q elements from row 0, which holds the bias
-    op_add_bias(y, y, bias);            // each element of Y is on one rank, so it is added once
+    op_add_bias(y, y, bias);            // once, because each element of Y is on one rank
     arena_free(&panels);
 }
 

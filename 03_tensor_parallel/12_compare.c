@@ -43,9 +43,9 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
 }
 
 // all_reduce(n) returns the share of a tensor that a rank receives in an all-reduce over n ranks.
+static double all_reduce(double n) { return 2 * (n - 1) / n; }
 // X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). W: the elements of these matrices,
 // 12 C^2.
-static double all_reduce(double n) { return 2 * (n - 1) / n; }
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width) {
     const TensorWayShape s = tensor_way_shape(way, ranks);
     const double t = (double)ranks, q = (double)s.q, d = (double)s.depth;

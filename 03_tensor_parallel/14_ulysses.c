@@ -96,8 +96,8 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     local.kind = &attention_blockwise;
     return local;
 }
-// Returns the Saved that attention_forward() reads and writes. In it S_QKV and S_MIX have all
-// positions of this rank's heads.
+// Returns the Saved that attention_forward() reads and writes. In this Saved S_QKV and S_MIX have
+// all positions of this rank's heads.
 static Saved inside(const Saved *s) {
     Saved inner = *s;
     inner.t[S_QKV] = s->t[S_HEADS_QKV];
@@ -115,7 +115,7 @@ static void forward(const AttentionHeads *h, Saved *s) {
     exchange(h, s->t[S_QKV], s->t[S_HEADS_QKV], ratio + 2, true);
     Saved inner = inside(s);
     attention_forward(&local, &inner);
-    s->arena = inner.arena; // attention_forward() has kept lse there
+    s->arena = inner.arena; // attention_forward() has kept lse in this arena
     s->t[S_LSE] = inner.t[S_LSE];
     exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], ratio, false);
 }

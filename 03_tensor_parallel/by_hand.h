@@ -13,7 +13,7 @@ typedef struct {
     double dx_part[N][M][K]; // column split: shard i's partial sum of dX
 } HandLayer;
 
-// Both functions make one step of SGD on half the squared distance of Y from the target.
+// These two functions make one step of SGD on half the squared distance of Y from the target.
 void by_hand_columns(HandLayer *l, size_t shards, double rate); // W cut by columns; shards <= N
 void by_hand_rows(HandLayer *l, size_t shards, double rate);    // W cut by rows; shards <= K
 #endif

@@ -32,10 +32,10 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
             "has %zu: choose fewer ranks, or more --%s",
             cp->size, config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
             config_head_ratio(c) > 1 ? "kv-heads" : "heads");
-    comm_connect(cp, COMM_NEIGHBOURS); // messages go to the next rank only
+    comm_connect(cp, COMM_NEIGHBOURS); // a send goes to the next rank only
     for (size_t i = 0; i < m->n_layers; i++) {
         m->layers[i].cp = cp;
-        m->layers[i].attention = kind; // only blocks read it
+        m->layers[i].attention = kind; // only blocks read this field
     }
     return context_positions(c->context, cp->size, cp->rank, kind);
 }

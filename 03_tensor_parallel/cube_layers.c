@@ -207,7 +207,7 @@ static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     saved_reals(s, S_SUM, x.rows, 1);
     // Three all-reduces of [M/q^2, 1] over the q ranks that have the same tokens.
     vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, own.targets, l->vocab.lo);
-    if (sw.cols->rank > 0) op_scale(y, y, 0); // q ranks have the loss; one counts it
+    if (sw.cols->rank > 0) op_scale(y, y, 0); // q ranks have the loss; one rank counts the loss
 }
 static void cube_loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));

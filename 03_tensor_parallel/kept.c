@@ -27,7 +27,7 @@ KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwi
     size_t swapped = part_size(sequences, q, col) * T;  // tokens between two products
 
     size_t operands = straight * 2 * C + swapped * (A + F); // this rank's X of each product
-    size_t norms = straight * (C + 4);      // the output of one norm, the statistics of both norms
+    size_t norms = straight * (C + 4); // the input of the second norm, the statistics of both norms
     size_t outputs = swapped * (3 * A + F); // q, k, v; the MLP before its activation
     // The probabilities, and with dropout also the probabilities after dropout.
     size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);

@@ -19,7 +19,7 @@
 
 // ---- 02_linear.c: y = x w + b. A backward adds to w->g and b->g, and overwrites dx. ----
 // Column-parallel: each rank holds w [K, N/t] and b [N/t], all of x [M, K], its columns y [M, N/t].
-void column_parallel_cut(Param *p, Range columns); // within each of p->blocks equal blocks
+void column_parallel_cut(Param *p, Range columns); // within each of the p->blocks blocks
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b);
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b);
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y);
@@ -80,9 +80,9 @@ extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 // depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
 typedef struct {
     size_t rows, cols, depth, row, col, layer; // sizes, and this rank's coordinates
-    Comm *in_row;                              // [cols] ranks of its row and layer, by column
-    Comm *in_col;                              // [rows] ranks of its column and layer, by row
-    Comm *in_depth;                            // [depth] ranks of its row and column, by layer
+    Comm *in_row;                              // [cols] ranks of this row and layer, by column
+    Comm *in_col;                              // [rows] ranks of this column and layer, by row
+    Comm *in_depth;                            // [depth] ranks of this row and column, by layer
 } CommGrid;
 // Makes a grid of c's ranks, with this rank's communicators. All ranks of c must call this
 // function. Calls usage_error() if rows * cols * depth is not c's size.
@@ -104,7 +104,7 @@ size_t summa_side(size_t ranks);
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k);
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k);
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
-// Returns the rank's own block, or room in a for another rank's block.
+// Returns the rank's own block, or room in arena a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
 // These functions run a linear layer. p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only.
 // Backward adds to the gradients of both and overwrites dx.
@@ -159,9 +159,9 @@ Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
 // The layout of an activation. The rows are whole sequences.
 typedef struct {
-    // its rows are cut over these ranks first
+    // the ranks over which the rows are cut first
     Comm *layers;
-    // then its rows are cut over `rows`, and its columns over `cols`
+    // then the rows are cut over `rows`, and the columns over `cols`
     Comm *rows, *cols;
     // sequences of the rank's layer, positions of each
     size_t B, T;

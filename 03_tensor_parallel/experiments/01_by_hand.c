@@ -72,8 +72,9 @@ static void show_unsplit(Run *run, const HandLayer *l) {
                          { "", "dX = dY W^T", &l->dx[0][0], M, K, K } };
     show(run, m, sizeof m / sizeof *m);
 }
-// Prints what the shards have of `whole` [M, cols], and `whole` itself. parts NULL: finished
-// columns. Otherwise partial sums of all columns, which lie one after another in `parts`.
+// Prints each shard's part of `whole` [M, cols], and `whole`. With parts NULL a shard has finished
+// columns. Otherwise a shard has partial sums of all columns, and `parts` holds these sums shard by
+// shard.
 static void show_parts(Run *run, const char *const *names, size_t shards, const char *name,
                        const double *parts, const double *whole, size_t cols) {
     Matrix m[K + 1];

@@ -107,19 +107,19 @@ static void table(Run *run, const TrialResult *r) {
     const double hidden = ring_bytes(ALL_REDUCE_PASSES, n, M * GATES * F, e);
     const char *rows_first = value_cell(run, hidden, "bytes");
     const Result rows[] = {
-        { "weights and biases, per rank", "2 C F/t + F/t + C elements", { "parameters", "=-" } },
-        { "kept for backward", "M (C + 2 F/t) elements", { "kept", "=-" } },
+        { "weights and biases, per rank", "2 C f/t + f/t + C elements", { "parameters", "=-" } },
+        { "kept for backward", "M (C + 2 f/t) elements", { "kept", "=-" } },
         { "all-reduces per step", "forward of Y, backward of dX", { "calls", "=-" } },
-        { "sent per rank, forward", "all-reduce of MC; rows first: MF", { forward, rows_first } },
+        { "sent per rank, forward", "all-reduce of MC; rows first: Mf", { forward, rows_first } },
         { "sent per rank and step", "once forward, once backward", { "sent", "=-" } },
         { clock_config()->simulated ? "time of a step" : NULL,
-          "12 M C F/t FLOPs + 2 all-reduces",
+          "12 M C f/t FLOPs + 2 all-reduces",
           { "step", "=-" } },
         { 0 }
     };
     results(run, columns, rows);
     say(run,
-        "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu ranks, %zu bytes per "
+        "  M = %d tokens, width C = %d, f = %d hidden columns; t = %zu ranks, %zu bytes per "
         "element\n  columns first: A by columns, B by rows. rows first: A by rows, predicted. An "
         "all-reduce of k\n  elements sends 2 (t-1) ceil(k/t).\n  Why not A by rows? Its parts must "
         "be added before GELU:\n  GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f.",
@@ -134,7 +134,7 @@ static void table(Run *run, const TrialResult *r) {
 static void mlp(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= C, "%zu ranks: A has %d rows; choose %d ranks or fewer", n, C, C);
-    say(run, "Y = GELU(X A + a) B + b. Each rank holds 1/t of the F hidden columns: columns of A, "
+    say(run, "Y = GELU(X A + a) B + b. Each rank holds 1/t of the f hidden columns: columns of A, "
              "rows of B.");
     const TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);

@@ -2,6 +2,7 @@
 // parallel with inputs kept whole, and sequence parallel with inputs gathered again. The two
 // sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
 // predict calls, bytes, memory and time.
+#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -74,19 +75,20 @@ static void table(Run *run, const Training *t) {
     static const char *const columns[] = { "tensor parallel", "SP, input kept",
                                            "SP, gathered again", NULL };
     const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
-    const Result rows[] = {
-        { "activations, peak", "all layers", EACH_WAY("kept") },
-        { "  a block's norms", "times M C elements", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
-        { "sent in the layers", "all layers", EACH_WAY("sent") },
-        { "  by a block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
-        { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
-        { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces", "2 (4 L + 5); SP: 6", EACH_WAY("sums") },
-        { "sent for norms, biases", "(6 L + 2) C gradients", EACH_WAY("partial.sent") },
-        { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
-          EACH_WAY("step") },
-        { 0 }
-    };
+    const Result rows[] = { { "activations, peak", "all layers", EACH_WAY("kept") },
+                            { "  for norms, 1 block",
+                              "times M C elements",
+                              { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
+                            { "sent in the layers", "all layers", EACH_WAY("sent") },
+                            { "  sent, 1 block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
+                            { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
+                            { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
+                            { "all-reduces", "2 (4 L + 5); SP: 6", EACH_WAY("sums") },
+                            { "sent for norms, biases", "(6 L + 2) C gradients",
+                              EACH_WAY("partial.sent") },
+                            { clock_config()->simulated ? "time of a step" : NULL,
+                              "products + messages", EACH_WAY("step") },
+                            { 0 } };
     results(run, columns, rows);
     say(run,
         "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu\n"
@@ -98,16 +100,18 @@ static void table(Run *run, const Training *t) {
 }
 
 static void ending(Run *run) {
+    const char *kept = cost_text(run, "sent.kept"), *tensor = cost_text(run, "sent.tensor");
     const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
+    const char *compared = "as with tensor parallelism";
+    if (strcmp(kept, tensor)) compared = page_text(run, "with tensor parallelism %s", tensor);
     if (!answer_alone(run))
-        say_answer(run,
-                   "%s. In the layers a rank sends %s, with tensor parallelism %s. Activations "
-                   "fall from %s to %s. If inputs are gathered again, activations fall to %s, and "
-                   "a rank sends %s.",
-                   more ? "Only where t divides the rows" : "Yes", cost_text(run, "sent.kept"),
-                   cost_text(run, "sent.tensor"), cost_text(run, "kept.tensor"),
-                   cost_text(run, "kept.kept"), cost_text(run, "kept.again"),
-                   cost_text(run, "sent.again"));
+        say_answer(
+            run,
+            "%s. In the layers a rank sends %s, %s. Activations fall from %s to %s. If inputs "
+            "are gathered again, activations fall to %s, and a rank sends %s.",
+            more ? "Only where t divides the rows" : "Yes", cost_text(run, "sent.kept"), compared,
+            cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
+            cost_text(run, "kept.again"), cost_text(run, "sent.again"));
     say_cost(run,
              "once per step each rank sends %s more, to sum the gradients of norms and biases.",
              cost_text(run, "partial.sent.kept"));
@@ -151,10 +155,11 @@ static void sequence(Run *run) {
     t.micro_batches = MICRO_BATCHES;
     training_store(run, &t);
     say(run,
-        "M: the rows (tokens) of a micro-batch. C: the width. In tensor parallelism each of t "
-        "ranks has all\nM rows in norms and residual paths (x + attention(x)). In sequence "
-        "parallelism (SP) it has M/t of\nthem, and gathers all rows before a column cut. For "
-        "backward it keeps them (input kept), or gathers\nthem a second time (gathered again). One "
+        "M: the rows (tokens) of a micro-batch. C: the width. Tensor parallelism: each of t ranks "
+        "has all M\nrows in norms and residual paths (x + attention(x)). Sequence parallelism "
+        "(SP): "
+        "a rank has M/t rows\nthere, and gathers all rows before a column cut. For backward a rank "
+        "keeps the gathered rows (input\nkept) or gathers them a second time (gathered again). One "
         "step has %d micro-batches (F0, F1).",
         MICRO_BATCHES);
     trainings(run, &t, false);

@@ -103,8 +103,9 @@ static void ending(Run *run) {
     say_cost(run, "%s sent per rank, and all scores computed twice. Ulysses sends %s.",
              cost_text(run, "sent.zigzag"), cost_text(run, "sent.ulysses"));
     say_use_when(
-        run, "one sequence is too long for a device, and there are more ranks than heads of keys "
-             "and values. With fewer ranks use Ulysses (03.14).");
+        run, "one sequence is too long for a device. With more ranks than heads of keys and values "
+             "only the ring works. With fewer, Ulysses (03.14) sends less but keeps more: use "
+             "Ulysses where the ring's messages do not hide.");
 }
 
 static void ring(Run *run) {

@@ -4,7 +4,7 @@
 
 enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them
 
-static double fewest_tokens(const GridPlace *at) { // for which 2D receives less than 1D
+static double fewest_tokens(const GridPlace *at) { // returns the tokens from which 2D receives less
     return 36.0 * (double)at->c->width / (8.0 * (double)at->q - 13);
 }
 

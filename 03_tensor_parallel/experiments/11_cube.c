@@ -20,8 +20,8 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     const GptMeasured *r = &x->measured;
     const double row = r->layers[GPT_ROW].sent, col = r->layers[GPT_COL].sent;
     const double depth = r->layers[GPT_DEPTH].sent;
-    // The all-reduces of the loss and of the gradient norm. Rank 0 has the largest part of every
-    // tensor, so the other ranks wait for it.
+    // numbers: the time of the all-reduces of the loss and of the gradient norm. Rank 0 has the
+    // largest part of every tensor, so the other ranks wait for it.
     const double numbers = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
                            ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double time = cube_share(&first, sequences).time + numbers;
@@ -56,8 +56,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const Result rows[] = {
         { "parameters", "matrices: 1/q³; vectors: 1/q", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
-        { "sent along row", "Y (every second matrix: X)", BOTH("=0 B", "sent.row") },
-        { "sent along column", "X (every second matrix: Y)", BOTH("=0 B", "sent.column") },
+        { "sent along row", "sums of Y; 2nd, 4th matrix: X", BOTH("=0 B", "sent.row") },
+        { "sent along column", "X; 2nd, 4th matrix: sums of Y", BOTH("=0 B", "sent.column") },
         { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(one.time, "step") },
@@ -87,9 +87,10 @@ static void ending(Run *run) {
              cost_text(run, "sent.again"), time);
     say_use_when(
         run,
-        "there are q³ ranks, at least q² sequences, and many tokens per step. On 64 ranks "
-        "a rank receives less than in 1D (03.06) from %.1f C tokens per step on. First compare it "
-        "with 1D and SP inside a node and data or pipeline parallelism between nodes "
+        "there are q³ ranks, at least q² sequences, and many tokens per step. By formula, with q = "
+        "4 (64 ranks) a rank receives less than in 1D (03.06) if a step has more than %.1f C "
+        "tokens. First compare it with 1D and SP inside a node and data or pipeline parallelism "
+        "between nodes "
         "(03.12).",
         tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }

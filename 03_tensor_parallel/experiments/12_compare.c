@@ -101,10 +101,11 @@ static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR
         column++;
     }
     results(run, columns, rows);
-    say(run,
-        "  %zu blocks, width %zu; %zu sequences of %zu tokens. 2D needs q² ranks, 2.5D q² d, 3D "
-        "q³.",
-        t->model.layers, t->model.width, t->sequences, t->model.context);
+    const char *left_out = "2D needs q² ranks, 2.5D q² d, 3D q³.";
+    if (column == TENSOR_WAYS - 1 && tensor_way_shape(WAY_2D, n).q == 0)
+        left_out = page_text(run, "2D is left out: %zu is not a square.", n);
+    say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens. %s", t->model.layers,
+        t->model.width, t->sequences, t->model.context, left_out);
 }
 
 // ---------------------------------------------------------------- the answer
@@ -119,33 +120,39 @@ static TensorWay least(const double value[TENSOR_WAYS], size_t n) {
 
 static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay wide) {
     const size_t n = run->world->size;
-    double kept[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
+    double kept[TENSOR_WAYS], memory[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         kept[way] = (double)measured[way].activations;
+        memory[way] = kept[way] + (double)measured[way].parameters;
         bytes[way] = gpt_received(&measured[way]);
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
-    const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
-    const bool ring = fewest == WAY_RING;
-    const char *speed = "";
-    if (clock_config()->simulated)
-        speed = page_text(run, " Fastest over %s: %s; over %s: %s.", link_of(0)->name,
-                          tensor_way_name[least(time[0], n)], link_of(1)->name,
-                          tensor_way_name[least(time[1], n)]);
+    const TensorWay smallest = least(memory, n), fewest = least(kept, n), quiet = least(bytes, n);
+    const char *speed = ".", *activations = "";
+    if (clock_config()->simulated) {
+        const TensorWay first = least(time[0], n), second = least(time[1], n);
+        speed = page_text(run, ". Fastest over %s: %s; over %s: %s.", link_of(0)->name,
+                          tensor_way_name[first], link_of(1)->name, tensor_way_name[second]);
+        if (first == smallest && second == smallest) speed = ", and is fastest over both links.";
+    }
+    if (fewest != smallest)
+        activations = page_text(run, " %s keeps the fewest activations, %s%s.",
+                                fewest == WAY_RING ? "Ring attention" : tensor_way_name[fewest],
+                                value_text(run, kept[fewest], "bytes"),
+                                fewest == WAY_RING ? ", but all weights" : "");
     if (!answer_alone(run))
         say_answer(run,
-                   "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s (at "
-                   "GPT-3's width, on 64 ranks: %s).%s",
-                   ring ? "Ring attention" : tensor_way_name[fewest],
-                   value_text(run, kept[fewest], "bytes"),
-                   ring ? ", but all weights; 1D + SP with FlashAttention would keep as little"
-                        : "",
+                   "%s keeps least, %s of weights and activations%s%s %s receives the fewest "
+                   "bytes, %s (at GPT-3's width, on 64 ranks: %s).",
+                   smallest == WAY_RING ? "Ring attention" : tensor_way_name[smallest],
+                   value_text(run, memory[smallest], "bytes"), speed, activations,
                    tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
-                   tensor_way_name[wide], speed);
+                   tensor_way_name[wide]);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
-    say_use_when(run,
-                 "in a node: 1D + SP, as 3D needs q³ ranks and q² sequences. A layer on several "
-                 "nodes: 2D, 2.5D or 3D. A sequence that is too long for a rank: ring attention.");
+    say_use_when(
+        run, "in a node: 1D + SP, as one sequence per micro-batch is enough; 3D needs q². A layer "
+             "on several nodes: 2D, 2.5D or 3D. A sequence too long for a rank: ring "
+             "attention.");
 }
 
 // ---------------------------------------------------------------- the run

@@ -21,20 +21,20 @@ static void table(Run *run) {
     const char *kept[COLUMNS], *flops[COLUMNS];
     largest(run, kept, "kept", "bytes");
     largest(run, flops, "flops", "FLOPs");
-    results(run, (const char *const[]){ "ring", "zigzag", "RSA", "Ulysses", "grouped", NULL },
-            (const Result[]){ { "sent per rank", "both passes", EACH("sent") },
-                              { "  in T C/N elements",
-                                "a chunk of q",
-                                { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N", "=6(N-1)/N" } },
-                              { "sends, collectives", "both passes", EACH("calls") },
-                              { "kept for backward",
-                                "fullest rank",
-                                { kept[0], kept[1], kept[2], kept[3], kept[4] } },
-                              { "computed",
-                                "busiest rank",
-                                { flops[0], flops[1], flops[2], flops[3], flops[4] } },
-                              { "largest N", "ranks", { "=T", "=T/2", "=T", "=H", "=H/2" } },
-                              { 0 } });
+    results(
+        run, (const char *const[]){ "ring", "zigzag", "RSA", "Ulysses", "grouped", NULL },
+        (const Result[]){
+            { "sent per rank", "both passes", EACH("sent") },
+            { "  in T C/N elements",
+              "a chunk of q",
+              { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N", "=6(N-1)/N" } },
+            { "sends, collectives", "both passes", EACH("calls") },
+            { "kept for backward",
+              "fullest rank",
+              { kept[0], kept[1], kept[2], kept[3], kept[4] } },
+            { "computed", "busiest rank", { flops[0], flops[1], flops[2], flops[3], flops[4] } },
+            { "largest N", "here tp = 1", { "=T", "=T/2", "=T", "=H/tp", "=H/(2 tp)" } },
+            { 0 } });
 }
 
 static void ulysses(Run *run) {
@@ -72,7 +72,8 @@ static void ulysses(Run *run) {
     say(run,
         "  kept: besides q, k, v and the output. T = %zu positions on N = %zu ranks; C = %d. ring, "
         "zigzag: ring\n  attention (03.08) with contiguous or zigzag chunks. RSA: Ring "
-        "Self-Attention (03.13).",
+        "Self-Attention (03.13). tp: the\n  ranks that share the heads by tensor parallelism "
+        "(03.06); N does not count them.",
         plain.T, n, HEADS * D);
     if (n == 1) say_answer(run, "One rank has all positions of all heads. Choose two or more.");
     else

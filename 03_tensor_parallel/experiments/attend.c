@@ -11,8 +11,8 @@ const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &rin
 
 // ---------------------------------------------------------------- forward and backward
 
-// Copies the positions `own` of each sequence of `whole` to part. If s is given, also puts part
-// into this snapshot as these positions.
+// Copies the positions `own` of each sequence of `whole` to part. If s is given, copies nothing,
+// and puts part into this snapshot as these positions.
 static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, const char *name) {
     const size_t B = part.rows / positions_count(&own), T = whole.rows / B;
     for (size_t i = 0, row = 0; i < B * own.n; i++) {

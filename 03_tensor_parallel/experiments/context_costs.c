@@ -8,8 +8,8 @@ const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysse
 
 // ---------------------------------------------------------------- messages, memory, work
 
-// Returns what a rank sends, keeps and computes, forward and backward. c: positions of a chunk; A:
-// columns of the keys.
+// Returns a rank's messages, kept bytes, buffers and FLOPs, of forward and backward together. c:
+// positions of a chunk; A: columns of the keys.
 static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, A = z.key_heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage), r = sizeof(real);
@@ -40,8 +40,8 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     return (Attended){ .sent = (4 * (n - 1) * e + 2 * hops * r) * c * A,
                        .calls = n > 1 ? 3 * n - 2 : 0,
                        .kept = z.heads * c * r, // lse
-                       // Blocks of k | v: present, and on more than two ranks coming. Blocks of
-                       // dk | dv: present, and on more than one rank leaving and coming.
+                       // k | v: the present block, and with n > 2 the coming block. dk | dv: the
+                       // present block, and with n > 1 the leaving and the coming block.
                        .buffers = ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A,
                        .flops = 7 * (double)z.heads * work_product(pairs, 1, z.D).flops };
 }
@@ -66,8 +66,9 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
         }
     return time;
 }
-// Returns the time of such a product in step k, with the keys of the rank k places before. Zigzag
-// has two triangles and a square in step 0, then always two of the four squares.
+// Returns the time of one product of attention for one head in step k, with the keys of the rank k
+// places before. Zigzag has two triangles and a square in step 0, then always two of the four
+// squares.
 static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t k) {
     const size_t half = chunk / 2;
     if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(chunk, D, k == 0);

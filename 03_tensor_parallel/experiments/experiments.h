@@ -52,7 +52,8 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // all-reduce all ranks wait for the slowest, and nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
 // Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
-// step they take. Needs the costs "step" and "exposed"; calls: the id of the number of all-reduces.
+// step they take. The function reads the costs "step" and "exposed". calls: the id of the number of
+// all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
 // Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
@@ -101,8 +102,8 @@ typedef struct {
     double calls[COMM_KINDS], sent, received; // bytes of this rank
 } GroupTraffic;
 typedef GroupTraffic AxisTraffic; // along an axis of a grid
-// Measured on one rank in the last step; step_time: in each step.
 enum { GPT_STEPS = 3 };
+// Measured on one rank in the last step; step_time: in each step.
 typedef struct {
     size_t steps; // finished steps
     // Traffic in the layers, and afterwards for the sums of partial gradients.
@@ -111,7 +112,7 @@ typedef struct {
     Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
     size_t parameters, gradients, optimizer, activations; // bytes. activations: their peak
 } GptMeasured;
-double gpt_received(const GptMeasured *r); // all bytes
+double gpt_received(const GptMeasured *r); // bytes of all groups
 typedef struct CutGpt CutGpt;
 struct CutGpt {
     TensorWay way;
@@ -148,9 +149,9 @@ GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
 
-// B sequences of T positions. key_heads: of key and value, which groups of heads share; a divisor
-// of heads. D: columns of one head. deviation: of q, k and v. drop: share of probabilities that
-// dropout removes. theta: base of rotary positions, 0: none.
+// B sequences of T positions. key_heads: heads of key and of value, a divisor of heads. Each serves
+// a group of query heads. D: columns of one head. deviation: of q, k and v. drop: share of
+// probabilities that dropout removes. theta: base of rotary positions, 0: none.
 typedef struct {
     size_t B, T, heads, key_heads, D;
     Element storage;
@@ -197,7 +198,7 @@ double context_ring_waits(size_t n, double own, double other, double hop, double
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
     Work products;               // this rank's products
-    double transfers;            // ps, one after another; equal blocks
+    double transfers;            // ps, if all blocks are equal: the sum of all messages
 } GridTraffic;
 
 typedef struct {
@@ -210,8 +211,8 @@ bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
-// These functions predict the sums of a stage's gradients over depth, one all-reduce each: of both
-// uses of wte, and of all other units.
+// These functions predict the sums of a stage's gradients over depth: one all-reduce per use of
+// wte, and one per other unit.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
@@ -297,9 +298,9 @@ void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 // Tables of 12_compare.c with a column for each way.
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
-// Prints what follows from sizes alone: the costs of one block of GPT-3's width on 64 ranks, a plot
-// of its received elements over the tokens of a step, and the number of tokens from which 2D costs
-// less than 1D. Checks the formulas of compare.h. Returns the way whose rank receives the fewest
-// elements of this block.
+// Prints two tables and a plot, from sizes alone: the costs of one block of GPT-3's width on 64
+// ranks, a plot of its received elements over the tokens of a step, and the number of tokens from
+// which 2D costs less than 1D. Checks the formulas of compare.h. Returns the way whose rank
+// receives the fewest elements of this block.
 TensorWay way_tables(Run *run);
 #endif

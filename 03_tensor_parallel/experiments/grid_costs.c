@@ -139,7 +139,7 @@ static void table(Count *c, bool backward, SummaCut rows, size_t C) {
 static void block(Count *c, bool backward, const CutSizes *z, size_t sequences) {
     const GridPlace *at = c->at;
     const size_t M = sequences * z->T;
-    const Work scores = work_scores(z, sequences); // q k^T; its product with v has as many FLOPs
+    const Work scores = work_scores(z, sequences); // q k^T; p v has as many FLOPs
     linear_layer(c, backward, M, summa_by_feature(at->c), 3 * z->heads * z->D);
     linear_layer(c, backward, M, summa_by_head(at->c), z->C);
     linear_layer(c, backward, M, summa_by_feature(at->c), z->hidden);

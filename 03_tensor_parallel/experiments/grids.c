@@ -63,8 +63,8 @@ static void unsplit_layer(Snapshot *want, Tensor X, Tensor W, Tensor b, Tensor d
 }
 
 // Checks the costs of one product where q divides all sizes. In q turns a rank receives q-1 of its
-// row's q blocks of X, and q-1 of its column's q blocks of W. A turn needs room for one block of
-// each, unless the rank owns it.
+// row's q blocks of X, and q-1 of its column's q blocks of W. A turn needs room for a block of X
+// and a block of W, but not for a block that the rank owns.
 static void product_costs(Run *run, const CommGrid *g, LinearSizes z, size_t received,
                           size_t panels) {
     const size_t q = g->cols, M = z.B * z.T, e = element_size(option_storage(run));
@@ -162,8 +162,9 @@ static void unsplit_layers(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor 
     arena_free(&scratch);
 }
 
-// Returns the bytes of forward and backward of both layers, in q^3 equal parts. Each layer sends
-// 2(q-1)/q^3 (|x| + |w| + |y|) elements. The gradient of w is in reals.
+// Returns the bytes that one of q^3 ranks sends in forward and backward of both layers, if all
+// parts are equal. Each layer sends 2(q-1)/q^3 (|x| + |w| + |y|) elements. The gradient of w is in
+// reals.
 static double bytes_of_both(Run *run, double q, LinearSizes z) {
     const size_t e = element_size(option_storage(run)), x_and_y = z.B * z.T * (z.K + z.N);
     const double bytes = (double)(2 * x_and_y * e + z.K * z.N * (e + sizeof(real)));

@@ -26,7 +26,7 @@ static void drop(const Trial *t, Tensor y) {
     op_dropout(y, y, (Dropout){ .key = mask, .p = t->dropout, .col0 = t->y_cols.lo });
 }
 
-// Returns X or the target of this step, with these columns of the whole.
+// Returns the columns `own` of X, or of the target, in this step.
 static Tensor drawn(const Trial *t, Arena *a, TrialData what, size_t cols, Range own) {
     Tensor whole = tensor_new(a, t->M, cols);
     tensor_randomize(whole, t->key(t->run->seed, what, t->step), 1);
@@ -85,7 +85,7 @@ static void train_step(Trial *t, TrialResult *r) {
     Tensor dy = tensor_like(&buffers, y);
     Tensor dx = tensor_like(&buffers, x);
     for (size_t i = 0; i < t->n_params; i++)
-        t->params[i].gradient_empty = true; // so backward overwrites it
+        t->params[i].gradient_empty = true; // so backward overwrites the gradient
 
     if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
     record_enter(EVENT_FORWARD, NO_NUMBER);

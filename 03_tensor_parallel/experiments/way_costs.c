@@ -49,9 +49,9 @@ RankShare cube_share(const CubePlace *at, size_t B) {
                         .time = 3 * cube_work(at, &z, B).time + layers.time + sums.time };
 }
 
-// Returns the time of a block's attention on the ring, in picoseconds. A head of each sequence is
-// one head of a longer list. 2n must divide the context, so that zigzag gives every rank the same
-// work.
+// Returns the time of a block's attention on the ring, in picoseconds. The heads of all sequences
+// count as the heads of one sequence. 2n must divide the context, so that zigzag gives every rank
+// the same work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const size_t heads = B * c->heads;
     const ContextSizes z = {

@@ -58,7 +58,8 @@ static TensorWay block_table(Run *run) {
     return fewest;
 }
 
-// Draws the received elements of a block against the tokens of a step, both relative to the width.
+// Draws the received elements of a block, relative to C^2, against the tokens of a step, relative
+// to C.
 static void plot(Run *run) {
     enum { POINTS = 9, FIRST = 192 }; // positions: 16 sequences of 192 are C / 4 tokens
     double x[POINTS], y[TENSOR_WAYS][POINTS];
@@ -89,7 +90,7 @@ static void crossover_table(Run *run) {
                       { .what = "in time (latency ignored)", .formula = "36 C/(8(q-1/q)-21)" },
                       { 0 } };
     for (size_t i = 0; i < CASES; i++) {
-        const double q = side[i], slower = 8 * (q - 1 / q) - 21; // 1D's slope over 2D's, times q
+        const double q = side[i], slower = 8 * (q - 1 / q) - 21; // q times (1D's slope - 2D's)
         const double time = 36 / slower;
         tokens[i] = tensor_way_crossover(WAY_2D, WAY_1D, (size_t)(q * q));
         want[i] = 36 / (8 * q - 13);
