@@ -331,6 +331,7 @@ typedef struct {
     char name[48];
     double times;
     const char *cause;
+    bool detail; // only --verbose shows this alternative
     PlanResult result;
 } PlanAlternative;
 size_t plan_alternatives(const PlanTask *t, const PlanList *list,
@@ -347,7 +348,8 @@ size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // Writes the choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
-// Writes the memory that a layout needs, and its largest category, for a layout that does not fit.
+// For a layout that does not fit, writes the memory that the layout needs, by categories. Gathered
+// units and the ring are named only if they are more than 5 % of this memory.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
 // Puts the Pareto front in `on`: the layouts that no other layout beats in both memory and time.
 // `on` must have room for list->n layouts. The layout with the least memory is first. Returns the

@@ -127,8 +127,10 @@ typedef struct {
     bool as_planned; // memory and step are those of the plan
 } Layout;
 // Prints the page of the layouts (layout_page.c). layout [n]: the fastest layout first. opposed:
-// the fastest layout, with its ranks numbered in the opposite order.
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed);
+// the fastest layout, with its ranks numbered in the opposite order. blocks: blocks of the model.
+// micro_batches: micro-batches per step, of all replicas together.
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+                  size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
 // Shows the mesh, with the blocks of each stage.
