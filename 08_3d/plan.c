@@ -193,8 +193,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// Records the layout's numbers in the JSON. If a name has no unit, the trainer has a cost of the
-// same name, and the value has the trainer's unit: picoseconds for the step, bytes for memory.
+// Records the layout's numbers in the JSON. Memory and the step have two names each. The name
+// without a unit is that of the trainer's cost, in bytes or picoseconds.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },

@@ -134,7 +134,7 @@ const PlanCluster plan_clusters[] = {
 #define KEPT_16 .element = 2, .mask = 1, .statistic = 0, .logit = 4
 const PlanFormat plan_formats[] = {
     // 18 bytes per parameter: gradients are added and reduced in fp32. With --zero 1, Megatron's
-    // distributed optimizer, 6 + 12/d.
+    // distributed optimizer, a parameter has 6 + 12/d bytes.
     { "bf16", .weight = 2, .gradient = 4, .state = 12, KEPT_16,
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
     // The book's trainer stores no masks, because they are functions of a counter.
