@@ -257,8 +257,7 @@ Degrees step_time_best(const TrainerConfig *c, double *present, double *best) {
                 other.mesh.dp > c->batch)
                 continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
-            other.chunks =
-                pp > 1 ? c->chunks : 1; // interleaved: where the trainer does not refuse it
+            other.chunks = pp > 1 ? c->chunks : 1; // without a pipeline there are no chunks
             size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
