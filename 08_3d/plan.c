@@ -193,8 +193,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// Records the layout's numbers in the JSON. If a name has no unit, the trainer has a cost of the
-// same name, and the value has the trainer's unit: picoseconds for the step, bytes for memory.
+// Records the layout's numbers in the JSON. Memory and the step have two names each. The name
+// without a unit is that of the trainer's cost, in bytes or picoseconds.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -228,34 +228,35 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
                    const Anchors *anchors) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
     const PlanLayout *l = &r->layout;
-    char name[PLAN_NAME], step[32], how[120], chunks[40] = "";
+    char name[PLAN_NAME], step[32];
     plan_layout_name(name, l);
-    if (l->chunks > 1) snprintf(chunks, sizeof chunks, ", %zu chunks per stage", l->chunks);
-    snprintf(how, sizeof how,
-             ", with ZeRO %zu, %srecomputation %s, %zu sequence%s per micro-batch%s", l->zero,
-             l->sequence ? "sp, " : "", plan_recompute_name(l->recompute), l->micro_batch,
-             l->micro_batch == 1 ? "" : "s", chunks);
     page_value(step, sizeof step, r->step, "ps");
-    char near[80] = "", error[320];
+    char near[96] = "", error[120];
     double spread = 0;
     size_t rows = list ? plan_rows_within(list, anchors->held_out.worst, &spread) : 0;
     if (rows > 1)
-        snprintf(near, sizeof near, " The first %zu rows lie within %.1f %%: measure all of them.",
+        snprintf(near, sizeof near,
+                 " The %zu fastest meshes lie within %.1f %%: measure all of them (--verbose).",
                  rows, 100 * spread);
     const AnchorErrors *held_out = &anchors->held_out, *others = &anchors->others;
     snprintf(
         error, sizeof error,
-        " Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% on "
+        " Published steps of other systems differ from the plan by %.1f %% on average, at most "
+        "%.1f %%.",
+        100 * others->mean, 100 * others->worst);
+    say_detail(
+        run,
+        "  Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% on "
         "average (%zu steps, worst %.1f %%), those of other systems by %.1f %% (%zu steps, worst "
         "%.1f %%; %zu took longer than planned).",
         100 * held_out->mean, held_out->n, 100 * held_out->worst, 100 * others->mean, others->n,
         100 * others->worst, others->fast);
     if (r->fits)
         say_answer(run,
-                   "%s%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per "
+                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per "
                    "GPU.%s%s",
                    list ? "By this plan " : "", name, list ? " is the fastest that fits" : " fits",
-                   how, step, 100 * r->mfu, held, room, near, error);
+                   step, 100 * r->mfu, held, room, near, error);
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
                    list ? "No layout fits" : "It does not fit", name, held, room);
@@ -276,10 +277,8 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
     char sent[3][32];
     const double bytes[] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes };
     for (size_t i = 0; i < 3; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
-    say_cost(run,
-             "a GPU sends up to %s per step over tp, %s over pp and %s over dp; the pipeline idles "
-             "%.1f %% of its time.%s",
-             sent[0], sent[1], sent[2], 100 * r->bubble, cost);
+    say_cost(run, "a GPU sends up to %s per step over tp, %s over pp and %s over dp.%s", sent[0],
+             sent[1], sent[2], cost);
     say_use_when(run, "you choose a layout before you reserve a cluster. Then measure the best "
                       "few layouts.");
 }

@@ -94,7 +94,8 @@ extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 // Returns the format of this name. The name must be in plan_formats.
 const PlanFormat *plan_format(const char *name);
-// Returns the cluster's defaults: the choices of frameworks of the cluster's time.
+// Returns the cluster's defaults: the choices of today's frameworks, and for the clusters lesson
+// and core the choices of the book's trainer.
 PlanHow plan_how(const PlanCluster *c);
 
 typedef struct {
@@ -104,9 +105,9 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
-    // Parts of equal cost: the parts with the embedding and the head have fewer blocks. Otherwise,
-    // if the parts do not divide the blocks, the first parts have one block more, as in the
-    // trainer.
+    // Parts of equal cost: the part with the head has fewer blocks, and some other parts may have
+    // one block less (plan_stage.c). Otherwise the first parts have one block more if the number
+    // of parts does not divide the blocks, as in the trainer.
     bool balanced;
 } PlanLayout;
 // Returns the number of blocks of a part of the model.
@@ -175,13 +176,13 @@ typedef struct {
     size_t n, in_node, cards;
 } PlanGroup;
 typedef struct {
-    CutSizes z;       // sizes of the largest rank of its tp and cp groups
+    CutSizes z;       // sizes of the largest rank of the stage's tp and cp groups
     size_t d, i;      // replica and stage
     PlanGroup tp, dp; // dp: over dp x cp
 } PlanStage;
 // Returns the group of n ranks of the world: first, first + stride, ...
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
-// Do the ranks first to last of the world share a node?
+// Do ranks `first` and `last` of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
 // Returns the number of positions of a sequence on the rank of cp that has the most positions.
@@ -200,7 +201,8 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
-// These two functions return the time of a collective, and the bytes that a rank sends in it.
+// These two functions return the time of a collective, and the bytes that a rank sends in the
+// collective.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 // Returns the stage with the positions of rank cp of its ring, in a forward or backward.
@@ -222,7 +224,7 @@ double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage 
 // ---- Attention in blocks (plan_ring.c) ----
 // The attention of B sequences in one transformer block. Over cp this is zigzag ring attention
 // (03.08).
-// products: the time of the products alone, on the busiest rank.
+// time: of the slowest rank. products: the time of the products alone, on this rank.
 typedef struct {
     double time, products, bytes;
 } PlanRing;
@@ -322,21 +324,23 @@ void plan_list_free(PlanList *list);
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
 
 // ---- Why (plan_why.c) ----
-// An alternative to the fastest layout. Either one degree differs, and the alternative is the
-// fastest layout with that degree. Or one other choice differs, and the alternative may not fit.
+enum { PLAN_ALTERNATIVES = 14 };
+// An alternative to the fastest layout. If one degree differs, or the number of sequences per
+// micro-batch, the alternative is the fastest layout with that number. If another choice differs,
+// all else is the same, and the alternative may not fit.
 // times: the step, divided by the step of the fastest layout.
 // cause: the part of the step with most of the additional time.
-enum { PLAN_ALTERNATIVES = 14 };
 typedef struct {
     char name[48];
     double times;
     const char *cause;
+    bool detail; // only --verbose shows this alternative
     PlanResult result;
 } PlanAlternative;
 size_t plan_alternatives(const PlanTask *t, const PlanList *list,
                          PlanAlternative found[PLAN_ALTERNATIVES]);
-// times: the step of the same layout on a slower cluster, divided by its step on this cluster.
 enum { PLAN_STRESSES = 3 };
+// times: the step of the same layout on a slower cluster, divided by its step on this cluster.
 typedef struct {
     const char *name;
     double times;
@@ -347,7 +351,8 @@ size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // Writes the choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
-// Writes the memory that a layout needs, and its largest category, for a layout that does not fit.
+// For a layout that does not fit, writes the memory that the layout needs, by categories. Gathered
+// units and the ring are named only if they are more than 5 % of this memory.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
 // Puts the Pareto front in `on`: the layouts that no other layout beats in both memory and time.
 // `on` must have room for list->n layouts. The layout with the least memory is first. Returns the
@@ -355,9 +360,9 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
-// Returns the number of rows of plan_table() whose step is at most `most` longer than the fastest
-// step (0.15: 15 %).
-// *spread: how much longer the slowest of these rows takes, as a share of the fastest step.
+// Returns the number of rows of plan_table() with --verbose whose step is at most `most` longer
+// than the fastest step (0.15: 15 %). *spread: how much longer the slowest of these rows takes, as
+// a share of the fastest step.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 enum { PLAN_NAME = 100 };
 // Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", to `text`, and returns `text`.

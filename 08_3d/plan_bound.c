@@ -11,8 +11,9 @@ typedef struct {
 static LayerTimes layer_times(const PlanTask *t, const PlanLayout *l, size_t i) {
     PlanStage stage = plan_chunk(t, l, 0, i, 0);
     LayerTimes times = { 0 };
-    // Ranks of an unequal ring wait at different times, and with ZeRO 2 the slowest group of all
-    // replicas does not slow the forwards of others. Communication over dp may be hidden.
+    // A lower bound leaves out waits that not every rank has. Ranks of an unequal ring wait at
+    // different times. With ZeRO 2 the slowest group does not slow the forwards of other replicas.
+    // Communication over dp may be hidden.
     const bool ring = plan_ring_players(t, l) == 1;
     const bool units = plan_alike(t, l) && !plan_is_layered(t, l);
     for (int what = 0; what < 2; what++)
@@ -50,7 +51,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     const LayerTimes first = layer_times(t, l, 0);
     double least = 0, others = 0; // others: the forwards and backwards of the stages before i
     for (size_t i = 0; i < pp; i++) {
-        // If nodes cut groups, only the stages at both ends are computed with their communication.
+        // If nodes cut groups, only two stages at each end are computed with their communication.
         const bool local = !alike && i > 0 && (i == 1 || i + 2 >= pp);
         const LayerTimes own = local ? layer_times(t, l, i) : first;
         double ops = 0;
@@ -64,7 +65,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     }
     return least;
 }
-// Returns the work of stage 0 after its last backward.
+// Returns a lower bound of the time from the last backward of stage 0 to the end of the step.
 static double least_end(const PlanTask *t, const PlanLayout *l) {
     PlanStage stage = plan_stage(t, l, 0, 0), slice = plan_slice(t, l, &stage, 0);
     double end = plan_update_time(t, l, &stage);
@@ -83,7 +84,7 @@ static double stage_memory(const PlanTask *t, const PlanLayout *l, size_t i) {
     if (forwards > all) forwards = all;
     PlanStage s = plan_stage(t, l, 0, i);
     PlanMemory state = plan_state(t, l, &s);
-    double held = 0, working = 0; // working: what the layer that computes adds
+    double held = 0, working = 0; // working: the bytes that the computing layer adds
     for (size_t k = 0; k < v; k++) {
         size_t left = forwards % round, n = forwards / round * pp;
         if (left > k * pp) n += left - k * pp < pp ? left - k * pp : pp;

@@ -38,8 +38,10 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = (double)(stage_tables(z) * elements_wte(z));
-    double twice = (double)(elements_gradients(z) - elements_stage(z)); // wte, used at both ends
-    // Beside the unit that computes, a second one is gathered, and a second gradient reduced.
+    double twice =
+        (double)(elements_gradients(z) - elements_stage(z)); // of wte, if both ends are here
+    // With --overlap dp ZeRO gathers a second unit, and reduces a second gradient, beside the unit
+    // that computes.
     unit *= t->how.overlap.dp ? 2 : 1;
     PlanMemory m = { {
         [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),

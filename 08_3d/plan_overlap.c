@@ -41,7 +41,7 @@ void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t sm
         PlanOp op =
             n > 1 ? plan_op_alone(p->t, p->l, &s, forward, B) : plan_op(p->t, p->l, &s, forward, B);
         PlanOp sums = plan_partial_sums(p->t, p->l, &s);
-        bool counted = !forward && p->l->zero >= 2; // plan_op() has counted them
+        bool counted = !forward && p->l->zero >= 2; // plan_op() has counted the sums
         layer->takes[rank] = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0);
         layer->sums[rank] = forward ? 0 : sums.tp;
     }
@@ -73,7 +73,7 @@ void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
     c->pass = host_alloc(n * sizeof *c->pass);
     for (size_t k = 0; k < n; k++) {
         c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
-        // All blocks are equal, so the first and the last two layers have every kind.
+        // All blocks are equal, so the first two and the last two layers have every kind.
         for (size_t i = 0; i < layers; i++) {
             if (i > 1 && i + 2 < layers) continue;
             c->pass[k].weights[kind_of(z, i)] = pass_time(p, &c->slice[k], i, f->weight);

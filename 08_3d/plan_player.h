@@ -6,12 +6,13 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include "08_3d/plan.h"
 
-// The times of a layer in an op, without communication over dp. sums: of the layer's partial
-// gradients over tp.
 typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLayerKind;
+// The times of a layer in an op, without communication over dp. sums: the time of summing the
+// layer's partial gradients over tp.
 typedef struct {
     double *takes, *sums; // [rank of the ring]
 } PlanLayer;
+// The times of one pass over dp of a layer of each kind.
 typedef struct {
     double weights[PLAN_LAYER_KINDS], gradient[PLAN_LAYER_KINDS];
 } PlanPass;
@@ -19,12 +20,12 @@ typedef struct {
 // micro-batch].
 typedef struct {
     PlanStage stage;
-    // Only if `layered`: the stage's slices that differ, and for each slice the time of one pass
+    // Only if `layered`: the chunk's slices that differ, and for each slice the time of one pass
     // over dp of a layer's weights and of a layer's gradient.
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];
-    double held[2], working[2]; // bytes per micro-batch: kept; while it computes
+    double held[2], working[2]; // bytes of a micro-batch: kept; while the micro-batch computes
     // Only if ops are played layer by layer.
     PlanLayer layer[2][2][PLAN_LAYER_KINDS];
     PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
@@ -40,12 +41,13 @@ typedef struct {
     PlanChunk *chunk;
     bool copied; // the chunks belong to another stage
     Schedule list;
-    size_t done;        // ops of the list
-    double now, busy;   // picoseconds
-    double lane[2];     // the time from which the lane to the previous, next stage is free
+    size_t done;      // ops of the list
+    double now, busy; // picoseconds
+    double
+        lane[2]; // [0] to the previous stage, [1] to the next: the time from which the lane is free
     double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
-    bool near[2];       // is the previous, the next stage in this node?
-    double held, peak;  // bytes in flight
+    bool near[2];      // do all ranks share a node with the previous stage [0], the next stage [1]?
+    double held, peak; // bytes in flight
     PlanOp sum;
     // Unequal ranks of cp: the time by which each rank ended before the last rank, and the time by
     // which each rank's message left before the last message.

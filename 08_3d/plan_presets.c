@@ -119,8 +119,8 @@ const PlanCluster plan_clusters[] = {
     { "dgx-h100", 989.4e12, H100, .bandwidth = 0.9 * 3352e9, .multiprocessors = 132, .memory = 80e9,
       RESERVE, .node = 8, .inside = { 2e-6, 450e9 }, .between = { 5e-6, 50e9 },
       "NVIDIA DGX H100 data sheet: 80 GB, NVLink 900 GB/s both ways, 8 x 400 Gbit/s InfiniBand" },
-    // A machine without accelerators: each rank is a process on one core. tools/bench measures all
-    // four values and gives them as options.
+    // A machine without accelerators: each rank is a process on one core. tools/bench gives
+    // its measured peak, bandwidth and link as options.
     { "core", 105e9, .efficiency = 0.8, .bandwidth = 8e9, .memory = 8e9, .inside = { 2e-6, 4e9 },
       .between = { 30e-6, 1.25e9 },
       "one core of an AVX-512 server: sgemm 1024^3 by OpenBLAS 0.3.21, measured; links assumed" },
@@ -134,7 +134,7 @@ const PlanCluster plan_clusters[] = {
 #define KEPT_16 .element = 2, .mask = 1, .statistic = 0, .logit = 4
 const PlanFormat plan_formats[] = {
     // 18 bytes per parameter: gradients are added and reduced in fp32. With --zero 1, Megatron's
-    // distributed optimizer, 6 + 12/d.
+    // distributed optimizer, a parameter has 6 + 12/d bytes.
     { "bf16", .weight = 2, .gradient = 4, .state = 12, KEPT_16,
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
     // The book's trainer stores no masks, because they are functions of a counter.

@@ -57,7 +57,8 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
             near = plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
     return near;
 }
-// Returns the bytes of the keys and values of these positions. Their gradients have as many bytes.
+// Returns the bytes of the keys and values of these positions. The gradients of these keys and
+// values have as many bytes.
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
     return (double)(B * count(p) * 2 * z->key_heads * z->D * t->format.element);
 }
@@ -73,7 +74,7 @@ double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
 // The keys and values of one rank, and the time of their message.
 typedef struct {
     Positions positions;
-    double bytes, takes[2]; // takes[near]: between nodes, inside a node
+    double bytes, takes[2]; // takes[0]: between nodes, takes[1]: inside a node
 } Block;
 typedef struct {
     size_t n, players; // ranks of the ring; ranks that are played
@@ -119,7 +120,7 @@ static void play(const PlanTask *t, const CutSizes *z, const Ring *g, Player *p,
             double takes = computing(t, z, g, r, k, B);
             p[r].products += takes;
             p[r].at += takes;
-            // A backward adds to the sum of the ranks before it, so it waits for that sum.
+            // In backward a rank adds to the sum of earlier ranks, so the rank waits for that sum.
             if (!g->forward) p[r].at = fmax(p[r].at, p[r].sum);
         }
         for (size_t r = 0; r < players && !g->forward && g->n > 1; r++) {
@@ -180,7 +181,8 @@ static void after(double *at, const double *takes, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
 // again: the forward that backward repeats; again.block is NULL if backward repeats none.
-// first, before: the shares of the other work before that forward, and between it and the ring.
+// first: the share of the other work before that forward. before: the share between that forward
+// and the ring, or without that forward the share before the ring.
 // p [n]: only `near` is kept from pass to pass.
 struct PlanRings {
     const PlanTask *t;
@@ -200,10 +202,10 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
     g.takes = takes;
     return g;
 }
-// Returns new rings of a transformer block: a part before attention, the ring, and a part after
-// attention. About a quarter of a block's products, those of q, k and v, come before attention.
-// With grouped heads this part is smaller (a tenth for llama2-70b), but the plan uses a quarter for
-// all models.
+// Returns new rings for an op of a transformer block. The op has a part before attention, the ring,
+// and a part after attention. About a quarter of a block's products, those of q, k and v, come
+// before attention. With grouped heads this part is smaller (a tenth for llama2-70b), but the plan
+// uses a quarter for all models.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;

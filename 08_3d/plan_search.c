@@ -224,7 +224,7 @@ static const PlanResult *listed(const PlanList *list, const PlanLayout *l) {
     return NULL;
 }
 // Plays the fastest mesh with twice the sequences per micro-batch, too. The page compares the
-// fastest layouts of both.
+// fastest of these layouts with the fastest layout of all.
 static void play_twice_the_sequences(Search *s) {
     const PlanResult *best = NULL;
     for (size_t i = 0; i < s->list.n; i++)
@@ -240,7 +240,7 @@ static void play_twice_the_sequences(Search *s) {
     s->fixed = &twice;
     try_mesh(s, best->layout.n);
     s->fixed = fixed;
-    s->list.tried = tried; // the search has counted them
+    s->list.tried = tried; // the search has counted these layouts
     for (size_t i = 0; i < s->candidates; i++) {
         const PlanResult *r = listed(&s->list, &s->candidate[i].layout);
         if (!r) s->candidate[left++] = s->candidate[i];

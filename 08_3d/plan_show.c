@@ -19,7 +19,8 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
     return text;
 }
 
-enum { ROWS = 6, UNFIT_ROWS = 2 };
+// SHOWN_ROWS: without --verbose.
+enum { ROWS = 6, SHOWN_ROWS = 3, UNFIT_ROWS = 2 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
@@ -54,7 +55,7 @@ static const char *gigabytes(char text[24], double bytes) {
 static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
-    char end[64], cp[24], pp[24], dp[24];
+    char end[80], cp[24], pp[24], dp[24];
     if (r->fits)
         snprintf(end, sizeof end,
                  r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
@@ -75,21 +76,24 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         gigabytes(dp, r->dp_bytes + r->tied_bytes), end);
 }
 // Prints the fastest layouts with another degree or choice, and how much longer their steps take.
+// Without --verbose omits the alternatives that are a detail.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
-    char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][80], limit[72];
+    char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][80], limit[80];
     const size_t n = plan_alternatives(t, list, other);
-    size_t last_degree = 0;
+    const bool all = option_flag(run, "verbose");
+    size_t last_degree = 0, shown = 0;
     for (size_t i = 0; i < n; i++) {
+        if (strstr(other[i].name, "same mesh")) last_degree = i;
+        if (other[i].detail && !all) continue;
         bool fits = other[i].result.fits;
         plan_limits(&other[i].result, t, limit, sizeof limit);
         snprintf(times[i], sizeof times[i], fits ? "=%.2f" : "=does not fit", other[i].times);
         snprintf(cause[i], sizeof cause[i], "=%s", fits ? other[i].cause : limit);
-        rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
-        if (strstr(other[i].name, "same mesh")) last_degree = i;
+        rows[shown++] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
     }
-    if (n == 0) return;
+    if (shown == 0) return;
     say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
     results(run, (const char *const[]){ "step / best", "more time for, or why not", NULL }, rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
@@ -97,7 +101,8 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     // The row `last` has the same mesh and twice the sequences per micro-batch.
     if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
         m % last->n.pp)
-        say(run,
+        say_detail(
+            run,
             "  With %zu sequences a rank has %zu micro-batches, not a multiple of pp %zu, so "
             "stages have no chunks.",
             last->micro_batch, m, last->n.pp);
@@ -133,29 +138,44 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
                 published[i].mfu);
 }
 
+// Does one of the first `most` rows of the table have a ring?
+static bool has_ring(const PlanList *list, size_t most) {
+    size_t shown = 0;
+    for (size_t i = 0; i < list->feasible && shown < most; i++) {
+        if (!is_first(list, i)) continue;
+        if (list->result[i].fullest.bytes[PLAN_RING] > 0) return true;
+        shown++;
+    }
+    return false;
+}
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
+    const bool all = option_flag(run, "verbose");
+    const size_t most = all ? ROWS : SHOWN_ROWS,
+                 most_unfit = all || !list->feasible ? UNFIT_ROWS : 0;
     say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline, context parallelism (ring, "
              "03.08). sp: sequence");
     say(run, "parallelism (03.07). seqs: sequences per micro-batch. chunks: per stage (05.03). "
              "idle: the bubble.");
     say(run,
-        "GB: most per GPU. all: state (weights, gradients, optimizer) + act (activations%s) + "
-        "ring",
-        t->blockwise ? ", no scores" : "");
+        "GB: on the GPU that holds most. all = state (weights, gradients, optimizer) + act "
+        "(activations)%s.",
+        has_ring(list, most) ? " + ring" : "");
+    say(run, "A row is one mesh (dp, tp, pp, cp) with the choices (seqs to recompute) that make it "
+             "fastest.");
     say(run,
-        "step: in s. MFU: the model's FLOPs / peak. A row is the fastest layout of a mesh (dp, "
-        "tp, pp, cp).");
+        "step: in s. MFU: the FLOPs of the model, as a share of what the GPUs could compute in "
+        "a step.");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
              "idle  step   MFU");
     size_t shown = 0, unfit = 0;
-    for (size_t i = 0; i < list->feasible && shown < ROWS; i++)
+    for (size_t i = 0; i < list->feasible && shown < most; i++)
         if (is_first(list, i)) {
             row(run, t, &list->result[i]);
             shown++;
         }
-    for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
+    for (size_t i = list->feasible; i < list->n && unfit < most_unfit; i++) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
             say(run,
@@ -178,7 +198,7 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
             plan_part_blocks(t, best, 0), plan_part_blocks(t, best, best->n.pp * best->chunks - 1),
             plan_part_blocks(t, best, best->n.pp > 1));
     alternatives(run, t, list);
-    stresses(run, t, &list->result[0]);
+    if (all) stresses(run, t, &list->result[0]);
 }
 
 // ---------------------------------------------------------------- the file of all layouts

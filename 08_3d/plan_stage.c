@@ -393,7 +393,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                       head_input + head_weight;
         op.rest = blocks * (rest_back + (full ? rest : selective ? scores : 0)) + last * logits;
     }
-    // Over tp, of [M, C]: four all-reduces per block, two of them forward. With sequence
+    // A block has four all-reduces of [M, C] over tp, two of them in forward. With sequence
     // parallelism each all-reduce is a reduce-scatter and an all-gather. Then backward also gathers
     // the input of each pair of products once more.
     size_t rows = l->sequence ? z->t * cut_rows(z, B) * z->C : M * z->C;
@@ -406,8 +406,8 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
         op.tp -= hidden_sums(t, l, s, &p, head_weight, rows, forward);
     // The loss: three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
-    // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
-    // gradients. The slices wait for the slowest one.
+    // ZeRO 3 gathers the weights for each forward and each backward. ZeRO 2 and 3 reduce the
+    // gradients in each backward. All slices wait for the slowest slice.
     for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {
         PlanStage one = plan_slice(t, l, s, slice);
         PlanOp units = { 0 };
@@ -461,7 +461,7 @@ PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     if (l->zero == 1 || l->zero == 2) add_units(&op, t, s, t->format.weight);
-    // Stage 3 gathers wte before the first forward. Its time is counted here, too.
+    // ZeRO 3 gathers wte before the first forward. This function counts that gather, too.
     if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }

@@ -14,9 +14,9 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Takes an earlier replica the same time as replica d? If the first ranks of two replicas have the
-// same place in a node, the replicas have the same links. With the same number of sequences they
-// take the same time.
+// Does an earlier replica take the same time as replica d? If the first ranks of two replicas have
+// the same place in a node, the replicas have the same links. With the same number of sequences
+// they take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -38,7 +38,7 @@ static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, do
         r->largest.bytes[k] = fmax(r->largest.bytes[k], m.bytes[k]);
 }
 
-// Returns the bytes that stage i sends to both neighbours.
+// Returns the bytes that a rank of stage i sends to the previous and the next stage.
 static double sent_on(const PlanPlayer *p, size_t i) {
     size_t ends = (i == 0) + (i + 1 == p->l->n.pp), full = p->sequences / p->m,
            more = p->sequences % p->m;

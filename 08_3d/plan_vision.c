@@ -96,7 +96,7 @@ PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const CutSizes *z = &stage.z;
     const size_t images = images_of(t, l, B), heads = images * z->heads, T = z->T;
     const bool again = !forward && l->recompute == RECOMPUTE_FULL;
-    one_pass.zero = 0; // the layer of the embedding counts the tower's pieces over dp
+    one_pass.zero = 0; // the layer of the embedding counts the tower's communication over dp
     PlanOp op = plan_op_alone(t, &one_pass, &stage, forward, images);
     // Attention in blocks: two products in forward, five in backward, over all pairs of patches.
     const double products = forward ? 2 : again ? 5 + 2 : 5;

@@ -51,6 +51,7 @@ static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
         if (!o) continue; // no such layout fits
         found[n] = (PlanAlternative){ .times = o->step / best->step,
                                       .cause = cause(best, o),
+                                      .detail = other[i].b || other[i].cp > cp,
                                       .result = *o };
         snprintf(found[n].name, sizeof found[n].name, "%s %zu instead of %zu%s", other[i].name,
                  other[i].value, other[i].now, other[i].b ? ", same mesh" : "");
@@ -61,12 +62,13 @@ static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
 // Adds layout l, the best layout with one other choice, if this layout is possible. Returns the
 // number of added layouts.
 static size_t add_choice(const PlanTask *t, const PlanResult *best, const PlanLayout *l,
-                         PlanAlternative *found, const char *name) {
+                         PlanAlternative *found, const char *name, bool detail) {
     char why[80];
     if (!plan_possible(t, l, why, sizeof why)) return 0;
     PlanResult o = plan_layout(t, l);
-    *found =
-        (PlanAlternative){ .times = o.step / best->step, .cause = cause(best, &o), .result = o };
+    *found = (PlanAlternative){
+        .times = o.step / best->step, .cause = cause(best, &o), .detail = detail, .result = o
+    };
     snprintf(found->name, sizeof found->name, "%s", name);
     return 1;
 }
@@ -82,7 +84,7 @@ size_t plan_alternatives(const PlanTask *t, const PlanList *list,
         o.zero = zero;
         snprintf(name, sizeof name, "ZeRO %zu, all else as it is", zero);
         if (zero + 1 == l->zero || zero == l->zero + 1)
-            n += add_choice(t, best, &o, &found[n], name);
+            n += add_choice(t, best, &o, &found[n], name, zero > l->zero);
     }
     for (size_t i = 0; i < RECOMPUTE_CHOICES; i++) {
         Recompute r = (Recompute)i;
@@ -90,18 +92,18 @@ size_t plan_alternatives(const PlanTask *t, const PlanList *list,
         o.recompute = r;
         if (r == l->recompute || (r == RECOMPUTE_SELECTIVE && plan_in_blocks(t, l))) continue;
         snprintf(name, sizeof name, "recompute %s, all else as it is", plan_recompute_name(r));
-        n += add_choice(t, best, &o, &found[n], name);
+        n += add_choice(t, best, &o, &found[n], name, false);
     }
     if (l->chunks > 1) {
         PlanLayout o = *l;
         o.chunks = 1;
-        n += add_choice(t, best, &o, &found[n], "1 chunk, all else as it is");
+        n += add_choice(t, best, &o, &found[n], "1 chunk, all else as it is", false);
     }
     if (l->n.tp > 1) {
         PlanLayout o = *l;
         o.sequence = !l->sequence;
         n += add_choice(t, best, &o, &found[n],
-                        l->sequence ? "no sp, all else as it is" : "sp, all else as it is");
+                        l->sequence ? "no sp, all else as it is" : "sp, all else as it is", false);
     }
     return n;
 }
@@ -125,12 +127,16 @@ void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t roo
     if (n < room) snprintf(text + n, room - n, ".");
 }
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room) {
-    size_t most = 0;
-    for (size_t i = 1; i < PLAN_MEMORY; i++)
-        if (r->fullest.bytes[i] > r->fullest.bytes[most]) most = i;
-    snprintf(text, room, "needs %.4g of %.3g GB, most: %s %.3g GB",
-             plan_memory_sum(&r->fullest) * 1e-9, (t->cluster.memory - t->cluster.reserve) * 1e-9,
-             plan_memory_name[most], r->fullest.bytes[most] * 1e-9);
+    const double *m = r->fullest.bytes, G = 1e-9;
+    const double state = m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER];
+    size_t n = (size_t)snprintf(text, room, "needs %.4g of %.3g GB: state %.3g, act %.3g",
+                                plan_memory_sum(&r->fullest) * G,
+                                (t->cluster.memory - t->cluster.reserve) * G, state * G,
+                                m[PLAN_ACTIVATIONS] * G);
+    for (size_t i = PLAN_GATHERED; i < PLAN_MEMORY; i++)
+        if (n < room && m[i] > 0.05 * plan_memory_sum(&r->fullest))
+            n += (size_t)snprintf(text + n, room - n, ", %s %.3g", plan_memory_name[i], m[i] * G);
+    if (n < room) snprintf(text + n, room - n, " GB");
 }
 
 // ---------------------------------------------------------------- what breaks first

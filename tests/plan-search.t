@@ -277,7 +277,8 @@ cmp_ok(
 ) or diag(map { complain($_) } @towers);
 
 # Why: neighbours that are slower or do not fit, what breaks first, and the price.
-my ($why) = run_jobs([emu(1, $plan, qw(--model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
+my ($why) =
+    run_jobs([emu(1, $plan, qw(--verbose --model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
 my $config = $why->{page}{config};
 like(
     $why->{out},
@@ -316,7 +317,8 @@ is(
 # Published steps: --papers prints a row for each, and the errors of the rows outside the fit are
 # those that the page states.
 my ($papers) =
-    run_jobs([emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers))]);
+    run_jobs(
+    [emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers --verbose))]);
 my @row = $papers->{out} =~ /^  (\S.*? +[AH]100 .*%  (?:fit|held out))$/mg;
 my @held = map { /([+-][\d.]+) %  held out/ ? abs $1 : () } @row;
 is(scalar @row, 35, 'rows of published steps');

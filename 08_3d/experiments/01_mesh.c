@@ -28,7 +28,7 @@ static void check_map(Run *run, Degrees n) {
 
 // ---------------------------------------------------------------- the groups as communicators
 
-// Ranks that differ along these axes only.
+// A kind of group. The ranks of a group differ along these axes only.
 typedef struct {
     const char *name, *formula;
     unsigned axes;

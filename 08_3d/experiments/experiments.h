@@ -31,7 +31,7 @@ const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 // model_free().
 Model *unsplit_model(const TrainerConfig *c);
 // Computes the gradients of the whole global batch of this step, without micro-batches.
-// factor: of the loss scale; gradients contain the factor, the norm does not.
+// factor: the loss scale. The gradients contain the factor, the norm does not.
 StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
                              double factor);
 
@@ -56,14 +56,14 @@ void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 // The costs of a step of the trainer on one rank, from sizes alone (PTD-P section 3.2, ZeRO section
 // 7, Korthikanti section 4). predict_step() reads neither a model nor a ledger.
 typedef struct {
-    // All-reduces on tp, or all calls on a grid; over dp.
+    // tp_calls: all-reduces on tp, or all calls on a grid or cube. dp_calls: calls over dp.
     size_t tp_calls, dp_calls;
-    size_t tp_received;             // bytes, on a grid
+    size_t tp_received;             // bytes, on a grid or cube
     size_t tp_gathers, tp_scatters; // all-gathers and reduce-scatters on tp
-    // Sent by this rank in one step; dp: over dp x cp.
+    // Bytes that this rank sends in one step. dp_bytes: over dp x cp.
     size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;
     size_t cp_bytes;
-    // Of the loss, and of the norm's squares, one per tensor.
+    // Bytes that this rank sends for the loss, and for the norm's squares, one per tensor.
     size_t scalar_bytes;
     size_t parameters, gradients, optimizer; // bytes between steps
     size_t activations;                      // peak bytes during the step
@@ -127,8 +127,10 @@ typedef struct {
     bool as_planned; // memory and step are those of the plan
 } Layout;
 // Prints the page of the layouts (layout_page.c). layout [n]: the fastest layout first. opposed:
-// the fastest layout, with its ranks numbered in the opposite order.
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed);
+// the fastest layout, with its ranks numbered in the opposite order. blocks: blocks of the model.
+// micro_batches: micro-batches per step, of all replicas together.
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+                  size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
 // Shows the mesh, with the blocks of each stage.

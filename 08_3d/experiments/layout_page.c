@@ -27,7 +27,9 @@ static Row row_of(const Layout *l, const char *order) {
     return row;
 }
 static const char opposite[] = ", opposite";
-static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+// blocks: of the model. micro_batches: of a step, over all replicas.
+static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong, size_t blocks,
+                  size_t micro_batches) {
     static const char *const columns[] = { "step",  "sent in node", "sent across",
                                            "state", "activations",  NULL };
     Row text[MOST_LAYOUTS + 1];
@@ -39,10 +41,11 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
     }
     results(run, columns, rows);
     say(run,
-        "  Bars: mean of the ranks. Bytes: the rank with most. across: all bytes of calls over "
-        "two nodes.\n"
+        "  %zu blocks, m = %zu/dp micro-batches. Bars: mean of ranks; bytes: largest. across: "
+        "calls over nodes.\n"
         "  state: weights, gradients, optimizer. opposite: neighbours in rank order are pp, not "
-        "tp");
+        "tp",
+        blocks, micro_batches);
 }
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
@@ -103,8 +106,9 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
                  "one parallelism no longer fits. Keep tp in a node; pp and dp may cross nodes.");
 }
 
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed) {
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+                  size_t micro_batches) {
     bars(run, layout, n, opposed);
-    table(run, layout, n, opposed);
+    table(run, layout, n, opposed, blocks, micro_batches);
     answer(run, layout, n, opposed);
 }

@@ -15,7 +15,7 @@ static size_t node_of(const Place *p, Coordinates c) {
     size_t rank = mesh_rank(p->n, c);
     return p->node ? (p->order ? p->order(p->n, rank) : rank) / p->node : 0;
 }
-// Do all ranks that differ from this one along these axes share its node?
+// Do all ranks that differ from rank p->at only along these axes share the node of p->at?
 static bool one_node(const Place *p, unsigned axes) {
     bool one = true;
     for (size_t r = 0; r < p->n.dp * p->n.tp * p->n.pp; r++) {
@@ -37,7 +37,7 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
     };
     LayoutTraffic t = { 0 };
     size_t world = at.n.dp * at.n.tp * at.n.pp;
-    // One double in a ring over the world: chunks of one.
+    // The loss is one double, which a ring over the world moves whole.
     double loss = (double)(2 * (world - 1) * sizeof(double));
     add(&t, one_node(&at, MESH_TP), (double)p->tp_bytes);
     add(&t, one_node(&at, MESH_DP), (double)p->dp_bytes);

@@ -72,8 +72,8 @@ static size_t own_message(const RankStage *own, size_t B) {
                         : message_elements(&own->z, own_sequences(own, B));
 }
 
-// The sum of f(unit), in elements, over the units of a stage. wte: the sum over the tables wte and
-// an untied head's. others: the sum over all other units.
+// The sum of f(unit), in elements, over the units of a stage. wte: the sum over the tables, which
+// are wte and an untied head's table. others: the sum over all other units.
 typedef struct {
     size_t wte, others;
 } PerUnit;
@@ -138,7 +138,7 @@ static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coord
     out->compression_peak = costs.buffers * E;
 }
 
-// Adds all kinds of calls on the rows, columns and depth of a grid.
+// Adds the calls and bytes on one axis of a grid: rows, columns or depth.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++)
         out->tp_calls += times * (size_t)a->calls[kind];
@@ -252,7 +252,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, own)
                                           : reductions(out, c, own);
         break;
-    // Gradients are reduced, weights are gathered; in stage 3 for forward and for backward.
+    // Gradients are reduced, weights are gathered. ZeRO 3 gathers the weights, except wte, for
+    // forward and for backward.
     case 1: out->dp_bytes = (g + w) * (units.wte + units.others); break;
     case 2: out->dp_bytes = (g + w) * units.wte + (m * g + w) * units.others; break;
     case 3: out->dp_bytes = (g + w) * units.wte + m * (g + 2 * w) * units.others; break;

@@ -23,7 +23,7 @@ typedef struct {
     Coordinates at;
     Groups group;
     bool cp_near;
-    CutSizes stage, *chunk; // all that the stage has; each of its chunks
+    CutSizes stage, *chunk; // sizes of the whole stage, and of each chunk
 } RankSteps;
 
 // Returns dp x cp: the number of ranks over which gradients are summed and state is sharded.
@@ -45,7 +45,7 @@ static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
 
 // ---------------------------------------------------------------- a forward, a backward
 
-// Plays `times` calls of `count` elements on a group. size: bytes of an element.
+// Lists `times` calls of `count` elements on a group. size: bytes of an element.
 static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times,
                   size_t count, size_t size) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, size);
@@ -57,7 +57,7 @@ static size_t gradient(const RankSteps *r) { return gradient_bytes(&r->c->model)
 static size_t moved(const RankSteps *r, CommKind kind) {
     return kind == COMM_ALL_GATHER ? weight_bytes(&r->c->model) : gradient(r);
 }
-// Plays one call over the replicas for each unit of z except tables. table() plays the calls for
+// Lists one call over the replicas for each unit of z except tables. table() lists the calls for
 // wte and for an untied head's table.
 static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind) {
     for (size_t i = 0; i < cut_layers(z); i++)
@@ -68,7 +68,7 @@ static void table(Play *play, const RankSteps *r, CommKind kind) {
         play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), moved(r, kind));
 }
 
-// Plays the sums of the partial gradients of sequence parallelism, before ZeRO reduces
+// Lists the sums of the partial gradients of sequence parallelism, before ZeRO reduces
 // (traffic_partial_sums in costs.h).
 static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
     size_t elements[PARTIAL_SUMS];
@@ -92,7 +92,7 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
     return context_ring_waits(n, own, other, hop, sum_hop);
 }
 
-// Plays `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
+// Lists `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
 // is a reduce-scatter and an all-gather; half a sum is one of them. Without sequence parallelism
 // `half` is 0.
 static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole,
@@ -117,7 +117,7 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
         calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T, E);
 }
 
-// Plays a backward, or one half of a backward. inputs, weights: plays the first, the second half.
+// Lists the work and calls of a backward. inputs: lists the first half. weights: lists the second.
 // The second half has the products for the gradients of weights, and the reduction of these
 // gradients. No other stage waits for the second half.
 static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs,
@@ -257,8 +257,7 @@ Degrees step_time_best(const TrainerConfig *c, double *present, double *best) {
                 other.mesh.dp > c->batch)
                 continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
-            other.chunks =
-                pp > 1 ? c->chunks : 1; // interleaved: where the trainer does not refuse it
+            other.chunks = pp > 1 ? c->chunks : 1; // without a pipeline there are no chunks
             size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
