@@ -174,7 +174,7 @@ void options_free(OptionValues *s) {
 }
 
 // Adds a table of options. An option with the name of an earlier option replaces the earlier values
-// and default. It also replaces the help, unless its own help is NULL.
+// and default. The new option also replaces the help, unless its own help is NULL.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
