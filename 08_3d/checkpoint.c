@@ -45,7 +45,7 @@ static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);
-        if (!note) continue; // a moment: found by its weights' name
+        if (!note) continue; // a moment, which the loop below finds, or the rank state
         CheckpointPiece p = { 0 };
         const char *wrong = checkpoint_piece_parse(&p, note, f->tensor[i].count);
         if (wrong) return wrong;

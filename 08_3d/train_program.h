@@ -57,8 +57,7 @@ void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
 // ---- train_finite.c: the rule of finite.h, and its lines on the page ----
 // train_finite_step, _weights and _held_out are collective and return the same on all ranks.
 
-// Returns the rule of --skip-nonfinite. Calls usage_error() with options that need every step's
-// gradient.
+// Returns the rule of --skip-nonfinite. Calls usage_error() if --check or --compress is also given.
 FiniteRule train_finite_rule(Run *run);
 // Decides between a step's gradients and its update. If the result is STEP_LOST, the page names the
 // first rank with a value that is not finite, and the checkpoint from which to resume.
