@@ -1,5 +1,5 @@
 // checkpoint_folder.h declares functions for the folder of --save. One run at a time writes in this
-// folder. The program touches only its own files there. It follows no link, and removes a folder
+// folder. The program touches only its own files there, follows no link, and removes a folder
 // only if each file in the folder belongs to a checkpoint.
 //
 //     DIR/step-000400          a checkpoint, complete

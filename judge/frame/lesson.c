@@ -1,4 +1,4 @@
-// lesson.c: the frame of every program. It launches the ranks, prints title and verdict, and
+// lesson.c: the frame of every program. The frame launches the ranks, prints title and verdict, and
 // returns the exit status.
 #include "judge/frame/frame.h"
 #include "judge/draw/memory_samples.h"

@@ -36,9 +36,9 @@ typedef struct Run { // one per rank
     struct RunState *state;
 } Run;
 
-// EXPERIMENT(entry, options) is the last line of an experiment or a program. It names the entry and
-// the table of options (NULL: no own options). The build writes main(). EXPERIMENT_SYMBOL is a name
-// made from the file's path.
+// EXPERIMENT(entry, options) is the last line of an experiment or a program. This line names the
+// entry and the table of options (NULL: no own options). The build writes main(). EXPERIMENT_SYMBOL
+// is a name made from the file's path.
 typedef struct {
     void (*run)(Run *run);
     const Option *options;

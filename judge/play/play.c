@@ -1,4 +1,4 @@
-// play.c: the player. It keeps lists of steps, computes their times, and returns the results.
+// play.c: the player, which keeps lists of steps, computes their times, and returns the results.
 #include "judge/play/play.h"
 #include <math.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@ typedef struct {
 typedef struct {
     CommKind kind;
     size_t bytes;           // of the whole tensor
-    size_t arrived;         // number of ranks that have started it
+    size_t arrived;         // number of ranks that have started the transfer
     Picoseconds begin, end; // on the lane; begin: the latest start so far, until all have arrived
 } Transfer;
-// The collectives of a group, or the messages from one rank to another. They leave in order.
+// The collectives of a group, or the messages from one rank to another. Transfers leave in order.
 typedef struct {
     Transfer *transfer;
     size_t n, complete;          // complete: number of transfers that have left
