@@ -109,7 +109,7 @@ Mesh mesh_new(Comm *world, Degrees n) {
 }
 
 void mesh_free(Mesh *m) {
-    // The group of all axes is the world. The caller frees it.
+    // The group of all axes is the world, which the caller frees.
     for (unsigned axes = 0; axes < MESH_ALL; axes++) comm_free(m->group[axes]);
     comm_free(m->tied);
 }

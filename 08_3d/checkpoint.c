@@ -22,7 +22,7 @@ struct Checkpoint {
         const char *name;
         CheckpointPiece *piece;
         size_t n;
-    } * param; // [params] every tensor, its pieces
+    } * param; // [params] every tensor and its pieces
     size_t params;
 };
 
@@ -45,7 +45,7 @@ static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);
-        if (!note) continue; // a moment: found by its weights' name
+        if (!note) continue; // a moment, which the loop below finds, or the rank state
         CheckpointPiece p = { 0 };
         const char *wrong = checkpoint_piece_parse(&p, note, f->tensor[i].count);
         if (wrong) return wrong;
@@ -145,8 +145,9 @@ static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECK
     return NULL;
 }
 
-// Finds a checkpoint: dir itself, or number `k` in dir, the newest first. Rank 0 chooses, so that
-// all ranks take the same checkpoint. Returns false if there is none.
+// Writes the name of the k-th newest checkpoint in dir, or ".", if dir itself is a checkpoint and k
+// is 0. Rank 0 chooses, so that all ranks take the same checkpoint. Returns false if dir has no
+// such checkpoint.
 static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     memset(name, 0, FOLDER_NAME);
     if (this_rank == 0) {
@@ -252,14 +253,14 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     if (o && o->kind == ADAMW && !c->moments) o->step = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue; // the embedding's
+        if (u->tied_to) continue; // the embedding's unit has this table
         Filling w = { c, 0, c->params, 0 }, first = { c, 1, c->params, 0 },
                 second = { c, 2, c->params, 0 };
         if (u->w.data)
             unit_fill(u, u->w, (Range){ 0, u->size }, value,
                       &w); // under ZeRO-1 and 2 more than the own elements
         else unit_fill(u, u->own_w, u->own, value, &w);
-        if (u->master.data) { // the weights above are its rounded copy
+        if (u->master.data) { // the 16-bit weights are a rounded copy of the master
             unit_fill(u, u->master, u->own, value, &w);
             u->master_made = true;
         }

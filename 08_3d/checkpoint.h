@@ -6,16 +6,16 @@
 //     DIR/step-000400/rank-0003.safetensors   the elements of rank 3: weights "wte.weight",
 //                                             moments "wte.weight.m" and ".v"
 //
-// With 16-bit storage a weight in the file is the master, in reals. The 16-bit weight is its
-// rounded copy and is not saved: checkpoint_load() rounds the master again. So a checkpoint has the
-// same form for every --storage, and can be resumed with another one. The index has the factor of a
-// dynamic loss scale.
+// With 16-bit storage a weight in the file is the master, in reals. The 16-bit weight is not saved,
+// because checkpoint_load() rounds the master again. So a checkpoint has the same form for every
+// --storage, and a run with another --storage can resume. The index has the factor of a dynamic
+// loss scale.
 //
-// One rank owns each element and writes it; replicas and copies write nothing. No rank ever holds
-// the whole model. A resuming rank maps the files and picks its elements by their place in the
-// whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a flattened
-// rectangle; "__metadata__" says which. A checkpoint is written as DIR/step-000400.part, and
-// renamed when all its files are on the disk. So a checkpoint is complete or does not exist.
+// One rank owns each element and writes this element; replicas and copies write nothing. No rank
+// ever holds the whole model. A resuming rank maps the files and picks its elements by their place
+// in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a
+// flattened rectangle; "__metadata__" says which. A checkpoint is written as DIR/step-000400.part,
+// and renamed when all its files are on the disk. So a checkpoint is complete or does not exist.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"
@@ -25,7 +25,7 @@
 // Room for the reason of a failure, and for lines of the page.
 enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
 extern const char *const checkpoint_suffix[]; // "", ".m", ".v" behind a name, by UnitTensor
-extern const char checkpoint_rank_state[];    // a RankState's name, a tensor without a note
+extern const char checkpoint_rank_state[];    // the name of a RankState's tensor, which has no note
 
 // Numbers of one rank that no other layout can use, such as the residuals of --compress.
 // layout: one text for all ranks that names their layout.

@@ -1,5 +1,5 @@
 // checkpoint_folder.h declares functions for the folder of --save. One run at a time writes in this
-// folder. The program touches only its own files there. It follows no link, and removes a folder
+// folder. The program touches only its own files there, follows no link, and removes a folder
 // only if each file in the folder belongs to a checkpoint.
 //
 //     DIR/step-000400          a checkpoint, complete
@@ -27,10 +27,10 @@ size_t *folder_steps(const char *dir, size_t *n);
 // run has the lock, or if nothing can be written. Returns false if the file system has no locks.
 bool folder_claim(const char *dir);
 
-// May this program remove dir/name? The folder must contain only files of a checkpoint. If not,
-// `why` names the other file.
+// May this program remove dir/name? The folder must contain only files of a checkpoint, and an
+// index unless `name` ends with ".part". If the result is false, `why` gives the reason.
 bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]);
-// Removes such a folder. Returns false if the folder is not this program's, or cannot be removed;
+// Removes dir/name. Returns false if folder_is_ours() is false, or if the folder cannot be removed;
 // `why` gives the reason.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]);
 
@@ -40,8 +40,9 @@ bool folder_make(const char *dir, const char *name);
 // Opens the new file dir/name/file for writing. Returns NULL if something has that name, or if the
 // file cannot be made.
 FILE *folder_create(const char *dir, const char *name, const char *file);
-// Renames dir/from to dir/to. Nothing may have the name dir/to yet. The names in both folders are
-// on the disk before and after. If the function returns false, errno gives the reason.
+// Renames dir/from to dir/to. Nothing may have the name dir/to yet. The names in dir/from are on
+// the disk before the rename, and the name dir/to is on the disk when the function returns true. If
+// the function returns false, errno gives the reason.
 bool folder_publish(const char *dir, const char *from, const char *to);
 
 // Reads the index of the checkpoint in `path`. A folder with the name of another step is not

@@ -8,8 +8,8 @@
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
 enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // with the 0 at the end
-// The first bytes of the two kinds of files. In a safetensors file they follow the 8 bytes of the
-// header's length.
+// The first bytes of the two kinds of files. A safetensors file has the 8 bytes of the header's
+// length in front of these bytes.
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
@@ -33,8 +33,8 @@ typedef struct {
     FileSum held_out; // the content of --data-eval; 0 bytes: not given, or not known
     size_t best_step; // the saved step with the lowest held-out loss; 0: none measured
     double best_loss;
-    // The next factor of a dynamic loss scale, and the steps without an overflow since it changed.
-    // Factor 0: there is none.
+    // The next factor of a dynamic loss scale, and the steps without an overflow since the factor
+    // changed. Factor 0: the run has no dynamic loss scale.
     double scale_factor;
     size_t scale_good;
 } SavedRun;
@@ -61,7 +61,8 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 // A range of a flattened rectangle of a whole tensor, and the tensors with its values.
 typedef struct {
     size_t rows, cols, blocks; // sizes of the whole tensor: param_narrow_blocks()
-    size_t ratio;              // this many of them are its first block
+    // With grouped heads the first `ratio` blocks are the queries. Otherwise ratio is 1.
+    size_t ratio;
     // elements [first, first + count) of the rectangle
     size_t first, count;
     Range my_rows, my_cols; // the rectangle; my_cols within each block

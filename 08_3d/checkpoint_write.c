@@ -48,7 +48,7 @@ static void add(Text *t, const char *format, ...) {
 
 static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 
-// Calls what() for every tensor of this rank's file, in order.
+// Calls what() for every weight and moment that this rank writes, in the order of its file.
 typedef void EachTensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind);
 static void each_tensor(const Model *m, bool moments, EachTensor *what, void *context) {
     for (size_t i = 0; i < m->n_units; i++)
@@ -66,10 +66,10 @@ typedef struct {
 } Header;
 // Writes the nine numbers of a note:
 //     2  rows and columns of the whole tensor
-//     2  the first and the last of this rank's rows
-//     2  the first and the last of its columns in each block
+//     2  this rank's rows: the first row, and the row behind the last one
+//     2  this rank's columns of each block: the first, and the column behind the last one
 //     1  the number of blocks
-//     2  the first element in that rectangle, and the number of elements
+//     2  the first element in the rectangle of these rows and columns, and the number of elements
 // With grouped heads the first block, the queries, is several narrow blocks. A tenth number then
 // gives the number of narrow blocks.
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
@@ -207,8 +207,8 @@ static void write_text(const char *dir, const char *part, char *text) {
 
 // ---------------------------------------------------------------- the folder
 
-// Removes the torn checkpoint of this name that --newest-good has skipped. A good checkpoint of
-// another run stays.
+// Removes the torn checkpoint of this name that --newest-good has skipped. Calls fault() for a
+// checkpoint of another run.
 static void make_room(const char *dir, const char *name, const SavedRun *saved) {
     char why[FOLDER_WHY] = "", *path = folder_path(dir, name);
     CheckpointIndex x;
@@ -260,10 +260,10 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     if (is_root) make_room(dir, name, saved);
     if (is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
-    comm_barrier(world); // the folder is there
+    comm_barrier(world); // now the folder exists
     FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&local_sum, sizeof local_sum, &sizes); // all files are there
+    all = side_gather(&local_sum, sizeof local_sum, &sizes); // now all files are complete
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

@@ -15,8 +15,8 @@ typedef struct {
 // finite_step() never returns this value.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_OVERFLOWED, STEP_LOST } StepOutcome;
 // Decides, between a step's gradients and its update, whether the step counts. All ranks decide the
-// same, because all have the same bits of the loss and the norm. Both are sums in rank order, or
-// come from equal replicas.
+// same, because all have the same bits of the loss and the norm. The loss and the norm are sums in
+// rank order, or come from equal replicas.
 StepOutcome finite_step(FiniteRule *rule, StepResult r);
 // Are the weights, or the final gradients, that this rank owns finite numbers?
 bool finite_tensors(const Model *m, UnitTensor what);

@@ -29,9 +29,9 @@ typedef struct {
 } DeferredBytes;
 DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);
 
-// Fills choice [blocks of the stage] with each block's recomputation. Then no rank of the stage has
-// more activations than c->activation_budget, and recomputes as little as possible (07.04). All
-// ranks of the stage get the same choice. Returns false if no choice fits; kept_least() is the
+// Fills choice [blocks of the stage] with each block's recomputation. No rank of the stage then has
+// more activations than c->activation_budget. The blocks recompute as little as possible (07.04).
+// All ranks of the stage get the same choice. Returns false if no choice fits; kept_least() is the
 // least budget in bytes.
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
 size_t kept_least(const TrainerConfig *c, size_t stage);

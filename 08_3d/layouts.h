@@ -5,8 +5,8 @@
 #include "08_3d/mesh.h"
 
 enum { MOST_LAYOUTS = 64 };
-// Writes all layouts of `world` ranks with degrees of at most `most`: tp up to the heads, pp up to
-// the blocks, dp up to the sequences. Returns the number of layouts.
+// Writes all layouts of `world` ranks with degrees of at most `most`: the heads for tp, the blocks
+// for pp, the sequences for dp. Returns the number of layouts.
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]);
 // Returns the process, a rank of the world, that is rank r of the mesh.
 typedef size_t LayoutOrder(Degrees n, size_t r);

@@ -70,8 +70,8 @@ void model_config_require(const char *weights) {
 
 // ---------------------------------------------------------------- writing
 
-// Returns the entry for the begin and end of a text. GPT-2's vocabulary has one entry for both. For
-// other vocabularies the entry is not known.
+// Returns the entry for the beginning and end of a text. GPT-2's vocabulary has one entry for both.
+// For other vocabularies the entry is not known.
 static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "50256" : "null"; }
 static const char *truth(bool value) { return value ? "true" : "false"; }
 
@@ -93,8 +93,8 @@ static void write_gpt2(FILE *f, const ModelConfig *c) {
 }
 
 // Writes the config.json of a Llama or Qwen2. Hugging Face's Llama has dropout in attention only,
-// so no dropout is written. Newer versions of the library read rope_parameters, older versions
-// rope_theta.
+// so the model's dropout is not written. Newer versions of the library read rope_parameters, older
+// versions rope_theta.
 static void write_llama(FILE *f, const ModelConfig *c) {
     const bool qwen2 = hub_family(c) == HUB_QWEN2;
     const double theta = c->rope_theta > 0 ? c->rope_theta : 10000,
@@ -172,7 +172,8 @@ static bool flag_of(const Reading *r, const char *key, bool fallback) {
             r->path, key);
     return value ? cJSON_IsTrue(value) : fallback;
 }
-// Rejects a model with a flag that this program would compute in another way.
+// Calls usage_error() unless the flag is `wanted`, because this program would compute another
+// model.
 static void require_flag(const Reading *r, const char *key, bool wanted) {
     REQUIRE(flag_of(r, key, wanted) == wanted,
             "--%s: %s: a model with %s %s is not supported: only %s is", r->option, r->path, key,

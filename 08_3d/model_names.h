@@ -1,7 +1,7 @@
 // model_names.h declares the names and the layout of a model's tensors in Hugging Face's files. In
 // GPT-2's files a tensor has our name and our layout. In Llama's and Qwen2's files a matrix is
-// transposed, [out, in]. One matrix of this program is several tensors in these files: q | k | v,
-// gate | up.
+// transposed, [out, in]. The matrices q | k | v and gate | up of this program are several tensors
+// in these files.
 #ifndef MODEL_NAMES_H
 #define MODEL_NAMES_H
 #include "common/model/model.h"
@@ -10,8 +10,8 @@
 typedef enum { NO_HUB_FAMILY, HUB_GPT2, HUB_LLAMA, HUB_QWEN2 } HubFamily;
 HubFamily hub_family(const ModelConfig *c);
 
-// One tensor of a file, and the columns of the parameter that it has. Its shape is [columns] of a
-// vector, [columns, rows] if it is transposed, else [rows, columns].
+// One tensor of a file, and the columns of the parameter that the tensor has. The shape in the file
+// is [columns] for a vector, [columns, rows] for a transposed matrix, else [rows, columns].
 enum { MOST_PARTS = 3, PART_NAME = 72 };
 typedef struct {
     char name[PART_NAME];

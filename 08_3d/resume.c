@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 
-// These options give the weights their shapes. No run may change these options.
+// These options define the model. No run may change these options.
 static const char *const model_options[] = { "layers", "width",          "heads",      "context",
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",
@@ -245,8 +245,8 @@ static bool same_folder(const char *a, const char *b) {
 }
 
 // May this checkpoint stay if this run begins after step `from`? The checkpoint must belong to this
-// run, or be torn in a resumed run. Its step must be at most `from`, unless --newest-good may have
-// skipped the checkpoint.
+// run, or, if this run is resumed, be torn. The checkpoint's step must be at most `from`, unless
+// --newest-good may have skipped the checkpoint.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
@@ -262,7 +262,7 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
-// Removes the .part of a killed run and, with --save-over, the checkpoints of other runs.
+// Removes the .part of a killed run and, with --save-over, every checkpoint that may not stay.
 static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
                            size_t from) {
     size_t n;
@@ -331,7 +331,7 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     }
     // Losses on another held-out text cannot be compared.
     if (before && other_held_out(before, saved.held_out)) saved.best_step = 0;
-    if (before && dir) { // the best step is one of this folder's
+    if (before && dir) { // the best step must be in the folder of --save
         char *above = folder_path(checkpoint_folder(before), "..");
         if (!same_folder(above, dir)) saved.best_step = 0;
         free(above);

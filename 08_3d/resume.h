@@ -1,4 +1,4 @@
-// resume.h declares functions that resume a run. They take the run's options from the checkpoint,
+// resume.h declares functions that resume a run, take the run's options from the checkpoint,
 // compare these options with the given ones, and check that the folder of --save has no checkpoints
 // of other runs.
 #ifndef RESUME_H
@@ -6,7 +6,7 @@
 #include "08_3d/checkpoint.h"
 #include "common/model/data.h"
 
-// The options of this run as texts. Its program fills the list; dp, tp, pp, cp and ranks are
+// The options of this run as texts. The program fills the list; dp, tp, pp, cp and ranks are
 // numbers, a flag is "yes".
 // value NULL: the option was not given and has no default.
 // taken: resume_open() has taken the value from the checkpoint.
@@ -31,8 +31,8 @@ void resume_record(const RunOptions *o, struct cJSON *index);
 // Takes from the checkpoint the options that define the training and were not given. Returns NULL
 // without --resume.
 // note: lines for the page, or "".
-// Calls usage_error() in three cases:
-//     --save belongs to another run
+// Calls usage_error() in these cases, among others:
+//     another run saves in the folder of --save
 //     the checkpoint cannot be read
 //     without --override, an option that defines the training has another value
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);

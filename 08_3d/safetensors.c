@@ -29,7 +29,7 @@ static size_t shape(char *json, size_t room, const NamedPart *part) {
                             part->transposed ? part->rows : columns);
 }
 
-// Returns the prefix of a tensor's name. If a file has a table of the head's own, GPT2LMHeadModel
+// Returns the prefix of a tensor's name. If the head has a table of its own, GPT2LMHeadModel
 // expects all other names to begin with "transformer.". A file without such a table has the plain
 // names of GPT-2.
 static const char *prefix(const ModelConfig *c, const char *name) {

@@ -2,10 +2,10 @@
 // (github.com/huggingface/safetensors, "Format"). The file has an 8-byte little-endian header
 // length, a JSON header padded with spaces to a multiple of 8, then the tensors, row-major.
 //
-// Names, shapes and layout are those of Hugging Face's (model_names.h), so GPT2LMHeadModel,
+// Names, shapes and layout are those of Hugging Face (model_names.h), so GPT2LMHeadModel,
 // LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. The file has a tied table
-// once. The elements are F32, F64 or BF16. With 16-bit storage the elements are the masters, or the
-// masters' rounded copies. The bytes do not depend on the layout that trained the model.
+// only once. The elements are F32, F64 or BF16. With 16-bit storage the elements are the masters,
+// or the masters' rounded copies. The bytes do not depend on the layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 #include "08_3d/tensor_file.h"

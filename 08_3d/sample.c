@@ -5,8 +5,9 @@
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
 // exported file, or Hugging Face's GPT-2, Llama or Qwen2. In every block a new token needs the keys
-// and values of all earlier tokens. These never change, because no position sees a later one. So
-// each rank keeps them for its heads and blocks, and a step is a forward of one row.
+// and values of all earlier tokens. These keys and values never change, because no position sees a
+// later position. So each rank keeps the keys and values of its heads and blocks, and a step is a
+// forward of one row.
 //
 // The program leaves out batches of many texts, which make writing efficient (Pope et al. 2022;
 // Kwon et al. 2023), and data parallelism, which would be several runs.
@@ -159,8 +160,8 @@ static void offer(Best *best, Candidate c) {
     }
     list[i] = c;
 }
-// Offers an entry to the best candidates. With --top-k the k largest logits stay in the choice.
-// Without --top-k, k is 1, and the best score wins.
+// Puts an entry among the best candidates if its score is high enough. With --top-k the k largest
+// logits stay in the choice. Without --top-k, k is 1, and the best score wins.
 static void offer_logit(Best *best, const Choice *c, double logit, size_t number, size_t entry) {
     double score = c->top_k ? logit : sampler_score(c, logit, number, entry);
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });

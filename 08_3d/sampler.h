@@ -33,7 +33,7 @@ typedef struct {
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
 // Runs a forward of `count` tokens that follow the tokens in the cache. The last stage gets the
-// logits [rows, V/tp] of all these tokens, or of the last one. The other stages get an empty
+// logits [rows, V/tp] of all these tokens, or of the last token. The other stages get an empty
 // tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
 // Runs a forward from position 0, without the cache. The cache does not change.

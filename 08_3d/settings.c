@@ -16,7 +16,7 @@ static const struct {
     { "naive", schedule_naive, false },
     { "gpipe", schedule_gpipe, false },
     { "1f1b", schedule_1f1b, false },
-    { "interleaved", schedule_1f1b, true }, // for one chunk; trainer_schedule() has more
+    { "interleaved", schedule_1f1b, true }, // one chunk; trainer_schedule() orders several
     { "zero-bubble", schedule_zb_h1, false },
 };
 static size_t schedule_number(const char *name) {

@@ -10,7 +10,7 @@
 static const double BETWEEN_LINES = 10; // seconds
 // Seconds after which a step counts 1/e in the moving mean.
 static const double REMEMBERED = 30;
-static const double PATIENCE = 0.3; // seconds for the peak
+static const double PATIENCE = 0.3; // seconds that measure_peak() takes
 
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
     StepLines s = { .from = from, .steps = steps, .flops = work_model(&c->model, c->batch).flops };

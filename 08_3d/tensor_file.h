@@ -32,7 +32,7 @@ enum { TENSOR_FILE_WHY = 512 };
 // Opens a file. Returns false if the file is torn, or is not a safetensors file of these types.
 // `why` names the file and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
-// Opens a file's bytes in memory, which the caller keeps and frees. name: for the messages.
+// Opens a file whose bytes are in memory; the caller keeps and frees them. name: for the messages.
 bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,
                        char why[TENSOR_FILE_WHY]);
 void tensor_file_close(TensorFile *f);

@@ -61,7 +61,7 @@ static void curve_free(LossCurve c) {
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Prints lines that checkpoint.h and resume.h have written. say() adds the last newline itself.
+// Prints the lines of checkpoint_save() or resume_open(). say() adds the last newline itself.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;
@@ -69,8 +69,8 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// Is a checkpoint written after `done` steps? The program writes one every --save-every steps, and
-// after the last step.
+// Is a checkpoint written after `done` steps? The program writes a checkpoint every --save-every
+// steps, and after the last step.
 static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
@@ -121,8 +121,9 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 }
 
 // Is the held-out loss measured after `done` steps? The program measures the loss every
-// --eval-every steps. With --keep it also measures the loss before each checkpoint, because the
-// checkpoint with the best loss is kept.
+// --eval-every steps (0: never). With --keep the program also measures the loss before each
+// checkpoint, because the checkpoint with the best loss is kept. show() measures the loss after the
+// last step, so here the last step counts only if a checkpoint is written.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);
@@ -356,7 +357,7 @@ static void train(Run *run) {
     data.ragged = check;
     memory_set_poison(check); // poison costs time
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
-        device_set_threads(cores_per_rank()); // their number may change the bits of products
+        device_set_threads(cores_per_rank()); // may change the bits of products
     options = train_run_options(run, &c.mesh);
     SavedRun saved = resume_run(&options, before, &data);
     bool logged = option_given(run, "log") && run->is_root;

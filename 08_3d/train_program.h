@@ -15,7 +15,7 @@ TrainerConfig train_config(Run *run);
 // usage_error() for an option with another value. With rotary positions *c takes a shorter
 // --context.
 void train_take_model(Run *run, ModelConfig *c);
-// Returns the words that follow "ZeRO 0" on the page, such as ", overlapped".
+// Returns the words that follow ZeRO and its stage on the page, such as ", overlapped".
 const char *train_reduction_words(const TrainerConfig *c);
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
@@ -48,7 +48,7 @@ bool train_scaled(const Trainer *t);
 // Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need
 // this, because no infinite number is close to another.
 StepResult train_overflow_is_0(StepResult r);
-// Copies the loss scale into the run of a checkpoint.
+// Copies a dynamic loss scale into the run of a checkpoint.
 void train_scale_save(const Trainer *t, SavedRun *saved);
 // Copies a dynamic loss scale from the run of a checkpoint, unless the run has been given another
 // loss scale.
@@ -57,8 +57,7 @@ void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
 // ---- train_finite.c: the rule of finite.h, and its lines on the page ----
 // train_finite_step, _weights and _held_out are collective and return the same on all ranks.
 
-// Returns the rule of --skip-nonfinite. Calls usage_error() with options that need every step's
-// gradient.
+// Returns the rule of --skip-nonfinite. Calls usage_error() if --check or --compress is also given.
 FiniteRule train_finite_rule(Run *run);
 // Decides between a step's gradients and its update. If the result is STEP_LOST, the page names the
 // first rank with a value that is not finite, and the checkpoint from which to resume.

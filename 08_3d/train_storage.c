@@ -11,7 +11,7 @@
 // gradient's fraction. Storage other than fp16 has the range of reals, and needs factor 1.
 static LossScale loss_scale(Run *run) {
     static const double highest = 0x1p40;
-    LossScale s = { .factor = 0x1p16, .patience = 1000 }; // as in PyTorch; as in DeepSpeed
+    LossScale s = { .factor = 0x1p16, .patience = 1000 }; // PyTorch's factor, DeepSpeed's patience
     const char *text = option_text(run, "loss-scale"), *word = "dynamic";
     const bool fp16 = option_storage(run) == FP16S;
     REQUIRE(fp16 || !option_given(run, "loss-scale"),

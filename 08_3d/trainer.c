@@ -137,7 +137,7 @@ static Model *stage_new(Trainer *t) {
     // ZeRO has gathered the block's weights.
     if (c->activation_budget) recompute_within(t, m); // 07.04
     else recompute(m, c->recompute);                  // 07.02, 07.03
-    // ZeRO allocates the tensors, so it comes after all techniques that change them.
+    // ZeRO allocates the tensors, so ZeRO comes after all techniques that change tensors.
     if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true); // 06.05
     else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; stage 0: 01
     // Buckets are outside of recomputation, because a bucket starts when a layer's whole backward
@@ -229,8 +229,8 @@ static void reduce(Trainer *t) {
     t->reduction[1] = clock_now();
 }
 // Waits for the buckets, which the last backward has started (--overlap). A stage with both uses of
-// wte has added both gradients there. If two stages have a copy of wte each, wte is reduced over dp
-// after the sum of both stages.
+// wte has added both gradients in that backward. If two stages have a copy of wte each, wte is
+// reduced over dp after the sum of both stages.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);
@@ -263,7 +263,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
-    // Under ZeRO all ranks of the world have a part of the gradient; else replicas have the same.
+    // Under ZeRO every rank of the world has a part of the gradient; else replicas have equal ones.
     r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
     r.norm /= t->loss_scale.factor;
     free(batch);
@@ -325,7 +325,7 @@ bool trainer_rebalance(Trainer *t) {
 
 // ---------------------------------------------------------------- evaluation
 
-enum { EVAL_ROWS = 1024 }; // tokens of a micro-batch, or as many as one in training has
+enum { EVAL_ROWS = 1024 }; // tokens of a micro-batch; but at least --micro-batch sequences
 
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     const Mesh *mesh = &t->mesh;

@@ -98,22 +98,22 @@ typedef struct {
 StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
                             const Data *d, uint64_t step);
 
-// ---- All functions below are collective. ----
+// ---- All functions below are collective, except trainer_overflowed(). ----
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 // Runs a step without its update. The gradients are final afterwards, times the factor of the loss
 // scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // Was the factor of a dynamic loss scale too large for this step's gradients? All ranks return the
 // same, because the norm is a sum over all ranks. Such a step must be skipped, and the next factor
-// is smaller. At factor 1 no smaller factor helps, because the gradient itself is not finite; the
-// result is false. Not collective.
+// is smaller. At factor 1 the result is false: no smaller factor helps, because the gradient itself
+// is not finite.
 bool trainer_overflowed(const Trainer *t, StepResult r);
 // Clips the gradient and updates the weights. Under ZeRO also gathers the weights.
 void trainer_update(Trainer *t, StepResult r);
 // Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
 // the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);
-// Cuts the stages anew by the times of this step, and moves layers. Call this function after an
+// Cuts the stages anew by the times of the last step, and moves layers. Call this function after an
 // update. Returns false if no layer moves.
 bool trainer_rebalance(Trainer *t);
 // Returns the mean loss per token over this many windows, spread over the held-out text. Runs only

@@ -8,7 +8,7 @@
 // Returns this rank's residuals, for checkpoint_save(). Without --compress n is 0.
 RankState unsent_read(const Trainer *t);
 void unsent_free(RankState *s);
-// Loads this rank's residuals from the checkpoint. Does nothing if the training was not compressed
-// before, because then no residuals exist.
+// Loads this rank's residuals from the checkpoint. Does nothing without --compress, or if the
+// checkpoint has no residuals.
 void unsent_resume(const Checkpoint *c, Trainer *t);
 #endif

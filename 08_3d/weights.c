@@ -259,13 +259,13 @@ void weights_fill(const Weights *w, Model *m) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
         if (u->tied_to) continue;
-        // Under ZeRO 3 a rank has only the part that it owns. Otherwise it has all elements.
+        // Under ZeRO 3 a rank has only the part that it owns. Otherwise a rank has all elements.
         const Range range = u->w.data ? (Range){ 0, u->size } : u->own;
         const Tensor t = u->w.data ? u->w : u->own_w;
         UnitElement *from = w->values ? element : value;
         void *context = w->values ? (void *)w->values : &f;
         unit_fill(u, t, range, from, context);
-        if (u->master.data) { // 16-bit weights are its rounded copy
+        if (u->master.data) { // the 16-bit weights are a rounded copy of the master
             unit_fill(u, u->master, u->own, from, context);
             u->master_made = true;
         }

@@ -17,9 +17,9 @@ typedef struct {
     // none.
     real **values;
     char *found;            // the file in a folder with a config.json; else NULL
-    Checkpoint *checkpoint; // NULL: no folder
+    Checkpoint *checkpoint; // NULL: the weights are in no checkpoint
     WeightFiles files;
-    ModelConfig model; // its sizes; no dropout
+    ModelConfig model; // the model's sizes; no dropout
 } Weights;
 // Opens the weights at `from`. The sizes of the model follow from the config.json beside the file,
 // and for GPT-2 also from the tensors and the file's header. Every name and shape is checked.

@@ -17,7 +17,7 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
 }
 // Runs the second half of a backward, which computes the gradients of the weights. This half does
 // not read the weights, so they are not gathered. zero2_backward_and_reduce() allocates and reduces
-// the gradients. The layer whose backward it calls has only the second half.
+// the gradients, and calls the backward of `half`, a layer that has only the second half.
 static void second_half(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)dy; // the first half has copied the dy of every product
     (void)dx;

@@ -54,8 +54,8 @@ static double dot(Tensor a, Tensor b, Arena *scratch) {
 }
 
 // Fills v with the k-th direction in which a tensor is moved. For a gain or bias the direction is
-// element k alone. For a matrix it is a random mixture of all elements, because one element at a
-// time would take too long.
+// element k alone. For a matrix the direction is a random mixture of all elements, because one
+// element at a time would take too long.
 static void direction(Tensor v, const Param *p, size_t k) {
     if (p->rows > 1) {
         tensor_randomize(v, random_key(k, p->number), 1 / sqrt((double)tensor_count(v)));
@@ -68,8 +68,8 @@ static void direction(Tensor v, const Param *p, size_t k) {
 // Returns the larger of two numbers, or NaN if one of them is NaN. (fmax() would drop the NaN.)
 static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }
 
-// The largest difference between backward and finite differences of one tensor, and its largest
-// derivative.
+// The largest difference between backward and finite differences of one tensor, and the tensor's
+// largest derivative.
 typedef struct {
     double difference, largest;
 } Derivatives;

@@ -593,12 +593,11 @@ static void three_d(void) {
     on_page("forward and backward %.1f ms", 3e3 * forward);
     on_page("m = 1536/16 = %d micro-batches × 12 blocks: %.1f s", 1536 / 16, step);
     on_page("4 × %.1f MB × 12 × 96 = %.0f GB", one / 1e6, tp / G);
-    on_page("300 GB/s: %.2f s. Over one network card, at 25 GB/s, it would be %.1f s", tp / NVLINK,
-            tp / IB);
-    on_page("2 × %.1f MB × 96 = %.1f GB, which takes %.2f s at 25 GB/s", message / 1e6, sent / G,
-            sent / IB);
+    on_page("300 GB/s: %.2f s. Over one network card, at 25 GB/s, the time would be %.1f s",
+            tp / NVLINK, tp / IB);
+    on_page("2 × %.1f MB × 96 = %.1f GB. - At 25 GB/s: %.2f s", message / 1e6, sent / G, sent / IB);
     on_page("(pp−1)/m = 7/96 = %.1f %%", 100 * idle);
-    on_page("2·15/16 · %.2f·10⁹ · 2 bytes = %.1f GB, at 25 GB/s %.2f s", slice / G, dp / G,
+    on_page("2·15/16 · %.2f·10⁹ · 2 bytes = %.1f GB. - At 25 GB/s: %.2f s", slice / G, dp / G,
             dp / IB);
     page = "08_3d/sample.md";
     on_page("12288 · 2 bytes = %.1f GB", cache / G);

@@ -53,7 +53,7 @@ static _Thread_local MemoryCategory watched; // the category that the last recor
 void picture_begin(Run *run, MemoryCategory category) {
     watched = category;
     if (!clock_config()->simulated) common_time(run);
-    comm_barrier(run->world); // first on the world: a call that a rank leaves out is named there
+    comm_barrier(run->world); // if a rank has left out a call, this barrier reports it
     if (clock_config()->simulated) wait_for_latest();
     flops_before = clock_flops();
     record_start();
@@ -158,7 +158,7 @@ void recording_free(Recording *r) {
 // ---- times ----
 
 // The busy stretches of a compute row in order, with the busy time before each stretch. The program
-// calls busy_until() often, so this function uses binary search.
+// calls busy_until() often, so busy_until() uses binary search.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -459,7 +459,7 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
     say(run, "%s%s", line, colour ? "\033[0m" : "");
 }
 
-// Shows the bytes over time as digits, in ninths of `peak`.
+// Returns a row that shows the bytes over time as digits, in ninths of `peak`.
 static ChartRow memory_row(const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };

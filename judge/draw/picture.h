@@ -14,8 +14,8 @@
 void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run); // all ranks must call this function
 
-// Times of the recorded stretch. The stretch lasts from the first start to the last end of a
-// computation, of a collective or of a received message, on any rank. All ranks get the same
+// Times of the recorded stretch. The stretch lasts from the first start of a computation or a
+// collective to the last end, also of a received message, on any rank. All ranks get the same
 // values.
 typedef struct {
     Picoseconds step; // length of the stretch
@@ -61,9 +61,9 @@ void picture_summary(Run *run, const Timing *t);
 char *picture_order(Run *run, size_t rank);
 
 // Draws a bar for each rank: the bytes that the rank holds between steps. Neighbours with equal
-// bars share one bar. All ranks must call picture_state_now(). Call picture_state_now() after the
-// allocation, because it reads the ledger. The scale is the longest bar so far, so show the largest
-// state first.
+// bars share one bar. All ranks must call picture_state(). Call picture_state_now() after the
+// allocation, because this function reads the ledger. The scale is the longest bar so far, so show
+// the largest state first.
 typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state

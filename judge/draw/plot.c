@@ -1,5 +1,5 @@
-// plot.c: draws line charts. It computes axes and ticks once, and draws them in characters and as
-// SVG.
+// plot.c: draws line charts. plot_show() computes axes and ticks once, and draws the chart in
+// characters and as SVG.
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void log_ticks(Axis *a) {
         for (size_t i = 0; i < n; i++) add_tick(a, e + log10(between[i]), between[i] * pow(10, e));
 }
 
-// Returns 1, 2 or 5 times a power of ten, which divides the range into 4 to 8 steps.
+// Returns 1, 2 or 5 times a power of ten, which divides the range into 3 to 8 steps.
 static double nice_step(double range) {
     double power = pow(10, floor(log10(range))), ratio = range / power;
     if (ratio < 1.5) return power * 0.2;
@@ -234,8 +234,8 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
 // The sizes are in pixels. The legend is at the right.
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
-// Colours as in svg.c. Every line also has its own mark and dash, so the chart is readable without
-// colours.
+// Every line has its own colour. Four lines also differ in marks and dashes, so a chart of four
+// lines is readable without colours.
 static const char *const colour[MOST_LINES] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                 "#e69f00", "#56b4e9", "#000",    "#777" };
 static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3",

@@ -15,10 +15,11 @@ typedef struct {
 } RankRecording;
 typedef struct {
     size_t ranks;
-    RankRecording *rank;    // NULL on all ranks but rank 0
-    Picoseconds begin, end; // of the first and the last computation or collective
-    size_t scale;           // bytes of a full strip of memory
-    Picoseconds unit;       // unit of printed times, as in "33 units"; 0: picoseconds
+    RankRecording *rank; // NULL on all ranks but rank 0
+    // The first start of a computation or a collective; the last end, also of a received message.
+    Picoseconds begin, end;
+    size_t scale;     // bytes of a full strip of memory
+    Picoseconds unit; // unit of printed times, as in "33 units"; 0: picoseconds
     void *buffer[2];
 } Recording;
 // Is e drawn on a rank's link? True for collectives, and for messages that take time.

@@ -61,8 +61,8 @@ static bool clashes(Finding *f, const Whole *w) {
     return true;
 }
 
-// The largest difference and its place. If differences are equal, the place is that of the first
-// element with different bits.
+// difference: the largest difference of two elements. at: the first element with this difference
+// and with different bits. different: the number of elements with different bits.
 typedef struct {
     double difference;
     size_t at, different;

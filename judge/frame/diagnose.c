@@ -66,8 +66,7 @@ static Factor fit_whole(const Whole *got, const Whole *want) {
 
 // ---- one factor on average, and the wrong elements ----
 
-// Sums over all wrong tensors, for the factor that fits them best although it does not explain
-// them.
+// Sums over all wrong tensors. products / squares is the factor that fits these tensors best.
 typedef struct {
     double products, squares;
 } Average;

@@ -6,7 +6,7 @@
 
 // ---- options.c ----
 // text: the given value, the fallback, or `copied`, which option_default() has allocated. heading:
-// --help prints it before this option; usually NULL.
+// a line that --help prints before this option; usually NULL.
 typedef struct {
     Option option;
     const char *text, *heading;
@@ -25,8 +25,8 @@ OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
 // Returns the option's value. Calls fault() if the name is unknown.
 const OptionValue *options_find(const OptionValues *s, const char *name);
-// Calls usage_error() if --storage asks for 16 bits and the program's own table has no
-// STORAGE_OPTION.
+// Calls usage_error() if --storage asks for 16 bits and the program's own table has neither
+// STORAGE_OPTION nor ONLY_STORAGE_OPTION.
 void options_require_storage(const OptionValues *s);
 void options_free(OptionValues *s); // frees the texts that option_default has allocated
 bool option_value_is_number(const OptionValue *s);
@@ -70,7 +70,7 @@ typedef struct {
     CheckKind kind;
 } CheckRecord;
 // The numbers that each rank sends to rank 0. `predicted` comes from the formula, or from the
-// player if there is no formula.
+// player if there is no formula. agree: the player's number, if there is one, equals `measured`.
 typedef struct {
     double predicted, measured;
     uint64_t id;

@@ -1,4 +1,4 @@
-// lesson.c: the frame of every program. It launches the ranks, prints title and verdict, and
+// lesson.c: the frame of every program. The frame launches the ranks, prints title and verdict, and
 // returns the exit status.
 #include "judge/frame/frame.h"
 #include "judge/draw/memory_samples.h"
@@ -191,7 +191,7 @@ static void choose_clock(const Program *p) {
             "--link %s names a link between nodes, but all ranks share one node: give the ranks "
             "per node with --node N, or name one link",
             link);
-    bool own = false; // the planner's option has this name, too
+    bool own = false; // the planner's own table has --rails, too
     for (const Option *o = s->own; o && o->name; o++) own = own || !strcmp(o->name, "rails");
     REQUIRE(node->text || !rails->text || own,
             "--rails %s are cards between nodes, but all ranks share one node: give the ranks per "
@@ -229,7 +229,7 @@ static int help(const OptionValues *s, const char *program) {
 }
 
 // Begins the process. A launcher of another MPI than the program's starts processes that cannot
-// find each other. Each process is then a world of one rank, and usage_error() ends it.
+// find each other. Each process is then a world of one rank, and usage_error() ends the process.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
     process_launched(&rank, &started); // the launcher's numbers, because MPI has not started

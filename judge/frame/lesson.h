@@ -15,8 +15,9 @@ extern const LessonInfo lesson_info;
 // A lesson's own options, read with option_*. The table ends with {0}. `value` is the kind of
 // value, which is checked before the lesson starts. "N" is a whole number, "X" a number, "a|b|c"
 // one of these words. Any other word means any text, and NULL means a flag. fallback NULL: there is
-// no default. An option with the name of a common option replaces the common option's default. It
-// also replaces the help, unless its own help is NULL. {"dp", "N", "1", "data-parallel replicas"}
+// no default. An option with the name of a common option replaces the common option's default. The
+// option also replaces the help, unless its own help is NULL. Example: {"dp", "N", "1",
+// "data-parallel replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;
@@ -35,9 +36,9 @@ typedef struct Run { // one per rank
     struct RunState *state;
 } Run;
 
-// EXPERIMENT(entry, options) is the last line of an experiment or a program. It names the entry and
-// the table of options (NULL: no own options). The build writes main(). EXPERIMENT_SYMBOL is a name
-// made from the file's path.
+// EXPERIMENT(entry, options) is the last line of an experiment or a program. This line names the
+// entry and the table of options (NULL: no own options). The build writes main(). EXPERIMENT_SYMBOL
+// is a name made from the file's path.
 typedef struct {
     void (*run)(Run *run);
     const Option *options;
@@ -55,7 +56,7 @@ bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
 // Sets the option's default from now on, if the option was not given. Programs use this function
 // for values that a file provides. Calls usage_error() if the value is not valid. The call changes
-// the option of this rank alone, so all ranks must make it. The call may free a text that
+// the option of this rank alone, so all ranks must make the call. The call may free a text that
 // option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
 // Returns the element type of --storage. A lesson that can store 16 bits lists one of the first two
@@ -99,12 +100,12 @@ void require_one_link(Run *run);
 
 // Return the limits of a sum whose terms are added in another order, relative to the largest
 // element. In 16 bits an error near a tie of the rounding becomes a whole unit in the last place,
-// and the next layers pass the unit on. storage_limit() is 32 halves of a unit. numbers_limit() is
-// an eighth of storage_limit(), because losses are sums of many elements. Each limit is 1.0 to 2.4
-// times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
-// trainings that do not diverge. If the loss grows 28 times in two steps, the rounding error grows
-// with the loss and exceeds the limit of reals, too. rounding_limit() and numbers_limit() are the
-// limits of --storage.
+// and the next layers pass the unit on. storage_limit() is 32 halves of a unit. In 16 bits
+// numbers_limit() is an eighth of storage_limit(), because losses are sums of many elements. Each
+// limit is 1.0 to 2.4 times the largest error of two thousand runs of the lessons with 50 seeds.
+// The limits are for trainings that do not diverge. If the loss grows 28 times in two steps, the
+// rounding error grows with the loss and exceeds the limit of reals, too. rounding_limit() and
+// numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
@@ -159,7 +160,8 @@ bool check_true(Run *run, const char *what, const char *name, bool holds);
 // Checks the opposite of check_close: the error must be at least `limit`. Lessons use this check to
 // show that a wrong method fails. The check adds nothing to the digest.
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-// The checks add every `got` to the digest, a commutative sum of hashes of (name, index, bits).
+// check_close, check_equal, check_replicas and check_numbers add every `got` to the digest, a
+// commutative sum of hashes of (name, index, bits).
 
 // ---- Costs: the experiment's predictions, and the library's measurements ----
 // An experiment predicts by a closed form, by a list of expected steps for judge/play, or by both.

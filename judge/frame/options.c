@@ -1,4 +1,4 @@
-// options.c: reads the command line. It checks every value before any rank starts to work.
+// options.c: reads the command line, and checks every value before any rank starts to work.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include <errno.h>
@@ -45,7 +45,7 @@ static const Option common_options[] = {
     { 0 },
 };
 
-// A program for GPUs adds these options. Some of them replace common options.
+// A program for GPUs adds these options. Some of these options replace common options.
 static const Option gpu_options[] = {
     { "transport", "emu|staged|nccl", NULL,
       "how ranks communicate; without it: nccl if a launcher starts them with a GPU for each rank, "
@@ -174,7 +174,7 @@ void options_free(OptionValues *s) {
 }
 
 // Adds a table of options. An option with the name of an earlier option replaces the earlier values
-// and default. It also replaces the help, unless its own help is NULL.
+// and default. The new option also replaces the help, unless its own help is NULL.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {

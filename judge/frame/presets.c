@@ -3,8 +3,8 @@
 
 // "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to
 // the size of the lessons' models. A lesson's block has width 24, 4 heads, context 12, t = 4 ranks,
-// fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both, products and
-// the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
+// fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both blocks, products
+// and the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
 // common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
 // few per cent of an all-reduce. The lesson's memory is that of an A100 in the scale of the link
 // "fast": as 2039 GB/s to 300 GB/s.

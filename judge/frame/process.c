@@ -65,8 +65,8 @@ static void abort_all(int status) {
 }
 
 // May a process read the memory of another process here? Open MPI's receivers copy long messages
-// this way, while their senders compute. Many containers forbid it, and then Open MPI would print
-// an error for every message.
+// this way, while their senders compute. Many containers forbid such copies, and then Open MPI
+// would print an error for every message.
 static bool single_copy_works(void) {
     static volatile int original = 1;
     int copied = 0, status = 1;
@@ -130,9 +130,9 @@ void process_begin(int *argc, char ***argv) {
     mpi_open(host);
 }
 
-// Ends the process with its own status after a crash in MPI_Finalize. Open MPI 4.1.4 there frees
+// Ends the process with its own status after a crash in MPI_Finalize, where Open MPI 4.1.4 frees
 // and unloads memory that its helper thread may still use. On a busy machine one run in 600
-// crashed, after its verdict. All ranks have finished by then.
+// crashed, after the verdict of the run. All ranks have finished when MPI_Finalize is called.
 static int status_at_end;
 static void end_in_finalize(int signal) {
     (void)signal;

@@ -105,7 +105,8 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-// Do the ranks agree, and is the prediction the measured value? False for NaN.
+// Do the prediction and the player's number, if there is one, equal the measured value? False for
+// NaN.
 static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
@@ -217,8 +218,9 @@ void report_costs(Run *run) {
 
 // ---- JSON ----
 
-// Returns the bytes of the UTF-8 character at the beginning of text. Returns 0 if the character is
-// not valid: overlong, half of a surrogate pair, or beyond the last character (RFC 3629).
+// Returns the number of bytes of the UTF-8 character at the beginning of text. Returns 0 if the
+// character is not valid: overlong, half of a surrogate pair, or beyond the last character (RFC
+// 3629).
 static size_t utf8_length(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
     size_t n = c[0] < 0x80   ? 1
@@ -255,7 +257,7 @@ static void add_number(cJSON *object, const char *name, double value) {
     cJSON_AddNumberToObject(object, name, value);
 }
 
-// Adds the program's own options, then values that the program has set.
+// Adds --reduce and --seed, the program's own options, then values that the program has set.
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;

@@ -187,7 +187,7 @@ static void lay_print(Whole *w, PartPrint print) {
     w->prints[w->print_count++] = print;
 }
 
-// Places one record of a rank. Returns the record's bytes.
+// Places one record of a rank. Returns the number of bytes of the record.
 static size_t lay_record(Snapshot *s, const char *record, size_t rank) {
     PutHead head;
     memcpy(&head, record, sizeof head);

@@ -18,8 +18,8 @@ typedef struct {
     bool recorded;          // training_run records its last step, for picture.h
     MemoryCategory watched; // the category of memory in that recording
 } Training;
-// Returns the tokens of a file (NULL: this tree's own text). Their order follows from --seed and
-// from the number of sequences per step. Calls usage_error() if the file cannot be used.
+// Returns the tokens of a file (NULL: this tree's own text). The order of the tokens follows from
+// --seed and from the number of sequences per step. Calls usage_error() if the file cannot be used.
 // data_open() describes eval and vocab.
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences);
@@ -77,9 +77,9 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 
 // ---- The comparison: gradients and weights of every step, losses, norms ----
 // Compares two trainings. Limit 0 compares every bit. what is a name, such as "split = unsplit".
-// Under AdamW in fp32, a limit above 0 applies to losses, norms and the gradients of step 0 only.
-// AdamW divides a gradient by its own size, so a rounding error near zero becomes a whole step.
-// Then the two trainings have different weights.
+// Under AdamW in fp32 or with 16-bit storage, a limit above 0 applies to losses, norms and the
+// gradients of step 0 only. AdamW divides a gradient by its own size, so a rounding error near zero
+// becomes a whole step. Then the two trainings have different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
 // Do one half of training_compare each.
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
@@ -96,9 +96,9 @@ double training_exact(const Run *run, const Training *t);
 // says so. config_store does the same without the sentence.
 void training_store(Run *run, Training *t);
 void config_store(Run *run, ModelConfig *c);
-// Was every step clipped? Only then is clipping compared.
+// Was every step clipped? Otherwise a comparison does not test clipping in every step.
 bool trajectory_clipped(const Trajectory *c, double clip);
-// Compares the split training with the unsplit training, within LIMIT_ROUNDING, with every step
+// Compares the split training with the unsplit training, within training_limit(), with every step
 // clipped: first under SGD, then under AdamW. With t->recorded, AdamW's last step is recorded.
 typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,

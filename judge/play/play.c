@@ -1,4 +1,4 @@
-// play.c: the player. It keeps lists of steps, computes their times, and returns the results.
+// play.c: the player, which keeps lists of steps, computes their times, and returns the results.
 #include "judge/play/play.h"
 #include <math.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@ typedef struct {
 typedef struct {
     CommKind kind;
     size_t bytes;           // of the whole tensor
-    size_t arrived;         // number of ranks that have started it
+    size_t arrived;         // number of ranks that have started the transfer
     Picoseconds begin, end; // on the lane; begin: the latest start so far, until all have arrived
 } Transfer;
-// The collectives of a group, or the messages from one rank to another. They leave in order.
+// The collectives of a group, or the messages from one rank to another. Transfers leave in order.
 typedef struct {
     Transfer *transfer;
     size_t n, complete;          // complete: number of transfers that have left
@@ -159,7 +159,8 @@ static Picoseconds transfer_time(const Play *p, size_t cards, size_t steps, size
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);
 }
 
-// Appends a step with the lane's transfer number s.number. All ranks must describe it alike.
+// Appends a step with transfer number s.number of its lane. All ranks must give the same kind and
+// bytes.
 static size_t add_transfer(Play *p, size_t rank, PlayStep s, CommKind kind, size_t bytes) {
     Lane *lane = lane_of(p, &s);
     if (s.number == lane->n) {
@@ -244,7 +245,8 @@ static bool all_met(const Group *g, size_t member) {
     return g->started[member] <= g->collectives.complete;
 }
 
-// A rank has started a transfer of `ranks` ranks. The last rank sets begin and end.
+// Records that a rank has started a transfer of `ranks` ranks. The last of these ranks sets begin
+// and end.
 static void arrive(const Play *p, const PlayStep *s, size_t ranks, Picoseconds now) {
     Lane *lane = lane_of(p, s);
     Transfer *t = transfer_of(p, s);
@@ -265,8 +267,8 @@ static bool is_over(const Play *p, const PlayStep *s) {
     default: return true;
     }
 }
-// Returns the time at which a rank can continue after a wait for its step s. The end of a send is
-// not known to the sender: it continues when the receive is posted.
+// Returns the time at which a rank can continue after a wait for its step s; 0: at once. The result
+// for a send is 0: the sender continues when the receive is posted, and its clock does not move.
 static Picoseconds end_of(const Play *p, const PlayStep *s) {
     return s->what == PLAY_START || s->what == PLAY_POST ? transfer_of(p, s)->end : 0;
 }
@@ -341,8 +343,8 @@ static Picoseconds busy_between(const Rank *r, Picoseconds begin, Picoseconds en
     return busy;
 }
 
-// Returns the collective that a rank starts in step s, or the message that it receives there. NULL:
-// neither
+// Returns the complete collective that a rank starts in step s, or the message that the rank
+// receives in step s. NULL: the step is no such step.
 static const Transfer *communication(const Play *p, const Rank *r, const PlayStep *s) {
     if (s->what == PLAY_START)
         return lane_of(p, s)->complete > s->number ? transfer_of(p, s) : NULL;
@@ -391,7 +393,7 @@ char *play_why(const Play *p) {
                     s->peer, g->name);
             continue;
         }
-        const size_t number = g->collectives.complete; // of the incomplete one
+        const size_t number = g->collectives.complete; // the incomplete collective
         fprintf(f, "in %s on %s", comm_kind_name[g->collectives.transfer[number].kind], g->name);
         const char *before = ", not reached by";
         for (size_t i = 0; i < g->n; i++) {

@@ -14,13 +14,13 @@
 //     PlayTiming t = play_timing(p);
 //
 // The player's time follows the rules of the simulated clock (clock.h). A rank does its steps in
-// order. A group has one lane for its collectives. A collective starts when its last member has
-// started it and the lane is free. It takes the time of the ring in comm.h. An ordered pair of
-// ranks of a group has one lane for its messages. A message leaves when it is sent and the lane is
-// free. A rank that starts a collective, or waits for one, first waits for all members. Each member
-// must have started every collective that this rank has started on the group, because comm.c then
-// needs the ends of these collectives. The player has no broadcast, no reduce and
-// no clock_set_one_port.
+// order. A group has one lane for its collectives. A collective starts when all members have
+// called it and the lane is free. The collective takes the time of the ring in comm.h. An ordered
+// pair of ranks of a group has one lane for its messages. A message leaves when it is sent and the
+// lane is free. A rank that starts a collective, or waits for one, first waits for all members.
+// Each member must have started every collective that this rank has started on the group, because
+// comm.c then needs the ends of these collectives. The player has no broadcast, no reduce and no
+// clock_set_one_port.
 //
 // Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
@@ -47,8 +47,9 @@ size_t play_length(const Play *p, size_t rank); // returns the number of steps i
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls that end
 // in _rows cut between rows: count is then the number of rows, and size the bytes per row. If
-// another member has another collective there, the function calls fault(). So do play_send and
-// play_post if the lengths of a message and its receive differ.
+// another member has another collective at the same place among the group's collectives, the
+// function calls fault(). play_send and play_post call fault() if the lengths of a message and its
+// receive differ.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message. to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
@@ -67,7 +68,7 @@ void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 
 // ---- the cost of the steps ----
 
-// Plays all lists. Returns false if they deadlock.
+// Plays all lists. Returns false if the ranks deadlock.
 bool play_run(Play *p);
 
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
