@@ -197,8 +197,10 @@ static void overlap(Run *run) {
         Measured drawn;
         once.steps = 1;
         Trajectory both = replica_train(run, &once, one_after_the_other, capacity, &drawn);
-        say(run, "A bucket is a group of tensors. One all-reduce sends it as soon as backward has "
-                 "its gradients.\n");
+        say(run,
+            "This model has %zu blocks, more than 01.02's. A bucket is a group of tensors. One "
+            "all-reduce sends\na bucket as soon as backward has the bucket's gradients.\n",
+            t.model.layers);
         picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
         trajectory_free(&both);
     } else sweep(run, &t, &seen[AT_END].last);
