@@ -88,10 +88,10 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
         "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
         "elements of e bytes. 1-bit gives many\nelements a step of equal size. This changes the "
-        "loss as another learning rate does. So compare\n1-bit with 1-bit on one device (last "
-        "row), not with exact. Calls per bucket: fp16 N+1 (largest element, N-1 sends, "
-        "all-gather), 1-bit\nN+2 (two sets of scales). NCCL adds fp16 in one call.%s\n",
-        ONE_OF, uneven_shares("\n", SEQUENCES, run->world->size).text);
+        "loss, so compare 1-bit with 1-bit on one device.\nCalls per bucket: fp16 N+1 (largest "
+        "element, N-1 sends, all-gather), 1-bit N+2 (two sets of scales).\nNCCL adds fp16 in one "
+        "call.%s\n",
+        ONE_OF, uneven_shares(" ", SEQUENCES, run->world->size).text);
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
 
