@@ -95,8 +95,8 @@ static void costs(Run *run, const ModelConfig *c, size_t capacity, const Measure
 
 // ---------------------------------------------------------------- the page
 
-// Draws a step for every capacity, from a bucket per tensor to one bucket of all, beside two
-// bounds: all communication after all computation, and computation alone.
+// Plots the time of a step for every capacity, from a bucket per tensor to one bucket of all,
+// beside two bounds: all communication after all computation, and computation alone.
 static void sweep(Run *run, const Training *t, const Timing *end) {
     enum { SIZES = 12 };
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
