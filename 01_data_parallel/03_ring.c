@@ -32,8 +32,8 @@ static Tensor chunks(Tensor t, size_t n, size_t lo, size_t hi) {
     return tensor_flat_range(t, shard_range(count, n, lo).lo, shard_range(count, n, hi - 1).hi);
 }
 
-// Returns room for `count` elements of the type of t. A message that is added to t is received
-// there.
+// Returns scratch memory for `count` elements of the type of t. A rank receives a message in this
+// memory before adding the message to t.
 static Tensor scratch_for(Arena *memory, Tensor t, size_t count) {
     return tensor_shaped(memory, tensor_shape(1, count, t.element));
 }

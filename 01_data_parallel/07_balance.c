@@ -17,8 +17,8 @@
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
-// Computes the part of the gradient that comes from the sequences `share`. Returns their part of
-// the loss.
+// Computes the part of the gradient that comes from the sequences `share`. Returns the part of the
+// loss that comes from these sequences.
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range share,
                               size_t sequences) {
     Arena tokens = arena(MEM_WORKSPACE);

@@ -5,14 +5,14 @@
 //
 // Holds:  every rank has a replica, as in 02_all_reduce, and its own residual of Psi elements. For
 //         every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on every rank.
-// Sends:  a bucket takes three all-reduces per step. One has all P's [rows, r], one all Q's
+// Sends:  a bucket takes up to three all-reduces per step. One has all P's [rows, r], one all Q's
 //         [cols, r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
 //         2(N-1)/N of r (rows + cols) elements.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
-//         residual. A matrix takes three products and orthonormal columns, a bucket three calls.
+//         residual. A matrix takes three products and orthonormal columns.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
-// Q is made orthonormal before P = M Q. A matrix is compressed if (rows + cols) r min_rate is less
+// Q is made orthonormal before P = G Q. A matrix is compressed if (rows + cols) r min_rate is less
 // than rows cols. Left out: exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
@@ -47,8 +47,8 @@ static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
     return t;
 }
 
-// Copies the bucket's vectors, which are sent uncompressed, side by side into `rest`.
-// power_unpack() writes the vectors back.
+// Copies the bucket's vectors and small matrices, which are sent uncompressed, side by side into
+// `rest`. power_unpack() writes these tensors back from `rest`.
 static void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
     size_t at = 0;
     for (size_t i = 0; i < b->n_params; i++) {

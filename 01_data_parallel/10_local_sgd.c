@@ -97,7 +97,8 @@ void local_sgd_end_round(LocalSgd *l, Model *m) {
 
 // Leaves in m->g N times the gradient of this shard's part of the batch's mean loss. A counted
 // token has the same weight on every rank, also if shards have different numbers of tokens. The
-// mean over the ranks is then the gradient of the whole batch. Returns that part of the loss.
+// mean over the ranks is then the gradient of the whole batch. Returns this shard's part of the
+// batch's mean loss.
 static double local_gradients(const LocalSgd *l, Model *m, const Data *d, uint64_t step,
                               size_t sequences) {
     Arena tokens = arena(MEM_WORKSPACE);

@@ -63,8 +63,8 @@ void compression_all_reduce(Compression *c, Tensor g);
 // 06_compression.c has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
-// These functions copy the state kept between steps to and from the host, for checkpoints. The
-// state is e, then every server_error, then every q, compression_state_count(c) elements.
+// Count, read and write the state kept between steps, for checkpoints. The state on the host is e,
+// then every server_error, then every q, compression_state_count(c) elements.
 size_t compression_state_count(const Compression *c);
 void compression_state_read(const Compression *c, real *state);
 void compression_state_write(Compression *c, const real *state);
@@ -80,7 +80,7 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // infinite, and dividing by the factor is exact.
 double half_scale(double largest, size_t n);
 real sign_scale(Tensor x);     // |x|_2 / sqrt(d): with it, scale times signs has the norm of x
-void orthonormalise(Tensor p); // the columns, by Gram and Schmidt
+void orthonormalise(Tensor p); // makes p's columns orthonormal
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
                                          uint64_t seed, size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);
@@ -97,8 +97,8 @@ static inline size_t packed_count(size_t n, size_t bits) {
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers that send nothing ----
-// Sets e to e - sent, the new residual. Before, e holds the tensor that this rank wanted to send.
-// `sent` is the tensor that the receivers reconstruct.
+// Sets e to e - sent, the new residual, or to 0 if the plan forgets. Before, e holds the tensor
+// that this rank wanted to send. `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
 // HALF. half_largest returns the largest |g|, one element. half_write packs scale g as fp16.
 // half_add adds the packed elements to sum. half_read sets g to the packed elements, divided by

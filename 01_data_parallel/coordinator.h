@@ -18,14 +18,14 @@ typedef struct {
     const Range *part;    // [n] the part of g of each tensor
     size_t threshold;     // largest size in bytes of a fused all-reduce of several tensors
     bool cached;          // all ranks know all tensors, so a tensor is one field of `question`
-    bool *ready, *agreed; // [n] its gradient is final on this rank; on all ranks
-    bool *named;          // [n] rank 0 has been told
+    bool *ready, *agreed; // [n] the tensor's gradient is final on this rank; on all ranks
+    bool *named;          // [n] the tensor's request has been sent to rank 0
     size_t *votes;        // [n] rank 0: the ranks that have the tensor
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
     Tensor question; // with the cache: counts of ranks, several in an element
-    Request *asked;  // its sum over ranks, in flight
+    Request *asked;  // the question's sum over ranks, in flight
     Arena state, buffers;
 } Coordinator;
 

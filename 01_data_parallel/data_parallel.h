@@ -47,8 +47,8 @@ typedef struct {
 typedef struct {
     Model *model;
     Comm *dp;
-    // Read when a FORWARD begins: shall the backward that follows it reduce? False is DDP's
-    // no_sync(). Set it before the forward, because a change before the backward has no effect.
+    // Shall the next backward reduce? False is DDP's no_sync(). A FORWARD reads sync when the
+    // forward begins. So set sync before the forward; a later change has no effect.
     bool sync;
     bool armed;     // this backward reduces
     size_t n;       // number of buckets

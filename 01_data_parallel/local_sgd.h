@@ -7,7 +7,7 @@
 
 typedef struct {
     size_t every; // k: local steps of a round; at least 1
-    size_t exact; // so many first steps average gradients
+    size_t exact; // number of first steps that average gradients
     // DiLoCo's outer step at the end of a round. Rate 0: the round ends with the plain average.
     double outer_lr, outer_momentum;
 } LocalPlan;
@@ -15,7 +15,8 @@ typedef struct {
 typedef struct {
     Comm *dp;
     LocalPlan plan;
-    // [Psi] each, for the outer step alone: the weights at the round's start, and its momentum
+    // [Psi] each, for the outer step alone: the weights at the round's start, and the outer
+    // momentum
     Tensor start, velocity;
     Tensor weights; // [Psi] the weights that a round averages: those of the model, or its masters
     Arena state;

@@ -13,10 +13,11 @@
 #include "common/model/optimizer.h"
 
 // ---- parameter_server.c ----
+// steps: the steps of each worker.
 typedef struct {
     Comm *world;
     size_t servers, workers, steps;
-} Cluster; // steps of each worker
+} Cluster;
 // Makes the first `servers` ranks servers. Calls usage_error() if no rank is left to be a worker.
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
@@ -60,8 +61,9 @@ typedef struct {
     size_t worker, taken;
     Picoseconds arrival;
 } Served;
-// The state of every worker: the number of its pushes in the weights, the version that the worker
-// received last, and whether the worker waits for an answer.
+// The server's records. version: the number of updates of the weights. For every worker: done, its
+// pushes in the weights; taken, the version that it received last; waits, whether it waits for an
+// answer.
 typedef struct {
     size_t version, *done, *taken;
     bool *waits;

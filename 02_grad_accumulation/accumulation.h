@@ -10,8 +10,10 @@
 double accumulate_gradients(Model *model, const Batch *batch, size_t m);
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m);
 
-// ---- 03_no_sync.c ---- A data-parallel rank. buckets: for overlapped_step only; the buckets are
-// wrapped around the layers and do nothing while buckets->sync is false.
+// ---- 03_no_sync.c ----
+
+// A data-parallel rank. buckets: for overlapped_step only. The buckets are wrapped around the
+// layers, and do nothing while buckets->sync is false.
 typedef struct {
     Comm *dp;
     Buckets *buckets;

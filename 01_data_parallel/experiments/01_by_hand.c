@@ -116,8 +116,9 @@ static void by_hand(Run *run) {
              "every device has a copy of all %d parameters, and %d gradient elements per device "
              "are added in each step.",
              IN * OUT + OUT, IN * OUT + OUT);
-    say_use_when(run, "a batch is cut over devices: divide by the whole batch and add, because "
-                      "this is right for unequal shards, too.");
+    say_use_when(run,
+                 "a batch is cut over devices: divide by the whole batch and add, because "
+                 "this is right for unequal shards, too. DDP averages: multiply the loss by N.");
 }
 
 static const Option options[] = {

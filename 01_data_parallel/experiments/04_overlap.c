@@ -95,8 +95,8 @@ static void costs(Run *run, const ModelConfig *c, size_t capacity, const Measure
 
 // ---------------------------------------------------------------- the page
 
-// Draws a step for every capacity, from a bucket per tensor to one bucket of all, beside two
-// bounds: all communication after all computation, and computation alone.
+// Plots the time of a step for every capacity, from a bucket per tensor to one bucket of all,
+// beside two bounds: all communication after all computation, and computation alone.
 static void sweep(Run *run, const Training *t, const Timing *end) {
     enum { SIZES = 12 };
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
@@ -197,8 +197,10 @@ static void overlap(Run *run) {
         Measured drawn;
         once.steps = 1;
         Trajectory both = replica_train(run, &once, one_after_the_other, capacity, &drawn);
-        say(run, "A bucket is a group of tensors. One all-reduce sends it as soon as backward has "
-                 "its gradients.\n");
+        say(run,
+            "This model has %zu blocks, more than 01.02's. A bucket is a group of tensors. One "
+            "all-reduce sends\na bucket as soon as backward has the bucket's gradients.\n",
+            t.model.layers);
         picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
         trajectory_free(&both);
     } else sweep(run, &t, &seen[AT_END].last);

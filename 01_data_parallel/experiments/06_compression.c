@@ -69,7 +69,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
                         { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
                       { NULL, NULL, { 0 } },
                       { "step", NULL, { 0 } },
-                      { "loss after 60 steps on a text", NULL, { 0 } },
+                      { "loss of another model, on a text", NULL, { 0 } },
                       { "loss without the residual", NULL, { 0 } },
                       { "loss of the same rule on one device", NULL, { 0 } },
                       { 0 } };
@@ -88,9 +88,10 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
         "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
         "elements of e bytes. 1-bit gives many\nelements a step of equal size. This changes the "
-        "loss as another learning rate does. So compare\n1-bit with 1-bit on one device (last "
-        "row), not with exact. Calls per bucket: fp16 N+1, 1-bit N+2.%s\n",
-        ONE_OF, uneven_shares("\n", SEQUENCES, run->world->size).text);
+        "loss, so compare 1-bit with 1-bit on one device.\nCalls per bucket: fp16 N+1 (largest "
+        "element, N-1 sends, all-gather), 1-bit N+2 (two sets of scales).\nNCCL adds fp16 in one "
+        "call.%s\n",
+        ONE_OF, uneven_shares(" ", SEQUENCES, run->world->size).text);
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
 
@@ -117,10 +118,13 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     const size_t e = sizeof(real), as_much = ceil_div(2 * ONE_OF * e, 4 + e);
     say_cost(run,
              "top-k's bytes grow with the ranks: from %zu ranks on top-k sends as much as the "
-             "exact sum or more. Top-k and 1-bit keep a residual of %s per rank, and 1-bit makes "
-             "%.0f calls per step instead of %.0f. Without the residual top-k's loss ends %.2f "
-             "higher.",
+             "exact sum or more. Top-k and 1-bit keep a residual of %s per rank, 1-bit %s more as "
+             "a server. 1-bit makes %.0f calls per step instead of %.0f. Without the residual "
+             "top-k's loss ends %.2f higher.",
              as_much, value_text(run, (double)(config_parameters(&tiny) * e), "bytes"),
+             value_text(run,
+                        cost_value(run, "gradients.1-bit") - cost_value(run, "gradients.top-k"),
+                        "bytes"),
              seen[ONEBIT].calls, seen[EXACT].calls, last[TOPK_FORGETS] - last[TOPK]);
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");

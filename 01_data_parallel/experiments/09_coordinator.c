@@ -15,8 +15,8 @@
 enum { LAYERS = 8, BRANCHES = 3, BATCH = 8, ROWS = 4, WIDTH = 3, ELEMENTS = ROWS * WIDTH };
 enum { TENSORS = LAYERS * BRANCHES, STEPS = 2 };
 
-// Returns the tensor that a rank finishes as its k-th. Layers have the order of backward. In each
-// layer rank r begins with branch r.
+// Returns the k-th tensor that the rank finishes. Layers are numbered in the order of backward. In
+// each layer a rank begins with branch rank % BRANCHES.
 static size_t tensor_at(size_t rank, size_t k) {
     return k / BRANCHES * BRANCHES + (k + rank) % BRANCHES;
 }
@@ -132,7 +132,7 @@ static void deadlock(Run *run) {
 // ---------------------------------------------------------------- the predictions
 
 // agreed_cycle() returns the cycle at whose end the last rank has tensor i. agreed_in() returns the
-// number of such tensors of cycle j.
+// number of tensors for which this is cycle j.
 static size_t agreed_cycle(size_t i, size_t N, size_t cycle) {
     size_t last = 0; // the last rank's place of tensor i in its layer
     for (size_t rank = 0; rank < N; rank++) {
@@ -157,8 +157,8 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
     return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
-// Predicts a step. Without a coordinator a rank asks nobody. Its cycle is a layer, whose tensors
-// lie side by side. With the cache, the answer to a question comes one cycle later.
+// Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose
+// tensors lie side by side. With the cache, the answer to a question comes one cycle later.
 static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));
@@ -173,7 +173,7 @@ static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) 
         size_t agreed = agreed_in(asked, N, cycle);
         c.time = fmax(c.time + (double)fresh * work_product(ROWS, WIDTH, BATCH).time, answer);
         if (order == NAMES) c.time += ask_by_names(run, &c, fresh, agreed);
-        // The question's sum needs its own link only.
+        // The question's all-reduce does not wait for all-reduces of gradients.
         if (order == CACHE && j < K) {
             answer = c.time + ring_time(ALL_REDUCE_PASSES, N, question, sizeof(real));
             c.bytes += ring_bytes(ALL_REDUCE_PASSES, N, question, sizeof(real));
@@ -208,10 +208,10 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 
 // ---------------------------------------------------------------- the page
 
-// Prints the first cycles. A line shows the gradients that a rank finishes in each cycle. The last
-// line shows the gradients that all ranks have at the end of a cycle, and not before.
-static void picture(Run *run, size_t cycle) {
-    const size_t N = run->world->size, cycles = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
+// Prints the first `cycles` cycles. A line shows the gradients that a rank finishes in each cycle.
+// The last line shows the gradients that all ranks have at the end of a cycle, and not before.
+static void picture(Run *run, size_t cycle, size_t cycles) {
+    const size_t N = run->world->size;
     for (size_t row = 0; row <= BRANCHES; row++) {
         const bool all = row == BRANCHES;
         if (row >= N && !all) continue;
@@ -248,17 +248,21 @@ static void coordinator(Run *run) {
     check_step(run, "single", expect(run, CACHE, cycle, 1), single[1]);
 
     deadlock(run);
+    const size_t shown = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
     size_t answers = 0;
     for (size_t j = 0; j * cycle < TENSORS; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends after %zu of the %d "
         "gradients: the\nranks tell each other which gradients they have.%s\n",
         cycle, TENSORS, N > BRANCHES ? " Rank 3 has the order of rank 0." : "");
-    picture(run, cycle);
+    say(run, "The first %zu of %zu cycles:\n", shown, ceil_div(TENSORS, cycle));
+    picture(run, cycle, shown);
     say(run,
         "\nAll ranks start the same all-reduce, for the gradients that all ranks have.\n"
-        "first step: at the end of a cycle the ranks send rank 0 names and sizes, and rank 0 "
-        "answers.\n"
+        "first step: in each of K cycles a rank sends rank 0 a count, then names and sizes. Rank 0 "
+        "broadcasts\nhow many gradients all ranks have, and in J cycles also which. Calls: K + J, "
+        "on other ranks 3K + J.\nA message to rank 0 has a count, or names and sizes: K + 2n "
+        "elements in a step.\n"
         "later: the names are known. A small all-reduce per cycle counts the ranks that have each "
         "gradient.\nIt travels during the next cycle, so the gradients start one cycle later.\n"
         "single: as later, but every gradient has an all-reduce of its own.\n"
@@ -284,8 +288,8 @@ static void coordinator(Run *run) {
             "The one whose gradients all ranks have. %d gradients, finished in %d different "
             "orders, need %s all-reduces in one order. The sums have the bits of one device.",
             TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
-    say_cost(run, "a gradient waits for the end of its cycle and for the answer%s.",
-             simulated ? page_text(run, ": %s per step, in a fixed order %s",
+    say_cost(run, "a gradient waits for the end of its cycle and for the answer.%s",
+             simulated ? page_text(run, " So a step takes %s; in a fixed order it takes %s.",
                                    cost_text(run, "time.cache"), cost_text(run, "time.fixed"))
                        : "");
     say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order is "

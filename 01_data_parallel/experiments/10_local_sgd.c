@@ -151,8 +151,9 @@ static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
                     { 0 } });
 }
 
-// Sets last[p] to the loss of plan p after LONG steps on a text, the mean over SEEDS seeds.
-static void learn(Run *run, double last[PLANS]) {
+// Sets last[p] to the loss of plan p after LONG steps on a text, the mean over SEEDS seeds. Returns
+// the parameters of the model.
+static size_t learn(Run *run, double last[PLANS]) {
     Training t = text_training(run, LONG, 8, option_real(run, "lr"));
     for (size_t i = 0; i < SEEDS * PLANS; i++) {
         const size_t p = i % PLANS;
@@ -166,6 +167,7 @@ static void learn(Run *run, double last[PLANS]) {
     }
     progress(run, "training", SEEDS * PLANS, SEEDS * PLANS);
     data_free(&t.data);
+    return config_parameters(&t.model);
 }
 
 #define EACH(id) \
@@ -222,12 +224,16 @@ static void local_sgd(Run *run) {
     check_rule(run, "k = 1 is the unsplit training", &t, &plan[0], 1, rounding_limit(run));
     check_rule(run, "post-local SGD = the rule on one device", &t, &post, N, exact_limit(run));
     check_rule(run, "DiLoCo = the rule on one device", &t, &diloco, N, exact_limit(run));
-    learn(run, last);
+    const size_t text_parameters = learn(run, last);
     say(run,
         "\nIn a round each rank takes k steps alone. Then the ranks average their weights. DiLoCo "
         "16: k = 16.\nA second optimizer, with Nesterov momentum, takes the mean change of a round "
         "as its gradient.\nN ranks, Psi parameters of e bytes. 3F: forward and backward of a "
-        "shard. R: time of an all-reduce.%s\n",
+        "shard. R: time of an all-reduce.\n"
+        "The table is of another model, trained on a text: Psi e = %s. The picture's model has "
+        "%s.%s\n",
+        value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),
+        value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
         uneven_shares("\n", SEQUENCES, N).text);
     page(run, last);
     data_free(&t.data);

@@ -35,8 +35,8 @@ static void hand_out(Range *share, const double *rate, const Devices *d) {
     }
 }
 
-// All ranks wait for the slowest and then communicate. A rate is the mean of its old value and the
-// last measured one.
+// Predicts shares and times. In each step all ranks wait for the slowest rank and then communicate.
+// A new rate is the mean of the old rate and the rate measured last.
 BalanceRecord balance_forecast(Policy p, const Devices *d) {
     BalanceRecord want = { 0 };
     double rate[MOST_DEVICES];

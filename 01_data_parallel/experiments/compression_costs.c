@@ -40,7 +40,7 @@ static double both_ways(size_t N, size_t r, size_t packed) {
 }
 
 // Elements that PowerSGD sends for a bucket. rest: uncompressed. p: every P. q: every Q. products:
-// picoseconds of M Q, M^T P and P Q^T.
+// picoseconds of G Q, G^T P and P Q^T.
 typedef struct {
     size_t rest, p, q;
     double products;
@@ -59,8 +59,8 @@ static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) 
     }
     return all;
 }
-// Returns the costs of a bucket: three all-reduces, of the uncompressed tensors, of all P's, of all
-// Q's.
+// Returns the costs of a bucket: up to three all-reduces, of the uncompressed tensors, of all P's,
+// of all Q's.
 static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i,
                                   size_t N) {
     const Power l = power_of(z, plan, i);

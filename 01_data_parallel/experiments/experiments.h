@@ -87,13 +87,14 @@ bool ring_nodes(Run *run);
 typedef struct {
     size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias;
 } TensorElements;
-// Predicts the buckets that the rule of 04_overlap.c makes of a stage's tensors, in the order of
-// their starts, and returns their number. A bucket is complete after the backward of `layer`, the
-// layer of the bucket's first tensor; 0 is the stage's first layer. If a stage shares wte with
-// another stage, the last bucket is wte alone. The caller frees *piece. z: the layers of the stage.
+// A bucket is complete after the backward of `layer`, the layer of the bucket's first tensor. 0 is
+// the stage's first layer.
 typedef struct {
     size_t elements, layer;
 } BucketPiece;
+// Predicts the buckets that the rule of 04_overlap.c makes of a stage's tensors, and returns the
+// number of buckets. *piece, which the caller frees, has the buckets in the order of their starts.
+// If a stage shares wte with another stage, the last bucket is wte alone. z: the stage's layers.
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
                      BucketPiece **piece);
 
@@ -186,7 +187,7 @@ typedef struct {
 } Curve;
 // n: at most MOST_CURVES.
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
-// The options of both experiments: --data and --lr of the curves, --link.
+// The options of 06_compression and 08_power_sgd: --data and --lr for the curves, and --link.
 extern const Option compression_options[];
 // Shows one picture of two steps, with the exact all-reduce, then with a compressed one.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,

@@ -87,13 +87,13 @@ static void table(Run *run, size_t n, size_t M) {
     const ClockConfig *k = clock_config();
     say(run,
         "\nOver nodes: %zu ranks, M = %zu nodes of n = %zu, link %s inside and %s between. "
-        "S = %s.\nFlat: %zu ring%s of all ranks, one per network card of a node. Together the "
-        "rings send S.\n"
+        "S = %s.\nFlat: %zu ring%s of all ranks, one per network card of a node. Each ring "
+        "adds %s of S.\n"
         "Hierarchical: reduce-scatter in each node, all-reduce of each part between nodes, "
         "all-gather inside.\n",
         n * M, M, n, k->link.name, k->between.name,
         value_text(run, (double)(ACROSS * element_size(option_storage(run))), "bytes"), rings(n),
-        rings(n) == 1 ? "" : "s");
+        rings(n) == 1 ? "" : "s", rings(n) == 1 ? "all" : page_text(run, "1/%zu", rings(n)));
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
             (const Result[]){ { "a card sends to other nodes",
                                 "2(N-1)/N of S/cards; 2(M-1)/M of S/n",

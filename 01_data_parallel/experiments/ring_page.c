@@ -1,5 +1,6 @@
 // ring_page.c: the page of 03_ring: the hops of the ring, and a table of the faster of two ways.
 #include "01_data_parallel/experiments/experiments.h"
+#include <math.h>
 
 // MOST_RANKS: the most ranks that have room in a line. ALL_HOPS: with more hops than that, the page
 // shows the first and the last hop of each phase only.
@@ -26,20 +27,29 @@ void ring_hops(Run *run) {
     }
 }
 
-// Returns the faster of ring and tree, and its speed relative to gather + broadcast, such as "tree,
-// 7.6x", or "no difference".
+static double time_of(Way way, size_t N, size_t count, size_t e) {
+    return way_time_on(&clock_config()->between, way, N, count, e);
+}
+
+// Returns the time of gather + broadcast, relative to the faster of ring and tree.
+static double speedup(size_t N, size_t count, size_t e) {
+    const double least = fmin(time_of(RING, N, count, e), time_of(TREE, N, count, e));
+    return least > 0 ? time_of(GATHER, N, count, e) / least : 1;
+}
+
+// Returns a cell with the faster of ring and tree and its speedup, such as "tree, 7.6x", or "no
+// difference".
 static const char *faster(Run *run, size_t N, size_t count, size_t e) {
-    const ClockLink *l = &clock_config()->between;
-    const double ring = way_time_on(l, RING, N, count, e), tree = way_time_on(l, TREE, N, count, e);
-    const double gather = way_time_on(l, GATHER, N, count, e), least = ring < tree ? ring : tree;
-    if (ring == tree && ring == gather) return "=no difference";
-    return page_text(run, "=%s, %.1fx", least == ring ? "ring" : "tree", gather / least);
+    const double ring = time_of(RING, N, count, e), tree = time_of(TREE, N, count, e);
+    if (ring == tree && ring == time_of(GATHER, N, count, e)) return "=no difference";
+    return page_text(run, "=%s, %.1fx", ring <= tree ? "ring" : "tree", speedup(N, count, e));
 }
 
 void ring_fastest(Run *run) {
     static const size_t count[] = { 1, 16, 256, 1 << 20 };
     enum { COUNTS = sizeof count / sizeof *count };
     const size_t e = element_size(option_storage(run));
+    const double example = speedup(16, count[0], e);
     Result rows[COUNTS + 1] = { { 0 } };
     for (size_t i = 0; i < COUNTS; i++)
         rows[i] = (Result){ value_text(run, (double)(count[i] * e), "bytes"),
@@ -50,10 +60,10 @@ void ring_fastest(Run *run) {
     rows[COUNTS - 1].formula = "bytes decide: 2(N-1)/N of the tensor";
     say(run,
         "\nRing or tree (ranks add in pairs, then pairs of pairs): the faster one on link %s, by "
-        "formula.\n\"tree, 3.8x\": 3.8 times as fast as rank 0 that receives all tensors, adds "
-        "them and sends the sum.\nOn 16 and 256 ranks halving-doubling is as fast as both or "
-        "faster, if far links are as fast as near.\n"
-        "The sizes grow with latency times bandwidth: try --link ethernet.\n",
-        clock_config()->between.name);
+        "formula.\n%.1fx: gather and broadcast (rank 0 receives all tensors, adds them, sends the "
+        "sum) takes %.1f times\nas long. On 16 and 256 ranks halving-doubling is as fast as both "
+        "or faster, if far links are as fast\nas near ones. The size from which the ring wins is "
+        "proportional to latency times bandwidth.\n",
+        clock_config()->between.name, example, example);
     results(run, (const char *const[]){ "3 ranks", "16 ranks", "256 ranks", NULL }, rows);
 }

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Gives every rank server 0's log and the loss of each update, which its workers know. Only the
-// comparison needs both.
+// Gives every rank server 0's log, and the loss of each update, which the workers know. Only the
+// comparison needs the log and these losses.
 static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double *loss) {
     size_t seen = 0;
     if (log->line) side_broadcast(log->line, got->steps * sizeof *log->line);
@@ -78,8 +78,8 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
 
 enum { LAST = 10 }; // number of last pushes that are averaged
 
-// Returns the mean loss of each worker's last LAST pushes that had arrived at a given time. A push
-// has its shard's part of the batch's loss, so the workers' means are added.
+// Returns the sum over the workers of the mean loss of a worker's last LAST pushes that had arrived
+// at a given time. A push has its shard's part of the batch's loss, so the means are added.
 static double loss_at(const Trajectory *got, const Cluster *c, const ServerRecord *r, double time) {
     size_t *pushes = host_alloc(c->workers * sizeof *pushes);
     double loss = 0;
