@@ -12,6 +12,8 @@
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
 // F(n): the time of a forward of n sequences; a backward takes 2F(n). alpha: latency of a message;
 // beta: bytes per second; e: bytes of a real.
+// The weights must equal one device's within rounding, because a cut sum is added in parts. The
+// replicas must equal each other in every bit.
 // Li et al. 2020 (arXiv 2006.15704), section 2. Every shard's loss already carries 1 / (counted
 // tokens of the WHOLE batch), so the gradients are added and not divided by N. Left out:
 // communication while backward still runs (04_overlap).

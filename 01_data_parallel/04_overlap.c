@@ -3,8 +3,8 @@
 // question: Why wait for the whole gradient before its first byte is sent?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank has a replica, as in 02_all_reduce. The gradient is cut in buckets, which are
-//         views of m->g, not copies.
+// Holds:  every rank has a replica and B/N of the sequences, as in 02_all_reduce. The gradient is
+//         cut in buckets, which are views of m->g, not copies.
 // Sends:  one all-reduce per bucket. Of the n elements of a bucket each rank sends 2 (N-1)/N. The
 //         all-reduce starts as soon as the bucket's last tensor is final. Bucket 0 is at the end of
 //         m->g, because backward begins there.

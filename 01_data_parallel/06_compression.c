@@ -62,7 +62,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     tensor_fill(sum, 0);
     for (size_t r = 0; r < dp->size; r++) half_add(sum, row(in, r)); // in rank order
     half_write(out, sum, 1);
-    comm_all_gather(dp, packed, out); // (N-1)/N of 2 n bytes
+    // Each rank has the sum of its own part only. Sends (N-1)/N of 2 n bytes.
+    comm_all_gather(dp, packed, out);
     half_read(g, packed, scale);
     arena_free(&a);
     (void)b;
@@ -90,7 +91,8 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     top_k_add(sent, mine, k);
     compression_keep_rest(c, e, sent);
     // END
-    // (N-1) k (4 + sizeof(real)) bytes
+    // The ranks keep different places, so the messages cannot be added on the way: every rank gets
+    // all of them. Sends (N-1) k (4 + sizeof(real)) bytes.
     comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);
     tensor_fill(g, 0);
     for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k); // in rank order
@@ -100,7 +102,8 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 
 // Sends each rank its part of the signs, and a scale. Each rank adds up one part as its server, and
 // answers with signs. Compression changes the parts and the answers, so both have a residual: e for
-// the parts, b->server_error for the answers.
+// the parts, b->server_error for the answers. A sign has no size, so each message has a scale. A
+// server has the sum of its part only, so every rank gathers the answers and their scales.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

@@ -7,8 +7,10 @@
 //         at a time.
 // Sends:  nothing.
 // Saves:  memory for activations, because ceil(B / m) sequences have activations at a time, not B.
-// Costs:  no memory, because all micro-batches add to one gradient buffer. The matrix products have
-//         the same rows, in m smaller pieces.
+// Costs:  no memory, because all micro-batches add to one gradient buffer, and no FLOPs. The matrix
+//         products have the same rows in m smaller pieces, which can take longer.
+// The gradient must equal that of the whole batch within rounding, not in every bit, because a sum
+// over tokens is added in m parts.
 // Huang et al. 2018 (GPipe), section 2.2; PyTorch users call it gradient accumulation. Left out:
 // several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "02_grad_accumulation/accumulation.h"

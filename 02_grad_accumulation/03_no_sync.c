@@ -12,6 +12,8 @@
 //         saves the time of the messages that the last backward hides.
 // Costs:  2(N-1)/N Psi e bytes per rank and step and one gradient buffer, for any m (N ranks, e
 //         bytes per element). overlapped_step: up to Psi elements of communication memory.
+// Both steps must give one device's gradient within rounding. With sums in rank order both have the
+// same bits.
 // PyTorch's DDP.no_sync() and buckets (Li et al. 2020, section 3.2). Left out: replicas with
 // different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"

@@ -9,6 +9,8 @@
 // Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, and
 //         the products.
 // Costs:  two all-reduces per step, exposed. Each rank keeps all of b_O and X.
+// Y, dX and the gradients must equal the unsplit layer's within rounding, also with dropout,
+// because the masks are the same.
 // Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c), and a
 // cut inside of the heads. Such a cut would have to add the scores q k^T, B H T T elements, over
 // the ranks.

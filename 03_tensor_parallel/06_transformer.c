@@ -3,14 +3,16 @@
 // question: All matrices of a GPT are cut. Does it train like the whole GPT, and what does its communication cost?
 //
 // Holds:  each rank has 1/t of every matrix: attention by heads, the MLP by hidden columns, wte by
-//         entries. Norms, row-cut biases, wpe and activations between layers, [M, C], are whole.
-//         M = B T.
+//         entries. Norms, biases of the row-cut matrices, wpe and activations between layers,
+//         [M, C], are whole. M = B T.
 // Sends:  all-reduces. A micro-batch has four of M C elements per block (two forward, two
-//         backward), and at the model's ends two of M C and three of M. A step has one of 12 L + 4
-//         for the norm.
+//         backward). At the model's ends the embedding's output and the head's dX have one of M C
+//         each, and the loss has three of M (05_vocab.c). A step has one of 12 L + 4 doubles for
+//         the norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
 // Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
+// Loss, gradients and weights must equal those of the unsplit GPT within rounding.
 // Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/block.h"

@@ -7,14 +7,17 @@
 //     shard_range(M, t, i) of the M = B T rows for the operations that work row by row: norms,
 //     dropout, residual paths. Matrix products read all M rows.
 // Sends: a block makes 2 all-gathers and 2 reduce-scatters of M C elements forward, and as many
-//     backward. With KEEP_SHARD backward makes 2 more all-gathers. In each collective a rank sends
-//     (t-1)/t of the elements. A step all-reduces 6 C elements per block and 2 C for the last norm,
-//     because the gradients of these vectors are partial sums over a rank's rows.
+//     backward. With KEEP_SHARD backward makes 2 more all-gathers. Embedding and head make one
+//     all-gather and one reduce-scatter each. The loss makes three all-reduces of M elements. In
+//     each collective a rank sends (t-1)/t of the elements, in an all-reduce twice as many. A step
+//     all-reduces 6 C elements per block and 2 C for the last norm, because the gradients of these
+//     vectors are partial sums over a rank's rows.
 // Saves: kept activations. In a block the saved tensors are inputs and outputs of both norms, M C
 //     each, and 2 statistics per row and norm. Together M C (4 + 4/C) elements become
 //     M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
 // Costs: a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as under tensor
 //     parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
+// Loss, gradients and weights must equal those of the unsplit GPT within rounding.
 // Korthikanti et al. 2022, section 4.2.2. Left out: hiding the second all-gather of backward behind
 // the product for dX.
 //

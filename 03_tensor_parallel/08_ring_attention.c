@@ -13,6 +13,7 @@
 // Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
 //     of one rank's queries with one rank's keys are a square. Contiguous and causal: the first
 //     rank computes 1/2 square, the last N - 1/2. Zigzag: every rank N/2.
+// Attention's output and its gradients must equal those of one device within rounding.
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
 // zhuzilin/ring-flash-attention (zigzag). Left out: several documents in one sequence.
 //

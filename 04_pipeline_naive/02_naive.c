@@ -3,8 +3,9 @@
 // question: If each rank holds only a few layers, can the ranks train the model and get the same bits as one device?
 // vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has neighbouring layers, their gradients and their optimizer state. The first and
-//     the last rank both have the embedding table wte, V*C elements.
+// Holds: rank i has shard_range(L, p, i) of the L blocks, their gradients and optimizer state. Rank
+//     0 also has the embedding, the last rank the last norm and the head. Both have the embedding
+//     table wte, V*C elements.
 // Sends: per micro-batch y [B*T, C] to rank i + 1 and dx [B*T, C] to rank i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all
 //     ranks.

@@ -3,14 +3,15 @@
 // question: Can a pipeline give GPipe's bits in GPipe's time with fewer micro-batches in memory?
 // vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: stage i has some neighbouring layers with their gradients and optimizer state; the first
-//     and the last stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
+// Holds: stage i has the layers of stage i in 04_pipeline_naive/02_naive.c; the first and the last
+//     stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
 //     because a backward runs as early as it can and frees what its forward kept.
 // Sends: the messages of GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage
 //     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
 //     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: a step takes (m+p-1)(f+b), as with GPipe. Messages add more time than with GPipe.
+// Costs: a step takes (m+p-1)(f+b), as with GPipe. Messages add more time than with GPipe,
+//     because between its forwards and backwards a stage waits for the next stage's answer.
 //
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
 // end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.

@@ -10,6 +10,7 @@
 // Saves:  8 (N-1)/N bytes per parameter in fp32. The state is 8 + 8/N bytes, not 16.
 // Costs:  the bytes of an all-reduce, which is a reduce-scatter and an all-gather; the latency of
 //         two calls per unit.
+// Loss, norm and weights must equal those of data parallelism within rounding.
 // Rajbhandari et al. 2020, section 5.1. With 16-bit weights and an fp32 master the saving is larger
 // (06_mixed_precision).
 #include "06_zero/zero.h"

@@ -9,8 +9,11 @@
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
 //         its backward, and a reduce-scatter of its gradient afterwards. In all 3m times (N-1)/N of
 //         the model per rank and step (wte: 2 times).
-// Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes, not 16.
-// Costs:  3m passes over the parameters, not 2; in flight 3 wte and twice the largest unit.
+// Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes, with data parallelism
+//         16.
+// Costs:  3m passes over the parameters per step, with data parallelism 2; in flight 3 wte and
+//         twice the largest unit. Loss, norm and weights must equal those of data parallelism
+//         within rounding.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. Left out:
 // gathering the next unit while a unit computes (05_prefetch.c); 16-bit weights; offloading parts
 // to host memory.
@@ -61,7 +64,8 @@ void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sa
     Arena in_flight = arena(MEM_COMMUNICATION);
     // all-gather: dx = dy W^T reads the weights, which forward has dropped
     zero3_gather(l, &in_flight);
-    // reduce-scatter: own_g [size/N] += own part of the sum of g [size]
+    // reduce-scatter: g [size] is the gradient of this rank's sequences, a partial sum. own_g
+    // [size/N] += own part of the sum of g. No whole g stays for the next micro-batch.
     zero2_backward_and_reduce(l, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
     // END

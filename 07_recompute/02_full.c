@@ -10,9 +10,11 @@
 // Sends:  in backward, the messages of the layers' forward once more: two all-reduces of [B*T, C]
 //         for a tensor-parallel block, none for a plain block. A stage receives and sends no
 //         activation again.
-// Saves:  15C + 4 + 2HT elements per token and block; the input, C, stays.
+// Saves:  15C + 4 + 2HT elements per token and block; the input, C, stays. With tensor parallelism
+//         a rank saves less, because the block's items are cut.
 // Costs:  one more forward of every recomputed layer. The work is 4F instead of 3F if all layers
 //         are recomputed.
+// Every bit must equal that of the training without recomputation.
 // Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
 // Left out: keeping as many micro-batches as fit and recomputing the rest; segments of unequal
 // length.
@@ -47,7 +49,8 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor y = tensor_like(&scratch, dy);
     layer_forward(l->inner, b, x, y, s); // tensor parallel: two all-reduces of [B*T, C], again
     arena_free(&scratch);
-    // tensor parallel: the two all-reduces of [B*T, C] of every backward
+    // tensor parallel: the two all-reduces of [B*T, C] of every backward, because each rank has a
+    // partial sum of the gradient of a product's input
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }

@@ -11,6 +11,7 @@
 //         sequence.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
 //         (24C^2 + 4TC)/tp FLOPs.
+// Every bit must equal that of the training without recomputation.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. Left out:
 // attention kernels that never store the probabilities (they make this lesson unnecessary);
 // sequence parallelism.
