@@ -3,13 +3,15 @@
 // question: Can the bubble shrink without more micro-batches, and what does that cost?
 // vary: layers 17..20, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p equal parts.
-// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back. The
+// Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p parts, as equal
+// as possible. Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx
+// back. The
 //     link from the last stage to the first one is new. The sums at the end of a step are those of
 //     02_1f1b.c.
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
 //     chunks.
-// Costs: about v times the messages; (v-1)p + 2(p-1-i) + 1 chunks in flight on stage i.
+// Costs: about v times the messages; on stage i for v > 1 at most (v-1)p + 2(p-1-i) + 1 chunks in
+//     flight.
 // The training must equal that of one device that accumulates the same micro-batches.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
 // Left out: a number of micro-batches that p does not divide; the order works in groups of p.
