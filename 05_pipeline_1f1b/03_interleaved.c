@@ -3,9 +3,9 @@
 // question: Can the bubble shrink without more micro-batches, and what does that cost?
 // vary: layers 17..20, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p parts, as equal
-// as possible. Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx
-// back. The
+// Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p parts, which are
+//     as equal as possible.
+// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back. The
 //     link from the last stage to the first one is new. The sums at the end of a step are those of
 //     02_1f1b.c.
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
