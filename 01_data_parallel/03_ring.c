@@ -16,7 +16,8 @@
 //         two: 2h alpha + 2(N-1)/N S/beta. alpha: latency of a message; beta: bytes per second.
 // Patarasuk and Yuan 2009; Rabenseifner 2004. One rank makes the last addition of an element, and
 // the other ranks copy the sum, so all ranks hold the same bits. The order of the additions decides
-// which bits. Left out: links that several messages share, and pipelined trees.
+// which bits, so sums of two ways are equal within rounding only. Left out: links that several
+// messages share, and pipelined trees.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
@@ -174,7 +175,8 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
 
 // Makes an all-reduce over M nodes of n ranks each. inside: the ranks of this rank's node; between:
 // the ranks with the same place in every node. Each rank sums one n-th of the tensor over its node.
-// Only this part goes to other nodes, and all n ranks of a node send at the same time.
+// Only this part goes to other nodes, and all n ranks of a node send at the same time. A rank sends
+// as many bytes as in one ring of all M n ranks, but only 2(M-1)/M S/n of them leave the node.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
     Range r = shard_range(tensor_count(t), inside->size, inside->rank);
     Tensor mine = tensor_flat_range(t, r.lo, r.hi); // [count / n]

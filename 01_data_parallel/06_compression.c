@@ -3,16 +3,17 @@
 // question: Can ranks send a fraction of their gradients' bytes and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank has all weights and gradients, its own sequences, and its own residual e, one
-//         element per parameter (16 bits: none). One bit: each rank is the server of 1/N of every
-//         bucket, and keeps a second residual for this part.
+// Holds:  every rank has all weights and gradients, B/N of the sequences, and its own residual e,
+//         one element per parameter (16 bits: none). The gradient is cut in buckets, as in
+//         04_overlap. One bit: each rank is the server of 1/N of every bucket, and keeps a second
+//         residual for this part.
 // Sends:  the counts are per rank, step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes,
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
-// Saves:  16 bits: half of the bytes. Top-k: all but (N-1) k places and values. One bit: 31 of 32
-//         bits.
+// Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits: half of them. One bit: 31 of
+//         32 bits. Top-k sends 8 (N-1) k bytes, with k = n/32 N/32 of them.
 // Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
-//         takes more calls. Top-k's bytes grow with N.
+//         takes more calls. From N = 32 on this top-k saves nothing.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
 // lost, because a part is only sent later. The training must equal that of one device that applies
 // the rule to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam).

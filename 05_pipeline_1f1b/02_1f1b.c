@@ -3,9 +3,10 @@
 // question: Can a pipeline give GPipe's bits in GPipe's time with fewer micro-batches in memory?
 // vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: stage i has the layers of stage i in 04_pipeline_naive/02_naive.c; the first and the last
-//     stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
-//     because a backward runs as early as it can and frees what its forward kept.
+// Holds: stage i has shard_range(L, p, i) of the L blocks. The first stage also has the embedding,
+//     the last one the last norm and the head. Both have wte. Stage i keeps the activations of
+//     min(p-i, m) micro-batches, because a backward runs as early as it can and frees the
+//     activations of its forward.
 // Sends: the messages of GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage
 //     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
 //     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).

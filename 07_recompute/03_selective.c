@@ -3,9 +3,10 @@
 // question: Which items of a block take much of its memory, and little work to compute again?
 // vary: SEQUENCES 2..4, STEPS 2..3, layers 2..5, width 27|36|45, context 16..28, vocab 45..70
 //
-// Holds:  for every block, from forward to backward, all items but the attention probabilities
-//         [B*H/tp*T, T] before and after dropout; the probabilities of one block while its backward
-//         runs.
+// Holds:  the ranks are a tensor-parallel group, each with H/tp heads. This lesson splits no more
+//         tensors. For every block, from forward to backward, a rank holds all items but the
+//         attention probabilities [B*H/tp*T, T] before and after dropout. It holds the
+//         probabilities of one block while the block's backward runs.
 // Sends:  nothing more: every rank has q and k of its own heads.
 // Saves:  2HT/tp elements per token and block. No other items grow with the square of the
 //         sequence.
