@@ -31,7 +31,8 @@ void train_record(Run *run, const TrainerConfig *c);
 // Returns all options as texts, for resume.h. The caller frees the list. n: the degrees of the
 // mesh; NULL: not known yet.
 RunOptions train_run_options(Run *run, const Degrees *n);
-// Makes the values that resume_open() has taken from a checkpoint the defaults of this run.
+// Takes over the values that resume_open() has read from a checkpoint. They are the defaults of
+// this run.
 void train_take_options(Run *run, const RunOptions *o);
 
 // ---- train_storage.c: 16-bit storage, and its loss scale ----

@@ -29,7 +29,7 @@ static void check_bound(Run *run, const Cluster *c) {
     check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
 }
 
-// Compares gradients, weights and losses, which must be equal in every bit.
+// Compares gradients, weights and losses, which must be equal in every bit. Frees both.
 static void compare(Run *run, const char *what, Trajectory *got, Trajectory *want) {
     training_compare_tensors(run, what, got, want, 0);
     check_numbers(run, what, "loss", got->loss, want->loss, got->steps, 0);

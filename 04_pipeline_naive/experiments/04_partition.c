@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The head has 331 vocabulary entries, so it costs as much as two blocks. A micro-batch has one
-// sequence.
+// The head has 331 vocabulary entries, so it costs about as much as two blocks. A micro-batch has
+// one sequence.
 static const ModelConfig sizes = {
     .layers = 10, .width = 12, .heads = 3, .context = 10, .vocab = 331, .dropout = 0.1
 };

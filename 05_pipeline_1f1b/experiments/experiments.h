@@ -121,7 +121,8 @@ typedef struct {
         char op[32];
     } wait;
 } Judgement;
-// Judges the lists stage[p] for m micro-batches and v chunks. Times are whole units, of one chunk.
+// Judges the lists stage[p] for m micro-batches and v chunks per stage. times: the number of units
+// that each op of a chunk takes.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
 
 // Reads "F0 F1 B0 B1 / F0 B0 F1 B1", the lists of *p stages. F is a forward, B a backward. I and W

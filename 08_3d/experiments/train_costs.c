@@ -32,8 +32,8 @@ void train_show_mesh(Run *run, const TrainerConfig *c) {
     free(blocks);
 }
 
-// Fills the communicators of the axes of a tp group's grid or cube. NULL: the grid or cube has no
-// such axis.
+// Sets axes[] to the communicators of the axes of a tp group's grid or cube. An axis that the grid
+// or cube lacks is NULL.
 enum { AXES = 5 };
 static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
     const CommGrid *g = t->config.tensor == TENSOR_3D ? &t->cube.grid : &t->grid;

@@ -94,8 +94,8 @@ void stop_catch(void) {
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
-// resident_most() does not use getrusage(), because that peak includes the memory of the program
-// before an exec.
+// Returns the largest resident memory of this program, in bytes. The peak that getrusage() returns
+// would include the memory of the program before an exec.
 size_t resident_most(void) {
     char line[128];
     size_t kilobytes = 0;
