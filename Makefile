@@ -1,22 +1,24 @@
-# Unsplit. `make help` lists the commands. Needs GNU make and a shell; tools/setup installs the rest.
+# Unsplit. `make help` lists the commands. Needs GNU make and a shell; tools/setup installs the
+# rest.
 #
-# A new file needs no entry here. Chapters are the folders NN_name/. A file that contains EXPERIMENT(...)
-# is a program; the first lines of its lesson give its rank count, level and question. Every other file
-# of a chapter is a module: its functions are in the chapter's library.
+# A new file needs no entry here. Chapters are the folders NN_name/. A file that contains
+# EXPERIMENT(...) is a program; the first lines of its lesson give its rank count, level and
+# question. Every other file of a chapter is a module: its functions are in the chapter's library.
 
 BACKEND   = cpu
 PRECISION = fp32
 SANITIZE  =
-# cpu: a value for -march=. cuda: compute capabilities ("80 90"), all-major, or native: the GPU of this
-# machine, or all-major if there is no GPU.
+# cpu: a value for -march=. cuda: compute capabilities ("80 90"), all-major, or native: the GPU of
+# this machine, or all-major if there is no GPU.
 ARCH      = native
 CC        = mpicc
 CXX       = g++
-# STRICT=yes: a warning ends the build; make test uses it. By default warnings are allowed, because a
-# user's compiler may have newer warnings.
+# STRICT=yes: a warning ends the build; make test uses it. By default warnings are allowed,
+# because a user's compiler may have newer warnings.
 STRICT    =
 WERROR    = $(if $(STRICT),-Werror)
-# In a student's tree this file turns off the warnings that open exercises cause, such as unused variables.
+# In a student's tree this file turns off the warnings that open exercises cause, such as unused
+# variables.
 -include student.mk
 # For one lesson: its options, and a rank count that replaces the one in the lesson's first lines.
 ARGS =
@@ -33,17 +35,19 @@ FILE =
 SEED =
 # For test: names of files in tests/, such as TESTS="comm ops". Default: all.
 TESTS =
-# The values of these variables are plain text, even $( ) and ;. Recipes read them from the environment.
+# The values of these variables are plain text, even $( ) and ;. Recipes read them from the
+# environment.
 text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX ANSWER FILE SEED
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
-# The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich set the
-# launcher MPIRUN=mpirun.mpich, too.
+# The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich
+# set the launcher MPIRUN=mpirun.mpich, too.
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
 
-# A cuda build searches CUDA_HOME for the toolkit and NCCL_HOME for NCCL first. STANDIN=yes builds the same
-# host code with stand-ins for CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
+# A cuda build searches CUDA_HOME for the toolkit and NCCL_HOME for NCCL first. STANDIN=yes builds
+# the same host code with stand-ins for CUDA, cuBLAS and NCCL (tests/standin), which need no
+# toolkit and no GPU.
 STANDIN   =
 CUDA_HOME ?=
 NCCL_HOME ?=
@@ -69,9 +73,9 @@ ifneq ($(SANITIZE),)
 endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
-# No fused multiply-add and no fast-math, so that the same source gives the same bits on every machine and
-# backend. The two -fno-... flags change no value. They let the compiler vectorise sqrt and comparisons,
-# because no code here reads errno or uses traps.
+# No fused multiply-add and no fast-math, so that the same source gives the same bits on every
+# machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
+# sqrt and comparisons, because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
@@ -81,7 +85,8 @@ BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE)
 OPTIMIZE-cpu     = -O3 $(if $(filter fp64,$(PRECISION)),,-g)
 OPTIMIZE-cuda    = -O3 -g
 OPTIMIZE-standin = -O1
-# gcc warns when a buffer may truncate text, which is intended here. clang before 19 does not know this flag.
+# gcc warns when a buffer may truncate text, which is intended here. clang before 19 does not know
+# this flag.
 CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)
 MARCH-standin = -march=$(ARCH)
@@ -103,9 +108,11 @@ PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 # another program.
 OWN      := $(foreach source,$(ENTRIES),$(if $(findstring /experiments/,$(source)),$(source)))
 MODULES  := $(filter-out tests/% $(OWN),$(SOURCES))
-PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
+PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c \
+            tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
 # The files with kernels: those that contain FOR_EACH. A cuda build compiles them for a GPU.
-PARALLEL := $(if $(filter cuda fp64,$(BACKEND) $(PRECISION)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
+PARALLEL := $(if $(filter cuda fp64,$(BACKEND) $(PRECISION)), \
+                $(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(PARALLEL))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
 CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
@@ -117,23 +124,28 @@ ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/")
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))
 objects   = $(patsubst %.c,$(O)/%.o,$(filter $(1)/%,$(MODULES)))
 own       = $(patsubst %.c,$(O)/%.o,$(filter $(dir $(1))experiments/$(notdir $(1)).c,$(OWN)))
-libraries = $(patsubst %,$(O)/%.a,judge common $(sort $(filter-out common judge,$(if $(filter tests,$(1)),$(FOLDERS),$(call reached,$(1))))))
+of_folder = $(if $(filter tests,$(1)),$(FOLDERS),$(call reached,$(1)))
+libraries = $(patsubst %,$(O)/%.a,judge common $(sort $(filter-out common judge,$(of_folder))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
 .SECONDARY:
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student check predict design plant capstone grade grader-flags list doctor help setup clean FORCE
+.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs \
+        student check predict design plant capstone grade grader-flags list doctor help setup clean \
+        FORCE
 
-# The build itself runs in a second make, which uses every core; ONLY= limits it to some programs. V=1 shows a line per file.
+# The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
+# V=1 shows a line per file.
 export V
 BUILD = tools/build $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
 all:
 	+@$(BUILD)
 
 # ---- commands ----
-# The programs of a key in run-KEY: 03 is a chapter, 03-02 a lesson, 08-train a program by name, 00 week 0.
+# The programs of a key in run-KEY: 03 is a chapter, 03-02 a lesson, 08-train a program by name,
+# 00 week 0.
 key-chapter = $(firstword $(subst -, ,$(1)))
 key-lesson  = $(word 2,$(subst -, ,$(1)))
 programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),judge/run_00.c,$(wildcard \
@@ -173,15 +185,15 @@ bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c 08_3d/plan.c) $(O)/tests/malloc_peak.so"
 	@tools/args tools/bench $(O)
 
-# The programs that make test runs on the stand-ins: one or two lessons per chapter, the trainer and the tests
-# of the library. TEST_ALL=1 in make test-all runs all of them.
+# The programs that make test runs on the stand-ins: one or two lessons per chapter, the trainer
+# and the tests of the library. TEST_ALL=1 in make test-all runs all of them.
 ON_STANDINS = $(addprefix build/standin-fp32/,01_data_parallel/02_all_reduce 02_grad_accumulation/03_no_sync \
                 03_tensor_parallel/06_transformer 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b 06_zero/04_zero3 \
                 07_recompute/03_selective 08_3d/01_mesh 08_3d/train \
                 $(addprefix tests/test_,comm compression memory model ops outputs overlap storage))
 
-# With BACKEND=cuda the tests compare that backend with the CPU. Otherwise tests/cuda.t uses the toolkit and
-# the GPU if they are present.
+# With BACKEND=cuda the tests compare that backend with the CPU. Otherwise tests/cuda.t uses the
+# toolkit and the GPU if they are present.
 test:
 	@tools/setup prove
 	@tools/setup grade || echo "make test: without a sandbox the tests of grading are left out"
@@ -278,8 +290,8 @@ clean:
 	rm -rf build
 
 # ---- the build ----
-# tools/setup finds the flags of the libraries once and installs missing packages. Then make starts again
-# with these flags.
+# tools/setup finds the flags of the libraries once and installs missing packages. Then make
+# starts again with these flags.
 FOUND-cpu     = build/tools.mk
 FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
@@ -309,7 +321,8 @@ programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) preloads) $(TEXT)
 preloads: $(PRELOADS:%.c=$(O)/%.so)
 	@:
 
-# Objects are built again when the compiler, the MPI or the flags change. -Werror does not count as a change.
+# Objects are built again when the compiler, the MPI or the flags change. -Werror does not count
+# as a change.
 COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I.
 CFLAGS-cpu     = $(BLAS_CFLAGS)
 CFLAGS-cuda    = $(NCCL_CFLAGS) $(CUDA_CFLAGS)
@@ -321,8 +334,8 @@ $(O)/flags: FORCE
 
 # The symbol that EXPERIMENT defines: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
-# Experiments, pages and tests calculate little, so a fast build matters more than a fast program. In
-# fp64, which serves tests, this holds for every file without kernels.
+# Experiments, pages and tests calculate little, so a fast build matters more than a fast program.
+# In fp64, which serves tests, this holds for every file without kernels.
 BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<),\
                  $(if $(filter fp64,$(PRECISION)),$(if $(filter $<,$(PARALLEL)),,yes))),-O1)
 # The .d file is removed first, because copies of the tree have hard links to it. The compiler
@@ -333,8 +346,8 @@ $(O)/%.o: %.c $(O)/flags
 	@echo "compiling $<"
 	@$(COMPILE) $(BUILD_FAST) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
-# A file with kernels is C. For a GPU it is compiled as CUDA C++, for the stand-ins as plain C++, both with C
-# linkage. A fused multiply-add would change bits here, too.
+# A file with kernels is C. For a GPU it is compiled as CUDA C++, for the stand-ins as plain C++,
+# both with C linkage. A fused multiply-add would change bits here, too.
 GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
 GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
               -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))
@@ -378,7 +391,8 @@ $(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $$(call libraries,$$(firstword $$(subst /, ,$$*))) $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-# Libraries that tests preload between a program and MPI, the C library, or OpenBLAS and the environment.
+# Libraries that tests preload between a program and MPI, the C library, or OpenBLAS and the
+# environment.
 $(O)/%.so: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -shared -fPIC -o $@ $<
