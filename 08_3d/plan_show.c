@@ -160,8 +160,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         "GB: on the GPU that holds most. all = state (weights, gradients, optimizer) + act "
         "(activations)%s.",
         has_ring(list, most) ? " + ring" : "");
-    say(run, "A row is one mesh (dp, tp, pp, cp) with the choices (seqs to recompute) that make it "
-             "fastest.");
+    say(run,
+        "A row is one mesh (dp, tp, pp, cp) with the choices (columns seqs to recompute) that are "
+        "fastest.");
     say(run,
         "step: in s. MFU: the FLOPs of the model, as a share of what the GPUs could compute in "
         "a step.");

@@ -157,14 +157,20 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
     return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
+// Returns the elements that hold a count of up to N ranks for each tensor. An element has 24 bits.
+static size_t question_size(size_t N) {
+    size_t bits = 1;
+    while (pow(2, (double)bits) <= (double)N) bits++;
+    return ceil_div(TENSORS, 24 / bits);
+}
+
 // Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose
 // tensors lie side by side. With the cache, the answer to a question comes one cycle later.
 static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));
-    size_t bits = 1, n = 0; // n: all-reduces
-    while (pow(2, (double)bits) <= (double)N) bits++;
-    const size_t question = ceil_div(TENSORS, 24 / bits);
+    const size_t question = question_size(N);
+    size_t n = 0; // all-reduces
     StepCost c = { 0 };
     double answer = 0, copies[TENSORS], end[TENSORS];
     for (size_t j = 0; j < K + (order == CACHE); j++) {
@@ -279,8 +285,8 @@ static void coordinator(Run *run) {
                 { 0 } });
     say(run,
         "  n = %d gradients, K = %zu cycles, J = %zu of them with an all-reduce, e = %zu bytes\n"
-        "  Bytes to agree, later: 2(N-1) ceil(q/N) e per cycle; q elements hold all counts.",
-        TENSORS, ceil_div(TENSORS, cycle), answers, sizeof(real));
+        "  Bytes to agree, later: 2(N-1) ceil(q/N) e per cycle; q = %zu elements hold all counts.",
+        TENSORS, ceil_div(TENSORS, cycle), answers, sizeof(real), question_size(N));
     if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
     else
         say_answer(

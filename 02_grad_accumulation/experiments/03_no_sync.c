@@ -132,14 +132,17 @@ static const char *step_text(Run *run, const char *id) {
 // Prints the page's table and answer.
 static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const bool timed = clock_config()->simulated;
-    const double N = (double)run->world->size, buckets = way[OVERLAPPED].reductions / t->steps;
-    const double hidden = (double)way[OVERLAPPED].last.hidden / N;
-    const double exposed = (double)way[OVERLAPPED].last.exposed / N;
+    const ModelConfig *c = &t->model;
+    const size_t N = run->world->size;
+    const double buckets = way[OVERLAPPED].reductions / t->steps;
+    const double F = compute_time(t, N, 0, t->micro_batches) / 3;
+    const double R = ring_time(ALL_REDUCE_PASSES, N, config_parameters(c), gradient_bytes(c));
     say(run,
         "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
         "rank 0's forward\n(a backward takes 2F). R: one all-reduce. h: the part of R that the "
-        "slowest rank hides.%s\n",
-        uneven_shares("\n", SEQUENCES, run->world->size).text);
+        "slowest rank hides.%s%s\n",
+        timed ? page_text(run, " Here\nF = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
+        uneven_shares(timed ? " " : "\n", SEQUENCES, run->world->size).text);
     results(run, (const char *const[]){ "no_sync", "forgetful", "overlapped", NULL },
             (const Result[]){
                 { "all-reduces, 3 steps",
@@ -162,9 +165,13 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
                cost_text(run, "no-sync.sent"), step_text(run, "no-sync.step"),
                cost_text(run, "forgetful.sent"), step_text(run, "forgetful.step"));
     say_cost(run,
-             "one all-reduce per step for any m. Buckets in the last backward hide %.2f of their "
-             "%.2f ms (mean of the ranks), and need up to Psi elements of communication memory.",
-             hidden / 1e9, (hidden + exposed) / 1e9);
+             "one all-reduce per step for any m. Buckets in the last backward hide a part of it%s, "
+             "and need up to Psi elements of communication memory.",
+             timed ? page_text(run, " (h = %.2f ms)",
+                               (cost_value(run, "no-sync.step") -
+                                cost_value(run, "overlapped.step")) /
+                                   1e9)
+                   : "");
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
                       "reduce after every micro-batch. With FSDP's no_sync they reduce once, but "
                       "each rank keeps whole gradients until then.");

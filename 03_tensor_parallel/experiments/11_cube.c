@@ -88,8 +88,10 @@ static void ending(Run *run) {
     say_use_when(
         run,
         "there are q³ ranks, at least q² sequences, and many tokens per step. By formula, with q = "
-        "4 (64 ranks) a rank receives less than in 1D (03.06) if a step has more than %.1f C "
-        "tokens. First compare it with 1D and SP inside a node and data or pipeline parallelism "
+        "4 (64 ranks) a rank that gathers again receives less than in 1D (03.06) if a step has "
+        "more "
+        "than %.1f C tokens. First compare it with 1D and SP inside a node and data or pipeline "
+        "parallelism "
         "between nodes "
         "(03.12).",
         tensor_way_crossover(WAY_3D, WAY_1D, 64));

@@ -136,10 +136,11 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
         if (first == smallest && second == smallest) speed = ", and is fastest over both links.";
     }
     if (fewest != smallest)
-        activations = page_text(run, " %s keeps the fewest activations, %s%s.",
-                                fewest == WAY_RING ? "Ring attention" : tensor_way_name[fewest],
-                                value_text(run, kept[fewest], "bytes"),
-                                fewest == WAY_RING ? ", but all weights" : "");
+        activations =
+            page_text(run, " %s keeps the fewest activations, %s%s.",
+                      fewest == WAY_RING ? "Ring attention" : tensor_way_name[fewest],
+                      value_text(run, kept[fewest], "bytes"),
+                      fewest == WAY_RING ? ", as it stores no scores, but all weights" : "");
     if (!answer_alone(run))
         say_answer(run,
                    "%s keeps least, %s of weights and activations%s%s %s receives the fewest "

@@ -131,11 +131,11 @@ static void interleaved(Run *run) {
     stack.chunks = v;
     if (v > 1)
         say(run,
-            "The model is cut in v p = %zu chunks. Stage i has chunks i, i + p, ...: here its "
+            "The model is cut in v p = %zu parts. Stage i has parts i, i + p, ...: they are its "
             "chunks 0, 1, ...\n"
-            "The last rank sends chunk 0's output back to rank 0. A: micro-batch 0 in chunk 0, a: "
-            "in chunk 1.\n"
-            "B is micro-batch 1, no backward: backwards are drawn with =.",
+            "Part p-1, the last rank's chunk 0, sends its output to part p, rank 0's chunk 1.\n"
+            "A is micro-batch 0 in chunk 0, a in chunk 1; B is micro-batch 1. Backwards are drawn "
+            "with =.",
             v * p);
     equal_step(run, &stack, m, false);
     train(run, &t);

@@ -109,7 +109,7 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                          cost_text(run, "batch.1f1b"));
     say_answer(run,
                "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
-               "gradient is wrong by %.0f %%; the loss is %.2f instead of %.2f.",
+               "gradient is wrong by %.0f %%, but the loss hides it: %.2f instead of %.2f.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run, "%s versions of weights per rank, and old gradients: loss %.2f instead of %.2f.",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);

@@ -61,10 +61,12 @@ static void table(Run *run) {
         }
     }
     results(run, columns, rows);
-    say(run, "Each number is that of the rank that has most. With n versions of the weights a "
-             "gradient is n - 1\nupdates late. Formula: of idle, without messages. p stages, m "
-             "micro-batches, v chunks per stage;\nF, B, W: forward, and a backward's halves "
-             "(05.06).");
+    say(run,
+        "Each number is that of the rank that has most. With n versions of the weights a "
+        "gradient is n - 1\nupdates late. Formula: of idle, without messages. p stages, m "
+        "micro-batches, v = %zu chunks per stage;\nF, B, W: forward, and a backward's halves "
+        "(05.06).",
+        (size_t)COMPARE_CHUNKS);
 }
 
 // Returns the fastest way of [from, to), or the first of equally fast ways.

@@ -592,7 +592,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
             LABEL, "", most_chunks(all) > 2 ? ", 2, ..." : "",
             most_chunks(all) > 3 ? ", 3, ..." : "");
     if (memory)
-        say(run, "%-*skept: %s, in ninths of %s", LABEL, "",
+        say(run, "%-*skept: %s, in ninths of %s, rounded up", LABEL, "",
             watched == MEM_COMMUNICATION ? "memory in flight" : memory_category_name[watched],
             peak);
 }
