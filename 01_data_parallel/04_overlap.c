@@ -10,7 +10,8 @@
 //         m->g, because backward begins there.
 // Saves:  time, because the communication of all buckets but the last can hide behind backward.
 //         With sums in rank order (--reduce ordered, the default) the bits are those of one
-//         all-reduce.
+//         all-reduce; with --reduce fast the gradient is the same within rounding. A step is
+//         shorter than with one all-reduce if backward hides more time than the latencies add.
 // Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
 //         hide it. Up to Psi elements of communication memory are in flight.
 // Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.

@@ -15,9 +15,9 @@
 // Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
 //         takes more calls. From N = 32 on this top-k saves nothing.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
-// lost, because a part is only sent later. The training must equal that of one device that applies
-// the rule to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam).
-// Left out: exact steps at first, and overlapping.
+// lost, because a part is only sent later. The training must have the bits of one device that
+// applies the rule to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021
+// (1-bit Adam). Left out: exact steps at first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }

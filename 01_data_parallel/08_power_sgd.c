@@ -13,7 +13,8 @@
 //         residual. A matrix takes three products and orthonormal columns.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
 // Q is made orthonormal before P = G Q. A matrix is compressed if (rows + cols) r min_rate is less
-// than rows cols. Left out: exact steps at first, and overlapping with backward.
+// than rows cols. The training must have the bits of one device that applies the rule to N
+// gradients. Left out: exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 // Returns the view of matrix m in its bucket.
@@ -120,6 +121,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         tensor_copy(m->q, power_next(qs, &at_q, m->cols, m->rank));
         // [n, k] = [n, r] [k, r]^T
         op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);
+        // The residuals of all N ranks together must be the sum of the g's less P Q^T.
         op_scale(power_matrix(sent, m), power_matrix(g, m), (real)1 / (real)dp->size);
     }
     // END

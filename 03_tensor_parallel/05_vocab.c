@@ -9,7 +9,9 @@
 //         2 (t-1) ceil(n/t).
 // Saves:  each rank has 1/t of E, of its gradient, and of the logits M V, which backward reads.
 // Costs:  five all-reduces per step, exposed. The loss exchanges 3 M elements; logits would be M V.
-// Shoeybi et al. 2019, section 3. Left out: positions, norms, and GPT's layers (06_transformer.c).
+// The loss and all gradients must equal the unsplit computation's within rounding, and the
+// looked-up rows in every bit. Shoeybi et al. 2019, section 3. Left out: positions, norms, and
+// GPT's layers (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Sets row i of y [M, C] to row tokens[i] of the whole table. This rank holds the table's rows from

@@ -13,7 +13,9 @@
 //     (divided by q^2), or backward gathers them again.
 // Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
 //     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
-//     block has 39 BTC + 36 C^2.
+//     block has 39 BTC + 36 C^2. 1D sends 8 BTC (t-1)/t and holds all of X on each rank: 3D sends
+//     less from BT = 3 C/(q^2+q-3) tokens per micro-batch on, if the gathered X and W stay.
+//     Y, dX and dW must equal those of the unsplit product within rounding.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make a GPT of such linear
 // layers.

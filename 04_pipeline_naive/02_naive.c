@@ -12,6 +12,8 @@
 // Saves: weights, gradients and optimizer state of the other stages, about (p-1)/p of each.
 // Costs: time. Exactly one rank works at a time, so a step takes m(p(f+b) + 2(p-1)d), and each rank
 //     is idle for 1 - 1/p of the step.
+// Every bit of loss, norm and weights must equal that of one device that adds the gradients of the
+// same m micro-batches in the same order.
 // p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions, C columns;
 // f, b, d: the times of a stage's forward, of its backward and of a message.
 // Left out: ranks that work at the same time (03_gpipe.c).

@@ -14,6 +14,8 @@
 // Costs: a step takes (m+p-1)(f+b), as with GPipe. Messages add more time than with GPipe,
 //     because between its forwards and backwards a stage waits for the next stage's answer.
 //
+// Every bit must equal GPipe's and one device's, because each stage runs the backwards in the same
+// order, micro-batch 0 first.
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
 // end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
 // Left out: several chunks of layers per stage (03_interleaved.c); no flush (04_pipedream.c).

@@ -3,15 +3,16 @@
 // question: A pipeline never runs empty, and its gradients are one update late. Are two versions of the weights enough?
 // vary: SEQUENCES 9..12, STEPS 5..6, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i, gradients and optimizer state once, weights twice (double-buffered);
-//     activations of p - i micro-batches. The first and the last rank also hold a second gradient
-//     of the tied table.
+// Holds: rank i has stage i of p (blocks shard_range(L, p, i)), its gradients and optimizer state
+//     once, its weights twice (double-buffered), and activations of p - i micro-batches. The first
+//     and the last rank also hold a second gradient of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
 //     last stage exchange their gradients of the tied table, V*C elements, and each adds both.
-// Saves: the bubble, because each further batch of m micro-batches takes m(f+b). Saves versions,
-//     too: a stage has 2, not p - i.
+// Saves: 1F1B's bubble, because each further batch of m micro-batches takes m(f+b), with 1F1B
+//     (m+p-1)(f+b). Saves versions, too: a stage has 2, with PipeDream p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
+// Every bit of the weights must equal that of one device that follows this rule.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

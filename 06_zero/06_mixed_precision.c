@@ -2,13 +2,15 @@
 // level: core
 // question: Where do the sixteen bytes per parameter come from, and can all of them be 16-bit numbers?
 //
-// Holds:  every rank: weights in 16 bits, gradients in 16 bits or in fp32, and master, m and v in
-//         fp32. In bytes per parameter: 2 + 2 + 12, or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
+// Holds:  each of N ranks has B/N of the sequences, and all Psi parameters: weights in 16 bits,
+//         gradients in 16 bits or in fp32, and master, m and v in fp32. In bytes per parameter: 2 +
+//         2 + 12, or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
 // Sends:  per step one all-reduce of the gradients as they are stored: 2 (N-1)/N of 2 Psi bytes, or
 //         of 4 Psi bytes in fp32.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
 //         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
 // Costs:  a master, 4 bytes per parameter; fp16 also a loss scale, and some steps that are skipped.
+// The losses must stay close to those in fp32. Without the master they must be worse.
 // Micikevicius et al. 2018; 2 + 2 + 12: Rajbhandari et al. 2020, section 3.1; fp32 gradients:
 // Megatron-LM's main_grad. The state is the one that ZeRO divides (01_by_hand to 04_zero3).
 #include <math.h>

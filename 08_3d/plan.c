@@ -322,9 +322,11 @@ static void plan(Run *run) {
         t.format.name, t.model.batch);
     if (plan_has_vision(&t)) say_vision(run, &t);
     say(run,
-        "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between",
-        t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,
-        1e-9 * t.cluster.inside.beta, 1e-9 * t.cluster.between.beta);
+        "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB (%.3g usable), nodes of %zu, %.3g GB/s inside, %.3g "
+        "GB/s between",
+        t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory,
+        1e-9 * (t.cluster.memory - t.cluster.reserve), t.cluster.node, 1e-9 * t.cluster.inside.beta,
+        1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
     const Anchors anchors = plan_anchors(run, option_flag(run, "papers"));
     bool one = explained(run, &t, &f, &l);

@@ -95,7 +95,8 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     }
     if (shown == 0) return;
     say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
-    results(run, (const char *const[]){ "step / best", "more time for, or why not", NULL }, rows);
+    results(run, (const char *const[]){ "step / best", "extra time goes to, or why not", NULL },
+            rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);
     // The row `last` has the same mesh and twice the sequences per micro-batch.
@@ -138,12 +139,12 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
                 published[i].mfu);
 }
 
-// Does one of the first `most` rows of the table have a ring?
-static bool has_ring(const PlanList *list, size_t most) {
+// Does one of the first `most` rows of the table hold memory of this kind?
+static bool has(const PlanList *list, size_t most, size_t kind) {
     size_t shown = 0;
     for (size_t i = 0; i < list->feasible && shown < most; i++) {
         if (!is_first(list, i)) continue;
-        if (list->result[i].fullest.bytes[PLAN_RING] > 0) return true;
+        if (list->result[i].fullest.bytes[kind] > 0) return true;
         shown++;
     }
     return false;
@@ -158,11 +159,11 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
              "idle: the bubble.");
     say(run,
         "GB: on the GPU that holds most. all = state (weights, gradients, optimizer) + act "
-        "(activations)%s.",
-        has_ring(list, most) ? " + ring" : "");
-    say(run,
-        "A row is one mesh (dp, tp, pp, cp) with the choices (columns seqs to recompute) that are "
-        "fastest.");
+        "(activations)%s%s.",
+        has(list, most, PLAN_GATHERED) ? " + gathered" : "",
+        has(list, most, PLAN_RING) ? " + ring" : "");
+    say(run, "A row is a mesh (dp, tp, pp, cp) with its fastest choices: columns seqs through "
+             "recompute.");
     say(run,
         "step: in s. MFU: the FLOPs of the model, as a share of what the GPUs could compute in "
         "a step.");

@@ -129,7 +129,7 @@ void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t roo
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room) {
     const double *m = r->fullest.bytes, G = 1e-9;
     const double state = m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER];
-    size_t n = (size_t)snprintf(text, room, "needs %.4g of %.3g GB: state %.3g, act %.3g",
+    size_t n = (size_t)snprintf(text, room, "needs %.4g GB, has %.3g: state %.3g, act %.3g",
                                 plan_memory_sum(&r->fullest) * G,
                                 (t->cluster.memory - t->cluster.reserve) * G, state * G,
                                 m[PLAN_ACTIVATIONS] * G);

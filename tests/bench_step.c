@@ -2,10 +2,10 @@
 // level: core
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
-// With one rank and without --trainer the program times a step of the unsplit model, else a step of
-// the trainer. Steps are timed one by one. The median is printed with the peak of the same run. The
-// peak is the best rate of a product of two square matrices, on as many threads as all ranks have
-// together. `make bench` runs this program beside tools/torch_step.py, which trains the same model:
+// With one rank and without --trainer the program times steps of the unsplit model. Otherwise it
+// times steps of the trainer. It prints the median step and the peak of the same run. For the peak
+// all ranks multiply square matrices at the same time; the peak is the sum of their best rates.
+// `make bench` runs this program beside tools/torch_step.py, which trains the same model:
 // --reference writes its start and its expected losses.
 #include <math.h>
 #include <stdio.h>

@@ -87,7 +87,8 @@ my @sample =
     $all ? lessons() : grep { $_->{key} =~ /^(01-02|01-06|03-06|05-02|06-04|07-02)$/ } lessons();
 if ($kind eq 'standin') {
 
-    # On a GPU compute-sanitizer looks for stray writes; poison and bounds are always checked.
+    # With STANDIN_CHECK=1 the stand-in looks for stray writes after every kernel. Its other checks
+    # (poison, bounds) run in every test. On a GPU compute-sanitizer looks for stray writes.
     for my $job (
         run_jobs(
             [

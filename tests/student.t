@@ -30,8 +30,8 @@ sub warm {
     ) == 0 or die;
 }
 
-# The flags of a lesson that is built only to see that it fails. make does not compare them, so our
-# objects stay.
+# Flags for a fast build of lessons that will fail. The Makefile does not count WERROR as a change
+# of flags, so make does not build the objects again that were copied from our build.
 my $quick = "WERROR='-Wno-unused -O1 -g0'";
 
 sub make_lesson {

@@ -30,7 +30,8 @@ sub code_of {
     return ($code, undef);
 }
 
-# Names that no solution of any exercise needs. Such a name is allowed if our solution has it, too.
+# Names that a body may not use: they stop the run, reach the system, or read what the check
+# measures. A body may use such a name if our solution of the same exercise uses it.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)

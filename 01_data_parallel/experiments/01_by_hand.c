@@ -118,7 +118,7 @@ static void by_hand(Run *run) {
              IN * OUT + OUT, IN * OUT + OUT);
     say_use_when(run,
                  "a batch is cut over devices: divide by the whole batch and add, because "
-                 "this is right for unequal shards, too. DDP averages: multiply the loss by N.");
+                 "this is right for unequal shards, too. DDP averages, so multiply its loss by N.");
 }
 
 static const Option options[] = {

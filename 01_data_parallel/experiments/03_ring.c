@@ -132,8 +132,8 @@ static void ring(Run *run) {
         over = page_text(run, " Over nodes the flat ring takes %s, the hierarchical way %s.",
                          cost_text(run, "nodes.flat.time"), cost_text(run, "nodes.time"));
     say_answer(run,
-               "The ring adds chunks on their way round: the fewest bytes. The tree sends whole "
-               "tensors: the fewest messages in a row.%s%s",
+               "The ring sends the fewest bytes, because chunks are added on their way round. The "
+               "tree sends whole tensors, in the fewest messages in a row.%s%s",
                from, over);
     say_cost(run,
              "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors in a "

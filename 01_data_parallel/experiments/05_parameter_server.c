@@ -62,7 +62,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
                       { "pushes per ms, all workers", "synchronous: n/(t + 2c)", { 0 } },
-                      { "updates from pull to push", "0; staleness s: <= (n-1)(2s+1)", { 0 } },
+                      { "most updates, pull to push", "0; staleness s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", half, { 0 } },
                       { "loss at equal work", end, { 0 } },
                       { 0 } };
@@ -102,10 +102,9 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
     say_cost(run,
              "up to %zu updates come between a pull and its push. All bytes pass the servers. The "
              "picture lets a server send and receive several messages at once. If it handles one "
-             "at a time, a synchronous step takes %s instead of %s.",
-             server_log_look(no_bound).lag,
-             value_text(run, cost_value(run, "time.one-port") / STEPS, "ps"),
-             value_text(run, cost_value(run, "time.links") / STEPS, "ps"));
+             "at a time, %d synchronous steps take %s instead of %s.",
+             server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
+             cost_text(run, "time.links"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
 }

@@ -87,8 +87,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "\nfp16: 16-bit elements. top-k: only the k largest elements (1 of %d), each with its "
         "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
         "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
-        "elements of e bytes. 1-bit gives many\nelements a step of equal size. This changes the "
-        "loss, so compare 1-bit with 1-bit on one device.\nCalls per bucket: fp16 N+1 (largest "
+        "elements of e bytes. With 1-bit\nmany weights change by an equal amount. This changes the "
+        "loss: compare it with that on one device.\nCalls per bucket: fp16 N+1 (largest "
         "element, N-1 sends, all-gather); 1-bit N+2 (scales for sends\nand gather). NCCL adds fp16 "
         "in one call.%s\n",
         ONE_OF, uneven_shares(" ", SEQUENCES, run->world->size).text);
@@ -118,8 +118,9 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     const size_t e = sizeof(real), as_much = ceil_div(2 * ONE_OF * e, 4 + e);
     say_cost(run,
              "top-k's bytes grow with the ranks: from %zu ranks on top-k sends as much as the "
-             "exact sum or more. Top-k and 1-bit keep a residual of %s per rank, 1-bit %s more for "
-             "the sums that a rank rounds for all ranks. 1-bit makes %.0f calls per step instead "
+             "exact sum or more. Top-k and 1-bit keep a residual of %s per rank. With 1-bit a rank "
+             "also rounds its part of the sum, and keeps a residual of %s for it. 1-bit makes %.0f "
+             "calls per step instead "
              "of %.0f. Without the residual "
              "top-k's loss ends %.2f higher.",
              as_much, value_text(run, (double)(config_parameters(&tiny) * e), "bytes"),

@@ -266,13 +266,13 @@ static void coordinator(Run *run) {
     say(run,
         "\nAll ranks start the same all-reduce, for the gradients that all ranks have.\n"
         "first step: in each of K cycles a rank sends rank 0 a count, then names and sizes. Rank 0 "
-        "broadcasts\nhow many gradients all ranks have, and in J cycles also which. Calls: K + J, "
-        "on other ranks 3K + J.\nA message to rank 0 has a count, or names and sizes: K + 2n "
-        "elements in a step.\n"
+        "broadcasts\nthe number of gradients that all ranks have. If it is not 0 (J cycles), a "
+        "second broadcast names\nthem. Calls: K + J, on other ranks 3K + J.\n"
         "later: the names are known. A small all-reduce per cycle counts the ranks that have each "
         "gradient.\nIt travels during the next cycle, so the gradients start one cycle later.\n"
-        "single: as later, but every gradient has an all-reduce of its own.\n"
-        "fixed order: no questions. Every rank waits for all %d gradients of a layer, as DDP "
+        "single: like later, but each gradient has its own all-reduce.\n"
+        "fixed order: no messages to agree. Every rank waits for all %d gradients of a layer, as "
+        "DDP "
         "does.\n",
         BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }

@@ -195,7 +195,7 @@ static void page(Run *run, const double last[PLANS]) {
                    "%s. The bytes fall to 1/k. The loss after 96 steps changes by %+.2f at k = 4 "
                    "and by %+.2f at k = 48. At k = 16 it changes by %+.2f, with DiLoCo by %+.2f.",
                    last[1] > last[0] && last[2] > last[0] && last[3] > last[0]
-                       ? "Not as well as with an all-reduce per step"
+                       ? "Over these few steps not as well as with an all-reduce per step"
                        : "With these weights and this rate some k do",
                    last[1] - last[0], last[3] - last[0], last[2] - last[0], last[4] - last[0]);
     say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
@@ -226,10 +226,10 @@ static void local_sgd(Run *run) {
     check_rule(run, "DiLoCo = the rule on one device", &t, &diloco, N, exact_limit(run));
     const size_t text_parameters = learn(run, last);
     say(run,
-        "\nIn a round each rank takes k steps alone. Then the ranks average their weights. DiLoCo "
-        "16: k = 16.\nA second optimizer, with Nesterov momentum, takes the mean change of a round "
-        "as its gradient.\nN ranks, Psi parameters of e bytes. 3F: forward and backward of a "
-        "shard. R: time of an all-reduce.\n"
+        "\nIn a round each rank takes k steps of SGD alone. Then the ranks average their weights. "
+        "DiLoCo 16:\nk = 16, and a second optimizer with Nesterov momentum takes a round's mean "
+        "change as its gradient.\n(In the paper they take steps of AdamW.) N ranks, Psi "
+        "parameters of e bytes. 3F: forward and\nbackward of a shard. R: time of an all-reduce.\n"
         "The table is of another model, trained on a text: Psi e = %s. The picture's model has "
         "%s.%s\n",
         value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),

@@ -60,10 +60,10 @@ void ring_fastest(Run *run) {
     rows[COUNTS - 1].formula = "bytes decide: 2(N-1)/N of the tensor";
     say(run,
         "\nRing or tree (ranks add in pairs, then pairs of pairs): the faster one on link %s, by "
-        "formula.\n%.1fx: gather and broadcast (rank 0 receives all tensors, adds them, sends the "
-        "sum) takes %.1f times\nas long. On 16 and 256 ranks halving-doubling is as fast as both "
-        "or faster, if far links are as fast\nas near ones. The size from which the ring wins is "
-        "proportional to latency times bandwidth.\n",
+        "formula.\n%.1fx: gather and broadcast (rank 0 adds all tensors and sends the sum) takes "
+        "%.1f times as long.\nHalving-doubling (partners swap halves, then halves of halves) is "
+        "not in this table. For 16 and 256\nranks it is as fast as both or faster, if far links "
+        "are as fast as near ones.\n",
         clock_config()->between.name, example, example);
     results(run, (const char *const[]){ "3 ranks", "16 ranks", "256 ranks", NULL }, rows);
 }

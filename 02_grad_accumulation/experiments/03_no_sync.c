@@ -139,8 +139,8 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const double R = ring_time(ALL_REDUCE_PASSES, N, config_parameters(c), gradient_bytes(c));
     say(run,
         "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-        "rank 0's forward\n(a backward takes 2F). R: one all-reduce. h: the part of R that the "
-        "slowest rank hides.%s%s\n",
+        "rank 0's forward\n(a backward takes 2F). R: one all-reduce. h: the time that buckets "
+        "save.%s%s\n",
         timed ? page_text(run, " Here\nF = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
         uneven_shares(timed ? " " : "\n", SEQUENCES, run->world->size).text);
     results(run, (const char *const[]){ "no_sync", "forgetful", "overlapped", NULL },
@@ -167,7 +167,7 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     say_cost(run,
              "one all-reduce per step for any m. Buckets in the last backward hide a part of it%s, "
              "and need up to Psi elements of communication memory.",
-             timed ? page_text(run, " (h = %.2f ms)",
+             timed ? page_text(run, " (the step is h = %.2f ms shorter)",
                                (cost_value(run, "no-sync.step") -
                                 cost_value(run, "overlapped.step")) /
                                    1e9)

@@ -81,7 +81,7 @@ static void one_batch(Run *run) {
                   LIMIT_ROUNDING);
     say(run,
         "Trap: if a rank has all logits, and the ranks still add their sums of exponentials, the "
-        "loss is\nlog t too large: %.4f instead of %.4f, the mean of all tokens.",
+        "mean loss\nof all tokens is too large by log t: %.4f instead of %.4f.",
         high, right);
     arena_free(&a);
     data_free(&data);

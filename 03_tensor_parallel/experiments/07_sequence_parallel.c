@@ -93,8 +93,8 @@ static void table(Run *run, const Training *t) {
     say(run,
         "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu\n"
         "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and row "
-        "cuts.\n  The formulas are exact where t divides heads and rows. The checks count each "
-        "rank's share.",
+        "cuts.\n  Exact where t divides heads and rows. On this clock norms take no time; on a "
+        "GPU SP cuts it, too.",
         t->model.layers, t->model.width, t->model.heads, t->model.context, n, M,
         t->model.dropout > 0 ? "2 H T/C" : "H T/C");
 }

@@ -102,11 +102,10 @@ static void ending(Run *run) {
                    run->world->size, time);
     say_cost(run, "%s sent per rank, and all scores computed twice. Ulysses sends %s.",
              cost_text(run, "sent.zigzag"), cost_text(run, "sent.ulysses"));
-    say_use_when(
-        run,
-        "one sequence is too long for a device. Ulysses (03.14) takes no more ranks than heads "
-        "of keys and values. With fewer ranks Ulysses sends less but keeps more: use Ulysses "
-        "where the ring's messages do not hide.");
+    say_use_when(run,
+                 "one sequence is too long for a device. Ulysses (03.14) cannot use more ranks "
+                 "than k and v have heads. Within this limit Ulysses sends less, but here it keeps "
+                 "q, k and v twice. Use Ulysses where the ring's messages do not hide.");
 }
 
 static void ring(Run *run) {

@@ -43,8 +43,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
              "sends X and dW.");
     say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
              "So 2D receives");
-    say(run, "  less from 36 C/(8q-13) = %.0f tokens on (this step: %zu).", fewest_tokens(at),
-        sequences * c->context);
+    say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu).",
+        fewest_tokens(at), sequences * c->context);
 }
 
 // Prints the answer, which compares the slowest or fullest rank with 1D.
@@ -72,11 +72,12 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
              "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is sent while "
              "ranks compute%s.",
              q, q == 1 ? "" : "s", times);
-    say_use_when(run,
-                 "more ranks than a node has must share one layer, and a step has many tokens%s. "
-                 "If only 1D's whole activations do not fit, sequence parallelism (03.07) cuts "
-                 "them and sends no weights.",
-                 from);
+    say_use_when(
+        run,
+        "more ranks than a node has must share one layer, and a micro-batch has many tokens%s. "
+        "If only 1D's whole activations do not fit, sequence parallelism (03.07) cuts "
+        "them and sends no weights.",
+        from);
 }
 
 static void summa_lesson(Run *run) {

@@ -96,7 +96,7 @@ static void tesseract_lesson(Run *run) {
         say(run, "Ranks that do the same at the same time are drawn once. # is a broadcast, a "
                  "reduce or an all-reduce.");
     if (g.depth > 1)
-        say(run, "In the row of links the A at the right end are new: there the grids add their "
+        say(run, "New in the row of links: the calls A at the right end. There the grids add their "
                  "gradients.");
     training_both(run, "Tesseract = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
     const GridPlace at = grid_place_of(&t.model, g.rows, g.depth, run->world->rank);

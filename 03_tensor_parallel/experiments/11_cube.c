@@ -56,8 +56,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const Result rows[] = {
         { "parameters", "matrices: 1/q³; vectors: 1/q", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
-        { "sent along row", "sums of Y; 2nd, 4th matrix: X", BOTH("=0 B", "sent.row") },
-        { "sent along column", "X; 2nd, 4th matrix: sums of Y", BOTH("=0 B", "sent.column") },
+        { "sent along row", "matrix 1, 3: sums of Y; 2, 4: X", BOTH("=0 B", "sent.row") },
+        { "sent along column", "matrix 1, 3: X; 2, 4: sums of Y", BOTH("=0 B", "sent.column") },
         { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(one.time, "step") },
@@ -85,16 +85,13 @@ static void ending(Run *run) {
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
              cost_text(run, "sent.again"), time);
-    say_use_when(
-        run,
-        "there are q³ ranks, at least q² sequences, and many tokens per step. By formula, with q = "
-        "4 (64 ranks) a rank that gathers again receives less than in 1D (03.06) if a step has "
-        "more "
-        "than %.1f C tokens. First compare it with 1D and SP inside a node and data or pipeline "
-        "parallelism "
-        "between nodes "
-        "(03.12).",
-        tensor_way_crossover(WAY_3D, WAY_1D, 64));
+    say_use_when(run,
+                 "there are q³ ranks, at least q² sequences, and many tokens per micro-batch. By "
+                 "formula, with q = "
+                 "4 (64 ranks) a rank that gathers again receives less than in 1D (03.06) if a "
+                 "micro-batch has more than %.1f C tokens. First compare it with 1D + SP (03.12), "
+                 "and with data or pipeline parallelism between nodes.",
+                 tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }
 
 // Prints the ranks of a line of the cube through rank 0, which are multiples of `stride`.
@@ -115,8 +112,10 @@ static void cube(Run *run) {
         q, q, q, q * q * q);
     say(run, "Here layer is a place in the cube, not a layer of the model. Rank 0 works in three "
              "lines of ranks:");
-    say_line(run, "column", q, q, "(row differs) gather the part of X that they share");
-    say_line(run, "depth", q * q, q, "(layer differs) gather the part of W that they share");
+    say_line(run, "column", q, q,
+             "(row differs) need one part of X; each stores half, and they gather it");
+    say_line(run, "depth", q * q, q,
+             "(layer differs) need one part of W; each stores half, and they gather it");
     say_line(run, "row", 1, q, "(col differs) multiply, then add their products to a part of Y");
     say(run, "For the next matrix row and col are swapped. Picture: two products. Table: a GPT.");
     const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };

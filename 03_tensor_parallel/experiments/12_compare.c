@@ -136,11 +136,10 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
         if (first == smallest && second == smallest) speed = ", and is fastest over both links.";
     }
     if (fewest != smallest)
-        activations =
-            page_text(run, " %s keeps the fewest activations, %s%s.",
-                      fewest == WAY_RING ? "Ring attention" : tensor_way_name[fewest],
-                      value_text(run, kept[fewest], "bytes"),
-                      fewest == WAY_RING ? ", as it stores no scores, but all weights" : "");
+        activations = page_text(run, " %s keeps the fewest activations, %s%s.",
+                                fewest == WAY_RING ? "Ring attention" : tensor_way_name[fewest],
+                                value_text(run, kept[fewest], "bytes"),
+                                fewest == WAY_RING ? " (no scores), but all weights" : "");
     if (!answer_alone(run))
         say_answer(run,
                    "%s keeps least, %s of weights and activations%s%s %s receives the fewest "
@@ -150,10 +149,8 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
                    tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
                    tensor_way_name[wide]);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
-    say_use_when(
-        run, "in a node: 1D + SP, as one sequence per micro-batch is enough; 3D needs q². A layer "
-             "on several nodes: 2D, 2.5D or 3D. A sequence too long for a rank: ring "
-             "attention.");
+    say_use_when(run, "in a node: 1D + SP. On several nodes first stages of such nodes (04); else "
+                      "2D, 2.5D or 3D. A sequence too long for a rank: ring attention.");
 }
 
 // ---------------------------------------------------------------- the run

@@ -49,7 +49,7 @@ static void ulysses(Run *run) {
     require_one_link(run);
     say(run,
         "Outside attention a rank has c = %d of the T positions of all H = %d heads. An all-to-all "
-        "of q, k\nand v gives it all T positions of H/N heads. Then attention is that of one "
+        "of q, k\nand v gives the rank all T positions of H/N heads. Then attention is that of one "
         "device. A second\nall-to-all takes the output back. grouped: k and v have %d heads, each "
         "for two heads of q.\n",
         CHUNK, HEADS, GROUPS);
@@ -70,10 +70,10 @@ static void ulysses(Run *run) {
     snapshot_free(want);
     table(run);
     say(run,
-        "  kept: besides q, k, v and the output. T = %zu positions on N = %zu ranks; C = %d. ring, "
-        "zigzag: ring\n  attention (03.08) with contiguous or zigzag chunks. RSA: Ring "
-        "Self-Attention (03.13). tp: the\n  ranks that share the heads by tensor parallelism "
-        "(03.06); N does not count them.",
+        "  kept: besides q, k, v and the output; Ulysses keeps these twice. T = %zu, N = %zu "
+        "ranks, C = %d.\n  ring, zigzag: ring attention (03.08) with contiguous or zigzag chunks. "
+        "RSA: Ring Self-Attention\n  (03.13). tp: the ranks that share the heads by tensor "
+        "parallelism (03.06); N does not count them.",
         plain.T, n, HEADS * D);
     if (n == 1) say_answer(run, "One rank has all positions of all heads. Choose two or more.");
     else
@@ -84,11 +84,10 @@ static void ulysses(Run *run) {
             "chunks.",
             cost_text(run, "sent.ulysses"), cost_text(run, "calls.ulysses"),
             cost_text(run, "sent.zigzag"), cost_text(run, "calls.zigzag"));
-    say_cost(
-        run,
-        "nothing hides the all-to-alls here. With %d heads of k and v (grouped) each rank sends "
-        "only %s, but at most %d ranks are possible.",
-        GROUPS, cost_text(run, "sent.grouped"), GROUPS);
+    say_cost(run,
+             "nothing hides the all-to-alls here. With %d heads of k and v (grouped) each rank "
+             "sends %s, and a ring half of its %s. But at most %d ranks are possible.",
+             GROUPS, cost_text(run, "sent.grouped"), cost_text(run, "sent.ring"), GROUPS);
     say_use_when(run, "every rank gets a head of k and v. For more ranks use ring attention, or "
                       "Ulysses inside a group and a ring between groups.");
 }

@@ -55,8 +55,10 @@ static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count, 
 static size_t stored(const CubePlace *at) { return weight_bytes(at->c); }
 static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
-// Count the calls of y = x w: operands() gathers x and w, sums() scatters y. The rows of x are cut
-// over row; swapped: over col. w: bytes of an element of w, or of its gradient.
+// Count the calls of y = x w. operands() counts the all-gathers of x and w. sums() counts the
+// reduce-scatter of y. The rows of x are cut by the ranks' row numbers, so x is gathered along
+// CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The parameters w and
+// y: bytes of an element of w (or of its gradient), and of y.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t K,
                      size_t N, size_t w) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, at->c->context * K, stored(at));

@@ -58,8 +58,8 @@ static TensorWay block_table(Run *run) {
     return fewest;
 }
 
-// Draws the received elements of a block, relative to C^2, against the tokens of a step, relative
-// to C.
+// Draws the received elements of a block, relative to C^2, against the tokens of a micro-batch,
+// relative to C.
 static void plot(Run *run) {
     enum { POINTS = 9, FIRST = 192 }; // positions: 16 sequences of 192 are C / 4 tokens
     double x[POINTS], y[TENSOR_WAYS][POINTS];
@@ -99,7 +99,8 @@ static void crossover_table(Run *run) {
     }
     check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens, want, CASES, 1e-9);
     say(run, "%s", "");
-    say(run, "2D costs less than 1D if a step has at least this many tokens (C is the width):");
+    say(run,
+        "2D costs less than 1D if a micro-batch has at least this many tokens (C is the width):");
     results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);
 }
 

@@ -104,9 +104,9 @@ static void by_hand(Run *run) {
              "f = 1 unit.");
     say(run, "B0--: its backward, b = 2 units. A dot: idle.");
     say(run,
-        "\nNaive, 2 devices with %d layers each, all %d micro-batches at once: a unit is %d x %d "
-        "times as long:",
-        LAYERS / 2, PIECES, LAYERS / 2, PIECES);
+        "\nNaive, 2 devices with %d layers each, the batch in one piece. A unit here is %d x %d "
+        "units below:",
+        LAYERS / 2, LAYERS / 2, PIECES);
     compare(run, "naive, 2 devices = unsplit", &two);
     say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
     compare(run, "naive, 4 devices = unsplit", &naive);

@@ -73,7 +73,8 @@ static void equal_stages(Run *run, const Stack *stack, double unequal) {
     say(run,
         "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak activations "
         "of rank 0.\n"
-        "  The naive order is as idle as m = 1, and keeps as much. Unequal stages, m = %zu: idle "
+        "  The naive order idles and keeps as much as GPipe with m = 1. Unequal "
+        "stages, m = %zu: idle "
         "%.1f %%.",
         p, option_size(run, "micro-batches"), 100 * unequal);
     if (timed)

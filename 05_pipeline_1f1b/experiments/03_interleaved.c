@@ -103,7 +103,8 @@ static void answer(Run *run, size_t v) {
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1f1b"),
              cost_text(run, "activations.interleaved"), cost_text(run, "activations.1f1b"));
-    say_use_when(run, "a batch gives few micro-batches per stage, and a message takes much less "
+    say_use_when(run, "a batch gives few micro-batches per stage, m is a multiple of p, and a "
+                      "message takes much less "
                       "time than a chunk's forward.");
 }
 

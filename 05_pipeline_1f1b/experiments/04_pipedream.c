@@ -84,7 +84,10 @@ static void table(Run *run, double off, const double loss[WAYS]) {
         { 0 },
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
-    say(run, "  Time: of 1F1B with m = %d (m+p-1)(F+B), of stashing m(F+B).", PIECES);
+    say(run,
+        "  Time: 1F1B with m = %d (m+p-1)(t_f+t_b), stashing m(t_f+t_b); t_f, t_b: forward, "
+        "backward.",
+        PIECES);
     say(run, "  Updates late: updates between the read of a weight and the use of its gradient. "
              "mixed: the forward");
     say(run, "  reads old weights, the backward new ones. On stage i of p, stashing keeps p-i "
@@ -135,8 +138,8 @@ static void pipedream(Run *run) {
         "m = %d. The picture ends after %d mini-batches (micro-batches with an update each). "
         "Stashing: a stage",
         2 * PIECES, 2 * PIECES);
-    say(run, "keeps the weights of a forward until its backward ends. Vertical sync: all stages "
-             "read one age.");
+    say(run, "keeps the weights of a forward until its backward ends. Vertical sync: all use stage "
+             "0's version.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
     pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,

@@ -98,7 +98,8 @@ static void zero_bubble(Run *run) {
     say(run, "ZB-H1, a fixed order from the zero-bubble paper, runs the W halves later, when the "
              "stage would be");
     say(run, "idle. A planner picks each stage's next op greedily, with memory for 2p-1 "
-             "micro-batches\n(as the paper's ZB-H2 has).");
+             "micro-batches\n(as the paper's ZB-H2 has). Here each step starts empty, so (p-1)F "
+             "stay idle.");
     say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);

@@ -12,7 +12,8 @@ static const ModelConfig tiny = {
 static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own) {
     say_answer(run,
                "Only those of its own 1/%zu of the parameters. With gradients and moments in "
-               "parts, state is %s instead of %s. A whole gradient lives for one layer's backward: "
+               "parts, state is %s instead of %s. A block's whole gradient lives for its backward, "
+               "wte's two for the step: "
                "at most %s "
                "are in flight.",
                run->world->size, zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE),

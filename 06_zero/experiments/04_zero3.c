@@ -7,12 +7,13 @@ static const ModelConfig tiny = {
 };
 
 static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own) {
-    say_answer(run,
-               "It gathers a layer's weights before each forward and backward, and drops "
-               "them after it. A rank keeps %s of state instead of %s, and at most %s are in "
-               "flight.",
-               zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE),
-               zero_bytes(run, own, ZERO_IN_FLIGHT));
+    say_answer(
+        run,
+        "It gathers a layer's weights before its forward and again before its backward. Each time "
+        "it then drops them. A rank keeps %s of state instead of %s, and at most %s are in "
+        "flight.",
+        zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE),
+        zero_bytes(run, own, ZERO_IN_FLIGHT));
     say_cost(run,
              "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per "
              "rank instead of %s, and %s per step instead of %s.",

@@ -59,7 +59,7 @@ static double percent_hidden(const Timing *t) {
 
 // Says the answer. seen: a step of ZeRO-3 and the same step with prefetch, with one micro-batch;
 // then both with m.
-static void conclude(Run *run, const ZeroMeasured seen[4], size_t m) {
+static void conclude(Run *run, const ZeroMeasured seen[4], size_t m, bool reshard) {
     const char *share = "The wall clock does not show how much";
     if (!seen[1].timing.hidden_unknown) {
         double one = percent_hidden(&seen[1].timing), several = percent_hidden(&seen[3].timing);
@@ -73,13 +73,12 @@ static void conclude(Run *run, const ZeroMeasured seen[4], size_t m) {
                zero_time(run, &seen[1]), zero_time(run, &seen[0]));
     say_cost(run,
              "%s in flight instead of %s: more weights, one more gradient, and a copy of the "
-             "gradient that is being sent. A rank sends %s, with plain ZeRO-3 %s.",
+             "gradient that is being sent. A rank sends %s (plain ZeRO-3: %s).",
              zero_bytes(run, &seen[1], ZERO_IN_FLIGHT), zero_bytes(run, &seen[0], ZERO_IN_FLIGHT),
              zero_bytes(run, &seen[1], ZERO_SENT), zero_bytes(run, &seen[0], ZERO_SENT));
     say_use_when(run,
-                 "you use ZeRO-3, and memory has room beside the rank's parts: for the weights "
-                 "of two layers (without resharding of nearly all), two gradients, and a copy "
-                 "of a gradient.");
+                 "you use ZeRO-3, and have memory for %s, two gradients, and a copy of a gradient.",
+                 reshard ? "the weights of two layers" : "nearly all weights");
 }
 
 // Prints the page. The pictures show the first two columns.
@@ -121,7 +120,7 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
         "sent. m > 1: block/N more.",
         reshard ? "two" : "L - 1");
     results(run, names, row);
-    conclude(run, seen, m[1]);
+    conclude(run, seen, m[1], reshard);
 }
 
 // ---------------------------------------------------------------- the trainings

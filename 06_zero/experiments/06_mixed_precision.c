@@ -170,8 +170,9 @@ static void table(Run *run, const Seen seen[WAYS]) {
 
 static void conclude(Run *run, const Seen seen[WAYS]) {
     say_answer(run,
-               "%g bytes are the weight, %g its gradient, %g the master and AdamW's m and v. Not "
-               "all can be 16-bit numbers: without a master the loss is %.3f, with it %.3f, in %s "
+               "%g bytes are the weight, %g its gradient, %g the master and AdamW's m and v. The "
+               "master cannot be a 16-bit number that is rounded to nearest: without a master the "
+               "loss is %.3f, with it %.3f, in %s "
                "%.3f.",
                cost_value(run, "bf16.weight"), cost_value(run, "bf16.gradient"),
                cost_value(run, "bf16.optimizer"), seen[NO_MASTER].loss, seen[BF16].loss,

@@ -103,7 +103,7 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight)
         "2 gradients.\n"
         "In flight: held only while in use. A rank has up to m micro-batches; ranks with fewer "
         "wait.\n"
-        "A box F0 or B0 stands again where it goes on after a call. On `links` small letters "
+        "After each call the rest of F0 or B0 has a new box. On `links` small letters "
         "continue a call.",
         all, wte, c->layers, block, rest, dp->size);
 }

@@ -153,7 +153,7 @@ static void selective(Run *run) {
         "selective: a block drops the probabilities and computes them again. full: it keeps only "
         "its input.\n"
         "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' peak.\n"
-        "A box F0 or B0 stands again where it goes on after an all-reduce.",
+        "After each all-reduce the rest of F0 or B0 has a new box.",
         run->world->size, tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];

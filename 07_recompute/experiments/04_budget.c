@@ -89,7 +89,8 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     }
     results(run, columns, rows);
     say_answer(run,
-               "Those that bring the peak under the budget with the least extra work. For %s "
+               "Selectively first, which costs least work per byte; then the first blocks in full, "
+               "because at the peak the last block is complete in any case. For %s "
                "instead of %s, stage 0 recomputes %s of its %zu blocks in full and %s "
                "selectively, for %s more work.",
                rows[1].cell[DRAWN] + 1, rows[1].cell[0] + 1, rows[2].cell[DRAWN] + 1,

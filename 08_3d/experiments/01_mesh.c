@@ -143,8 +143,8 @@ static void mesh(Run *run) {
         say(run,
             "dp %zu replicas of the model x tp %zu slices of each layer x pp %zu stages of "
             "layers\n"
-            "rank = tp + %zu (dp + %zu pp), by the rank's places on these axes, from 0 on; [ ]: a "
-            "tp group",
+            "rank = tp + %zu (dp + %zu pp). Here tp, dp, pp are the rank's coordinates, from 0 on. "
+            "[ ]: a tp group",
             n.dp, n.tp, n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
     check_map(run, n);

@@ -43,8 +43,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong,
     say(run,
         "  %zu blocks, m = %zu/dp micro-batches. Bars: mean of ranks; bytes: largest. across: "
         "calls over nodes.\n"
-        "  state: weights, gradients, optimizer. opposite: neighbours in rank order are pp, not "
-        "tp",
+        "  state: weights, gradients, moments. opposite: neighbours are pp, not tp. Nothing hides "
+        "dp's sums.",
         blocks, micro_batches);
 }
 
@@ -102,8 +102,8 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     say_cost(run,
              "all losses are equal. The opposite order of ranks takes %.2f times the fastest step.",
              wrong->step / fast->step);
-    say_use_when(run,
-                 "one parallelism no longer fits. Keep tp in a node; pp and dp may cross nodes.");
+    say_use_when(
+        run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
