@@ -491,7 +491,7 @@ static void zero(void) {
     on_page("$12\\cdot12{,}288^2\\cdot2$ bytes | %.1f GB |", block / G);
     on_page("$3\\cdot%.1f+2\\cdot%.1f$ | %.0f GB |", wte / G, block / G, (3 * wte + 2 * block) / G);
     on_page("3,%03.0f tokens per GPU | | %.0f s |", tokens - 3000, 6 * 175e9 * tokens / (A100 / 2));
-    on_page("three passes of %.0f GB | $3\\cdot350/25$ | %.0f s |", pass(1024, 175e9) / G,
+    on_page("the same with one card per node | $3\\cdot%.0f/25$ | %.0f s |", pass(1024, 175e9) / G,
             3 * pass(1024, 175e9) / IB);
     on_page("$(4+12/8)\\cdot175/128$ | %.1f GB, not %.1f |", state_of_zero(1, 8) * 175 / 128,
             16 * 175 / 128.0);
