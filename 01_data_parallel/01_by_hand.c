@@ -13,8 +13,9 @@
 // divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
 // gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
 // the elements of the whole batch, the gradient of the whole batch is their SUM. All later lessons
-// use the sum. Left out: ranks, messages, and shards of different sizes, for which an average is
-// wrong (chapter 02).
+// use the sum. Both must give the losses and weights of the whole batch, within rounding, because
+// the shards' sums are added in another order. Left out: ranks, messages, and shards of different
+// sizes, for which an average is wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the

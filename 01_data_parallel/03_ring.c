@@ -9,8 +9,8 @@
 //         receives (N-1) S bytes and sends as many. The tree has log2 N rounds of messages of S
 //         bytes, up and down. In halving and doubling a rank sends 2 log2 N messages, of S/2, S/4,
 //         ... S/N bytes.
-// Saves:  the ring sends the fewest bytes, 2(N-1)/N S per rank. Tree and halving need the fewest
-//         messages in a row.
+// Saves:  of the busiest rank, ring and halving send the fewest bytes, 2(N-1)/N S. Tree and halving
+//         need the fewest messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
 //         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
 //         two: 2h alpha + 2(N-1)/N S/beta. alpha: latency of a message; beta: bytes per second.

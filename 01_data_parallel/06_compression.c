@@ -52,7 +52,9 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     const size_t n = tensor_count(g);
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
-    comm_all_reduce_max(dp, most); // one element, so that no sum overflows
+    // One element. All ranks need the same scale, because the scaled elements are added. The
+    // largest element of all ranks gives a scale with which no sum overflows.
+    comm_all_reduce_max(dp, most);
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
     half_write(packed, g, scale);

@@ -3,12 +3,13 @@
 // question: Can ranks send two thin matrices in the place of each gradient, and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank has a replica, as in 02_all_reduce, and its own residual of Psi elements. For
-//         every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on every rank.
+// Holds:  every rank has a replica, about 1/N of the sequences, and its own residual of Psi
+//         elements. For every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on
+//         every rank.
 // Sends:  a bucket takes up to three all-reduces per step. One has all P's [rows, r], one all Q's
 //         [cols, r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
 //         2(N-1)/N of r (rows + cols) elements.
-// Saves:  rows cols - r (rows + cols) elements of each matrix.
+// Saves:  against an all-reduce, 2(N-1)/N of rows cols - r (rows + cols) elements per matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
 //         residual. A matrix takes three products and orthonormal columns.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
@@ -121,7 +122,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         tensor_copy(m->q, power_next(qs, &at_q, m->cols, m->rank));
         // [n, k] = [n, r] [k, r]^T
         op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);
-        // The residuals of all N ranks together must be the sum of the g's less P Q^T.
+        // The residuals of all N ranks together must be the sum of the M's less P Q^T.
         op_scale(power_matrix(sent, m), power_matrix(g, m), (real)1 / (real)dp->size);
     }
     // END

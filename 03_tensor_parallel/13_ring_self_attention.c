@@ -10,7 +10,8 @@
 //     for dK and dV.
 // Saves: a rank keeps 1/N of the activations, but its scores grow with T^2/N.
 // Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even those
-//     that the causal mask hides.
+//     that the causal mask hides. Per step the caller all-reduces all gradients.
+// Attention's output and its gradients must equal those of one device within rounding.
 // Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3: Ring Self-Attention. The
 // paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so ring
 // attention keeps no scores.
@@ -103,7 +104,9 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     // own.hi, and `to` has rows i h->T to (i + 1) h->T.
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
     whole = attention_fold(h, whole, &room); // grouped heads: one sum per group
-    comm_all_reduce(h->cp, whole);           // sends 2(N-1) B T A/N elements
+    // Every rank has a partial sum over its own queries. Sends 2(N-1) B T A/N elements, as in the
+    // paper. A reduce-scatter by rows would send half.
+    comm_all_reduce(h->cp, whole);
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),
                     tensor_row_range(whole, i * h->length + own.lo, i * h->length + own.hi));
@@ -117,6 +120,7 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     Tensor v = attention_part(h, s->t[S_QKV], 2), dv = attention_part(h, dqkv, 2);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length);
     to_keys(h, dv, s->t[S_DROPPED], dmix); // dV = P^T dO
+    // v, and then k, go round again, because a rank has kept only its own rows.
     round_the_ring(h, v, dp, dmix, score); // dP = dO V^T
     drop(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h)); // dS

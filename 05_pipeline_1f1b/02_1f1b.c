@@ -11,8 +11,9 @@
 //     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
 //     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: a step takes (m+p-1)(f+b), as with GPipe. Messages add more time than with GPipe,
-//     because between its forwards and backwards a stage waits for the next stage's answer.
+// Costs: a step takes (m+p-1)(f+b), as with GPipe; f, b: a stage's forward and backward of a
+//     micro-batch. Messages of time d add 2(p-1)d to GPipe's step. Here they add about 2(p-1)d for
+//     every p micro-batches, because a stage waits for the next stage's answer.
 //
 // Every bit must equal GPipe's and one device's, because each stage runs the backwards in the same
 // order, micro-batch 0 first.

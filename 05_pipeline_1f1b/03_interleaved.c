@@ -10,10 +10,11 @@
 //     link from the last stage to the first one is new. Per step one all-reduce of wte's gradient,
 //     V*C elements, over {first, last}, and sums of 1 and 12L + 4 doubles over all stages.
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
-//     chunks.
+//     chunks. f, b: a stage's forward and backward of a micro-batch, all v chunks.
 // Costs: about v times the messages; on stage i for v > 1 at most (v-1)p + 2(p-1-i) + 1 chunks in
-//     flight.
-// The training must equal that of one device that accumulates the same micro-batches.
+//     flight; a chunk is 1/v of a stage. 1F1B keeps p-i stages.
+// Every bit must equal that of one device that accumulates the same micro-batches, because each
+// chunk runs its backwards in the same order, micro-batch 0 first.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
 // Left out: a number of micro-batches that p does not divide; the order works in groups of p.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -9,7 +9,8 @@
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
 //     last stage exchange their gradients of the tied table, V*C elements, and each adds both.
 // Saves: 1F1B's bubble, because each further batch of m micro-batches takes m(f+b), with 1F1B
-//     (m+p-1)(f+b). Saves versions, too: a stage has 2, with PipeDream p - i.
+//     (m+p-1)(f+b); f, b: a stage's forward and backward of a micro-batch. Saves versions, too: a
+//     stage has 2, with PipeDream p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Every bit of the weights must equal that of one device that follows this rule.

@@ -130,10 +130,11 @@ StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_fold_tied(model);
     zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
 
-    // The norm's sums of squares: an all-reduce of one double per tensor.
+    // Each rank has only its own parts of the gradient, so its sums of squares are partial. An
+    // all-reduce of one double per tensor adds them.
     double norm = model_grad_norm(model, dp);
     // No gather after the update: the next forward gathers the new weights.
     optimizer_step(o, model, clip_factor(norm, clip));
-    comm_all_reduce_doubles(dp, &loss, 1);
+    comm_all_reduce_doubles(dp, &loss, 1); // each rank has the loss of its own sequences
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

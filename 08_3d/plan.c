@@ -241,9 +241,8 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
     const AnchorErrors *held_out = &anchors->held_out, *others = &anchors->others;
     snprintf(
         error, sizeof error,
-        " Published steps of other systems differ from the plan by %.1f %% on average, at most "
-        "%.1f %%.",
-        100 * others->mean, 100 * others->worst);
+        " Of %zu published steps of other systems %zu took longer than planned, by up to %.0f %%.",
+        others->n, others->fast, 100 * others->longest);
     say_detail(
         run,
         "  Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% on "
@@ -341,7 +340,7 @@ static void plan(Run *run) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         bool prune = !option_given(run, "layouts") && !option_given(run, "svg");
         PlanList list = plan_search(run, &t, &f, prune);
-        char why[500];
+        char why[600];
         if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
         REQUIRE(list.n > 0,
                 "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of "

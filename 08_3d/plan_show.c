@@ -94,8 +94,8 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
         rows[shown++] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
     }
     if (shown == 0) return;
-    say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
-    results(run, (const char *const[]){ "step / best", "extra time goes to, or why not", NULL },
+    say(run, "The fastest layout with another value of one choice takes longer:");
+    results(run, (const char *const[]){ "step / best", "where extra time goes, or why not", NULL },
             rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);

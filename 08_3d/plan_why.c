@@ -49,12 +49,15 @@ static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
         if (other[i].value == 0) continue;
         const PlanResult *o = best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
         if (!o) continue; // no such layout fits
+        const char *same = other[i].b                   ? ", same mesh"
+                           : other[i].pp && other[i].tp ? ", same tp"
+                                                        : "";
         found[n] = (PlanAlternative){ .times = o->step / best->step,
                                       .cause = cause(best, o),
                                       .detail = other[i].b || other[i].cp > cp,
                                       .result = *o };
         snprintf(found[n].name, sizeof found[n].name, "%s %zu instead of %zu%s", other[i].name,
-                 other[i].value, other[i].now, other[i].b ? ", same mesh" : "");
+                 other[i].value, other[i].now, same);
         n++;
     }
     return n;

@@ -61,7 +61,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     const char *end = page_text(run, "after %d steps of each worker", SERVER_LONG);
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "pushes per ms, all workers", "synchronous: n/(t + 2c)", { 0 } },
+                      { "pushes per ms, all workers", "n/(t + 2c); else: see Pushes", { 0 } },
                       { "most updates, pull to push", "0; staleness s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", half, { 0 } },
                       { "loss at equal work", end, { 0 } },
@@ -101,8 +101,8 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
                lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(run,
              "up to %zu updates come between a pull and its push. All bytes pass the servers. The "
-             "picture lets a server send and receive several messages at once. If it handles one "
-             "at a time, %d synchronous steps take %s instead of %s.",
+             "picture lets a server send and receive several messages at once. If a server handles "
+             "one at a time, %d synchronous steps take %s instead of %s.",
              server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
              cost_text(run, "time.links"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

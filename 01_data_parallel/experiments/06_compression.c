@@ -87,8 +87,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "\nfp16: 16-bit elements. top-k: only the k largest elements (1 of %d), each with its "
         "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
         "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
-        "elements of e bytes. With 1-bit\nmany weights change by an equal amount. This changes the "
-        "loss: compare it with that on one device.\nCalls per bucket: fp16 N+1 (largest "
+        "elements of e bytes. 1-bit\nchanges many weights by the same amount. This is another "
+        "training: compare with the last row.\nCalls per bucket: fp16 N+1 (largest "
         "element, N-1 sends, all-gather); 1-bit N+2 (scales for sends\nand gather). NCCL adds fp16 "
         "in one call.%s\n",
         ONE_OF, uneven_shares(" ", SEQUENCES, run->world->size).text);

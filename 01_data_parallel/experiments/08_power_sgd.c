@@ -27,7 +27,7 @@ static void check_learning(Run *run, double last[CURVES]) {
 
 static void table(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
     Result rows[] = { { "sent per rank and step", "2(N-1)/N of the bytes to add", { 0 } },
-                      { "calls per step", "2 tables x 2 (P, Q) + 2 blocks x 3 + 1", { 0 } },
+                      { "calls per step", "2 x 2 (P, Q) + 2 x 3 (P, Q, vectors) + 1", { 0 } },
                       { "step", "simulated", { 0 } },
                       { "loss of another model, on a text",
                         page_text(run, "after %d steps", COMPRESSION_LONG),

@@ -269,7 +269,8 @@ static void coordinator(Run *run) {
         "broadcasts\nthe number of gradients that all ranks have. If it is not 0 (J cycles), a "
         "second broadcast names\nthem. Calls: K + J, on other ranks 3K + J.\n"
         "later: the names are known. A small all-reduce per cycle counts the ranks that have each "
-        "gradient.\nIt travels during the next cycle, so the gradients start one cycle later.\n"
+        "gradient.\nIt is 1 call instead of 3 or 4 (rank 0: 1 or 2), and it travels during the "
+        "next cycle.\n"
         "single: like later, but each gradient has its own all-reduce.\n"
         "fixed order: no messages to agree. Every rank waits for all %d gradients of a layer, as "
         "DDP "
@@ -278,7 +279,7 @@ static void coordinator(Run *run) {
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
     results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },
             (const Result[]){
-                { "calls to agree", "first: rank 0 K+J, else 3K+J; later: K", EACH("calls") },
+                { "calls to agree", "see above; later and single: K", EACH("calls") },
                 { "bytes to agree", "first: rank 0 (K+n)e, else (K+2n)e", EACH("bytes") },
                 { "all-reduces", "fixed: layers; single: n", EACH("sums") },
                 { simulated ? "step" : NULL, "computing, then the rest of the sums", EACH("time") },

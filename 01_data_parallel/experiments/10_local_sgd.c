@@ -201,8 +201,10 @@ static void page(Run *run, const double last[PLANS]) {
     say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
              value_text(run, cost_value(run, "state.diloco") - cost_value(run, "state.k16"),
                         "bytes"));
-    say_use_when(run, "an all-reduce takes longer than several steps, as between data centres. "
-                      "Keep k as small as the link allows.");
+    say_use_when(
+        run,
+        "an all-reduce takes as long as a step's computation or longer, as between data centres. "
+        "Keep k as small as the link allows.");
 }
 
 static void local_sgd(Run *run) {
@@ -228,7 +230,7 @@ static void local_sgd(Run *run) {
     say(run,
         "\nIn a round each rank takes k steps of SGD alone. Then the ranks average their weights. "
         "DiLoCo 16:\nk = 16, and a second optimizer with Nesterov momentum takes a round's mean "
-        "change as its gradient.\n(In the paper they take steps of AdamW.) N ranks, Psi "
+        "change as its gradient.\n(In the DiLoCo paper ranks take steps of AdamW.) N ranks, Psi "
         "parameters of e bytes. 3F: forward and\nbackward of a shard. R: time of an all-reduce.\n"
         "The table is of another model, trained on a text: Psi e = %s. The picture's model has "
         "%s.%s\n",

@@ -99,7 +99,7 @@ static void table(Run *run, size_t n, size_t M) {
                                 "2(N-1)/N of S/cards; 2(M-1)/M of S/n",
                                 { "nodes.flat.across", "nodes.between.sent" } },
                               { k->simulated ? "time" : NULL,
-                                "bytes / the link's rate, and hops inside",
+                                "bytes / slow link; + S / fast link inside",
                                 { "nodes.flat.time", "nodes.time" } },
                               { 0 } });
 }

@@ -122,8 +122,9 @@ static void page(Run *run) {
     say(run,
         "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu ranks, %zu bytes per "
         "element\n  gathered, predicted: every rank has all logits, M V, and sends (t-1) "
-        "ceil(MV/t) elements for them.\n  T C + 2 C: positions and norm, whole on every rank",
-        M, V, C, n, r);
+        "ceil(MV/t) elements for them.\n  T C + 2 C: T = %d positions and the norm, whole on every "
+        "rank",
+        M, V, C, n, r, T);
     if (!answer_alone(run))
         say_answer(run,
                    "Each rank puts three numbers per token into all-reduces: its largest "

@@ -81,9 +81,9 @@ static void table(Run *run, const Training *t) {
                               { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
                             { "sent in the layers", "all layers", EACH_WAY("sent") },
                             { "  sent, 1 block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
-                            { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
-                            { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-                            { "all-reduces", "2 (4 L + 5); SP: 6", EACH_WAY("sums") },
+                            { "all-gathers per step", "2(4L+2) or 2(6L+3)", EACH_WAY("gathers") },
+                            { "reduce-scatters", "2(4L+2) of M C", EACH_WAY("scatters") },
+                            { "all-reduces", "2(4L+5); SP: 6", EACH_WAY("sums") },
                             { "sent for norms, biases", "(6 L + 2) C gradients",
                               EACH_WAY("partial.sent") },
                             { clock_config()->simulated ? "time of a step" : NULL,
@@ -93,8 +93,8 @@ static void table(Run *run, const Training *t) {
     say(run,
         "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu\n"
         "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and row "
-        "cuts.\n  Exact where t divides heads and rows. On this clock norms take no time; on a "
-        "GPU SP cuts it, too.",
+        "cuts.\n  Exact where t divides heads and rows. Here norms take no time. On a GPU SP "
+        "divides this time by t.",
         t->model.layers, t->model.width, t->model.heads, t->model.context, n, M,
         t->model.dropout > 0 ? "2 H T/C" : "H T/C");
 }

@@ -74,7 +74,7 @@ static void table(Run *run) {
         { "backward", "5 products; RSA: 4", EACH("backward") },
         { "sent per rank", "forward and backward", EACH("sent") },
         { "  in chunks",
-          "a chunk: B T C/N elements",
+          "ring: k, v 4(N-1); dk, dv 2N",
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
         { "  in elements", "Ulysses: q, k, v, output", { "=c H", "=c H", "=c H T", "=c (4C+H)" } },

@@ -117,7 +117,9 @@ static void cube(Run *run) {
     say_line(run, "depth", q * q, q,
              "(layer differs) need one part of W; each stores half, and they gather it");
     say_line(run, "row", 1, q, "(col differs) multiply, then add their products to a part of Y");
-    say(run, "For the next matrix row and col are swapped. Picture: two products. Table: a GPT.");
+    say(run, "Y is cut as X with row and col swapped, so the next matrix swaps these two lines. "
+             "Matrices 1 to 4:\n"
+             "of q k v, W_O, A and B (03.06). Picture: two products. Table: a GPT.");
     const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &x.cube, even, true); // every size divides
     cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);

@@ -149,8 +149,9 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
                    tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
                    tensor_way_name[wide]);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
-    say_use_when(run, "in a node: 1D + SP. On several nodes first stages of such nodes (04); else "
-                      "2D, 2.5D or 3D. A sequence too long for a rank: ring attention.");
+    say_use_when(
+        run, "in a node: 1D + SP, for any number of ranks and sequences. Between nodes: pipeline "
+             "stages (04), else 2D to 3D. For a sequence too long for a rank: ring attention.");
 }
 
 // ---------------------------------------------------------------- the run

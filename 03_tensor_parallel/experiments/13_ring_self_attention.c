@@ -55,8 +55,8 @@ static void ring_self(Run *run) {
                    cost_text(run, "sent.ring"), cost_text(run, "sent.rsa"));
     say_cost(run, "a rank keeps T²/N scores per head: with twice the ranks and twice the "
                   "positions it keeps twice as many. The causal mask saves no work.");
-    say_use_when(run, "you need whole rows of scores, for another function than softmax. On a GPU "
-                      "the scores pass through memory. Else use zigzag chunks (03.08).");
+    say_use_when(run, "a function other than softmax needs whole rows of scores. Otherwise use "
+                      "zigzag chunks (03.08), which keep no scores.");
 }
 
 static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };

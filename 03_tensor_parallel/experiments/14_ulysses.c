@@ -25,8 +25,8 @@ static void table(Run *run) {
         run, (const char *const[]){ "ring", "zigzag", "RSA", "Ulysses", "grouped", NULL },
         (const Result[]){
             { "sent per rank", "both passes", EACH("sent") },
-            { "  in T C/N elements",
-              "a chunk of q",
+            { "  in chunks of q",
+              "T C/N elements",
               { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N", "=6(N-1)/N" } },
             { "sends, collectives", "both passes", EACH("calls") },
             { "kept for backward",

@@ -69,7 +69,7 @@ static void show_results(Run *run, const Chain *two, const Chain *naive, const C
     const Chain *way[] = { two, naive, piped };
     char end[3][16], share[3][16];
     for (size_t k = 0; k < 3; k++) {
-        sprintf(end[k], k ? "=%zu" : "=%zu long", way[k]->end);
+        sprintf(end[k], k ? "=%zu" : "=%zu x %d", way[k]->end, LAYERS / 2 * PIECES);
         sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
     }
     results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL },
@@ -104,9 +104,9 @@ static void by_hand(Run *run) {
              "f = 1 unit.");
     say(run, "B0--: its backward, b = 2 units. A dot: idle.");
     say(run,
-        "\nNaive, 2 devices with %d layers each, the batch in one piece. A unit here is %d x %d "
+        "\nNaive, 2 devices with %d layers each, the batch in one piece. Here a unit is %d of the "
         "units below:",
-        LAYERS / 2, LAYERS / 2, PIECES);
+        LAYERS / 2, LAYERS / 2 * PIECES);
     compare(run, "naive, 2 devices = unsplit", &two);
     say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
     compare(run, "naive, 4 devices = unsplit", &naive);

@@ -71,8 +71,8 @@ static void equal_stages(Run *run, const Stack *stack, double unequal) {
     }
     results(run, columns, row);
     say(run,
-        "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak activations "
-        "of rank 0.\n"
+        "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: activations of "
+        "rank 0.\n"
         "  The naive order idles and keeps as much as GPipe with m = 1. Unequal "
         "stages, m = %zu: idle "
         "%.1f %%.",

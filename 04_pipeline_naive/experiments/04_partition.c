@@ -152,7 +152,7 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                blocks_text(run, moved->blocks[LAST]),
                value_text(run, (double)moved->timing[LAST].step, "ps"),
                value_text(run, (double)stays->timing[LAST].step, "ps"));
-    say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
+    say_cost(run, "%s sent per rank. Costs are measured first, so a new cut comes a step late.",
              cost_text(run, "moved.bytes"));
     say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
                       "blocks needs more memory. Move blocks only if costs change during "

@@ -114,7 +114,8 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
                "gradient is wrong by %.0f %%, but the loss hides it: %.2f instead of %.2f.",
                time, 100 * off, loss[BARE], loss[STASHED]);
-    say_cost(run, "%s versions of weights per rank, and old gradients: loss %.2f instead of %.2f.",
+    say_cost(run,
+             "%s versions of weights per rank; loss %.2f (with a flush after each update: %.2f).",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);
 }
 

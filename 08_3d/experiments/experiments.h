@@ -208,9 +208,10 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
 
 // ---------------------------------------------------------------- the program plan
 // The errors of the plan for n published steps (plan_anchors.c). fast: the number of steps for
-// which the plan's time is too short.
+// which the plan's time is too short. longest: how much longer than planned a published step took
+// at most, as a share of the plan's time.
 typedef struct {
-    double mean, worst;
+    double mean, worst, longest;
     size_t n, fast;
 } AnchorErrors;
 // held_out: the errors on rows held out, of the systems of the fit. others: the errors on other

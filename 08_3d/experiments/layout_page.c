@@ -72,35 +72,40 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) 
 }
 
 static double idle(const Layout *l) { return l->step - l->computing - l->exposed; }
-// Returns the part of the step in which the slow layout spends most of its additional time.
-static const char *cause(const Layout *fast, const Layout *slow) {
+// The parts of a step in which a slower layout can spend its additional time.
+typedef enum { WAITS, IDLES, COMPUTES, CAUSES } Cause;
+static Cause cause(const Layout *fast, const Layout *slow) {
     double waits = slow->exposed - fast->exposed;
     double idles = idle(slow) - idle(fast);
     double computes = slow->computing - fast->computing;
-    if (waits >= idles && waits >= computes) return "it waits longer for messages";
-    return idles >= computes ? "its pipeline idles longer" : "its ranks compute longer";
+    if (waits >= idles && waits >= computes) return WAITS;
+    return idles >= computes ? IDLES : COMPUTES;
 }
 static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    static const char *const because[] = { "wait longer for messages", "idle longer",
+                                           "compute longer" };
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
-    char name[2][NAME], step[32], between[32], why[120] = "";
+    char name[2][NAME], step[32];
     page_value(step, sizeof step, fast->step, "ps");
-    page_value(between, sizeof between, fast->sent.between, "bytes");
-    size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp;
+    size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
     bool inside = node > 0 && stage <= node && node % stage == 0;
-    if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        snprintf(why, sizeof why,
-                 ": its sums over tp and dp stay inside a node, and only %s per rank go into calls "
-                 "across nodes",
-                 between);
+    const char *reason = inside && fast->n.tp > 1 && fast->n.dp > 1
+                             ? ": its sums over tp and dp stay inside a node"
+                             : "";
+    for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
+    const char *others = "";
+    for (size_t i = 0; i < CAUSES; i++)
+        if (slower[i])
+            others = page_text(run, "%s%s %zu mostly %s", others, *others ? "," : "", slower[i],
+                               because[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
-        say_answer(run,
-                   "%s, with %s per step%s. The slowest, %s, takes %.2f times as long, mostly "
-                   "because %s.",
-                   layout_name(name[0], fast), step, why, layout_name(name[1], slow),
-                   slow->step / fast->step, cause(fast, slow));
-    say_cost(run,
-             "all losses are equal. The opposite order of ranks takes %.2f times the fastest step.",
+        say_answer(
+            run,
+            "%s, with %s per step%s. Of the others%s. The slowest, %s, takes %.2f times as long.",
+            layout_name(name[0], fast), step, reason, others, layout_name(name[1], slow),
+            slow->step / fast->step);
+    say_cost(run, "a wrong choice: the opposite order takes %.2f times as long, with equal losses.",
              wrong->step / fast->step);
     say_use_when(
         run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");

@@ -1,7 +1,7 @@
 // plan_anchors.c prints published step times beside those of the plan (--papers). Nothing is fitted
 // per row. The constants of a GPU (plan_presets.c: efficiency, bandwidth, launch) are fitted to
-// every other row of Megatron-LM and Llama 3 on that GPU. The remaining rows are held out, and so
-// are all rows of other systems.
+// rows 1, 3, 5, ... of each table of Megatron-LM and Llama 3 on that GPU. The other rows are held
+// out, and so are all rows of other systems.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -294,6 +294,7 @@ static void count(AnchorErrors *e, double error) {
     e->mean = (e->mean * (double)e->n + fabs(error)) / (double)(e->n + 1);
     e->worst = fmax(e->worst, fabs(error));
     e->fast += error < 0;
+    e->longest = fmax(e->longest, 1 / (1 + error) - 1);
     e->n++;
 }
 

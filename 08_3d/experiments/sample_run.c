@@ -63,10 +63,11 @@ static void text_show(Run *run, const SampleText *t, bool ids) {
     *at = 0;
     if (ids)
         say(run,
-            "The ids it wrote (it was given the first %zu). No tokenizer is read, so their text is "
+            "The ids that the model wrote (the first %zu are the prompt). No tokenizer is read, so "
+            "their text is "
             "missing:",
             t->prompt);
-    else say(run, "The text it wrote (it was given '%s'):", option_text(run, "prompt"));
+    else say(run, "The text that the model wrote after '%s':", option_text(run, "prompt"));
     say(run, "%s\n", out);
     report_config_text(run, ids ? "ids_written" : "text_written", out);
     free(out);

@@ -126,8 +126,8 @@ void sample_train(Run *run, Weights *w) {
     ledger_resume();
     side_broadcast(w->values[0], all * sizeof(real));
     say(run,
-        "trained for %zu steps on %s in %.1f s: loss %.2f to %.2f nats per byte (--from: another "
-        "model)",
+        "Trained for %zu steps on %s in %.1f s: loss %.2f to %.2f nats per byte. --from reads a "
+        "model.",
         option_size(run, "train-steps"), text_file, losses.seconds, losses.first, losses.last);
     free(text);
 }
