@@ -7,7 +7,7 @@
 // Sends: a message per op, in list order. Forwards send to the next stage, backwards to the
 //     previous one.
 // Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
-// Costs: as much time as GPipe, (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message
+// Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
 //     none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
 // forward and its backward there.

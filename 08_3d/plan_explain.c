@@ -140,7 +140,7 @@ void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
             (plan_op_time(&there) + plan_op_time(&back)) * MS);
     }
     say(run, "The step, in s");
-    say(run, "  m v (t_f + t_b) = %zu x %zu x %.4g ms  %38.4g", m, v, both * MS, ideal * S);
+    say(run, "  m v (f + b) = %zu x %zu x %.4g ms  %42.4g", m, v, both * MS, ideal * S);
     say(run, "  bubble, if stages were equal: (p - 1)/(v m) = %.4g of it  %20.4g",
         (double)(p - 1) / (double)(v * m), ideal * S * (double)(p - 1) / (double)(v * m));
     say(run, "  the schedule, played with its unequal stages and messages  %18.4g   (idle %.1f %%)",

@@ -376,7 +376,7 @@ static void one_f_one_b(void) {
     on_page("$14/8 \\cdot %.1f$ ms = %.1f ms per micro-batch, %.1f %% of %.0f ms",
             1e3 * message / IB, 1e3 * extra, 100 * extra / (4 * f), 4e3 * f);
     page = "05_pipeline_1f1b/03_interleaved.md";
-    on_page("$t_f$ = %.0f ms, $t_b$ = %.0f ms", 1e3 * f, 3e3 * f);
+    on_page("$f$ = %.0f ms, $b$ = %.0f ms", 1e3 * f, 3e3 * f);
     on_page("$96 + 7/4 = %.2f$ units … %zu. That is %.1f %% less", 96 + 7.0 / 4,
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3, 100 * (1 - (96 + 7.0 / 4) / 103));
     on_page("%.2f units against %zu: %.0f %% less", 24 + 7.0 / 4,

@@ -9,7 +9,7 @@
 
 // ---------------------------------------------------------------- all sizes
 
-// Judges 1F1B's lists for every p and m. Each list must be legal, take (m+p-1)(t_f+t_b), and have
+// Judges 1F1B's lists for every p and m. Each list must be legal, take (m+p-1)(f+b), and have
 // min(p-i, m) micro-batches in flight on stage i.
 static void judge_all(Run *run) {
     enum { CASES = MOST_STAGES * MOST_MICRO };
@@ -78,7 +78,7 @@ static void table(Run *run) {
     static const ScheduleRule rule[] = { schedule_naive, schedule_gpipe, by_hand_1f1b };
     static const char *const columns[] = { "naive", "GPipe", "1F1B", NULL };
     Result rows[] = {
-        { .what = "step", .formula = "naive mp(t_f+t_b), else (m+p-1)(t_f+t_b)" },
+        { .what = "step", .formula = "naive mp(f+b), else (m+p-1)(f+b)" },
         { .what = "idle, of the step", .formula = "naive 1-1/p, else (p-1)/(m+p-1)" },
         { .what = "in flight, stages 0 to 3", .formula = "naive 1, GPipe m, 1F1B min(p-i, m)" },
         { 0 },
@@ -111,7 +111,7 @@ static void table(Run *run) {
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
     if (player(run)) return; // make play-05: any schedule
-    say(run, "F: forward, t_f = 1 unit of time. B: backward, t_b = 2. In flight: micro-batches "
+    say(run, "F: forward, f = 1 unit of time. B: backward, b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
     chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);

@@ -35,7 +35,7 @@ static void beside_each_other(Run *run, const Training *t) {
 static void table(Run *run) {
     static const char *const columns[] = { "GPipe", "1F1B", NULL };
     static const Result rows[] = {
-        { "step", "(m+p-1)(t_f+t_b), plus messages", { "step.gpipe", "step.1f1b" } },
+        { "step", "(m+p-1)(f+b), plus messages", { "step.gpipe", "step.1f1b" } },
         { "idle, of the step", "(p-1)/(m+p-1), plus messages", { "idle.gpipe", "idle.1f1b" } },
         { "micro-batches in flight",
           "GPipe m, 1F1B min(p-i, m) on stage i",
@@ -48,7 +48,7 @@ static void table(Run *run) {
     };
     // Real times are not predicted, so the rows of times are left out.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
-    say(run, "  p stages, m micro-batches; t_f, t_b: forward, backward. Flush: no update before "
+    say(run, "  p stages, m micro-batches; f, b: forward, backward. Flush: no update before "
              "all backwards end.");
 }
 

@@ -64,7 +64,7 @@ static void train(Run *run, const Training *t) {
 static void table(Run *run, size_t v) {
     const char *const columns[] = { "1F1B", page_text(run, "v = %zu", v), NULL };
     const Result rows[] = {
-        { "step", "(m+(p-1)/v)(t_f+t_b), plus messages", { "step.1f1b", "step.interleaved" } },
+        { "step", "(m+(p-1)/v)(f+b), plus messages", { "step.1f1b", "step.interleaved" } },
         { "idle, of the step",
           "(p-1)/(vm+p-1), plus messages",
           { "idle.1f1b", "idle.interleaved" } },
@@ -79,7 +79,7 @@ static void table(Run *run, size_t v) {
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 2); // real clock: no times
     double most = cost_value(run, "flight.interleaved");
-    say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); t_f, t_b: a stage's "
+    say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); f, b: a stage's "
              "forward, backward.");
     say(run, "  Chunks in flight on stage i: 1F1B min(p-i, m), else min(2(p-1-i)+(v-1)p+1, mv).");
     say(run,

@@ -85,7 +85,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
     say(run,
-        "  Time: 1F1B with m = %d (m+p-1)(t_f+t_b), stashing m(t_f+t_b); t_f, t_b: forward, "
+        "  Time: 1F1B with m = %d (m+p-1)(f+b), stashing m(f+b); f, b: forward, "
         "backward.",
         PIECES);
     say(run, "  Updates late: updates between the read of a weight and the use of its gradient. "

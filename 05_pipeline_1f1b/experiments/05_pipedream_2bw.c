@@ -62,7 +62,7 @@ static void table(Run *run, const double loss[2]) {
             rows[q].cell[k] = page_text(run, "%s.%s", id[q], pipeline_way_id[ways[k]]);
     }
     results(run, columns, clock_config()->simulated ? rows : rows + 1);
-    say(run, "  Time: GPipe, 1F1B (m+p-1)(t_f+t_b), others m(t_f+t_b); t_f, t_b: a stage's "
+    say(run, "  Time: GPipe, 1F1B (m+p-1)(f+b), others m(f+b); f, b: a stage's "
              "forward, backward.");
     say(run, "  Stage i of p: GPipe keeps activations of m micro-batches, the others of p-i. "
              "PipeDream keeps p-i");
