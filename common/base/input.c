@@ -31,7 +31,7 @@ int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
     // may act on it.
     if (stat(path, &info) != 0) return refuse(-1, why, NULL);
     if (special_kind(info.st_mode)) return refuse(-1, why, special_kind(info.st_mode));
-    // The file may have become a pipe since then. With O_NONBLOCK open() does not wait for the
+    // The file may have become a pipe after stat(). With O_NONBLOCK open() does not wait for the
     // pipe's writer. fstat() then checks the opened file.
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0 || fstat(file, &info) != 0) return refuse(file, why, NULL);

@@ -1,5 +1,5 @@
-// meter.h: products and arenas report here. The clock and the recorder (comm/) listen; base/ and
-// tensor/ do not know them. Each rank has its own listeners; NULL means none.
+// meter.h: pointers that products and the byte ledger call, one set per rank; NULL: no listener.
+// The clock (comm/) and the memory samples (judge/draw) set the pointers.
 #ifndef METER_H
 #define METER_H
 #include <stddef.h>

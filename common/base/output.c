@@ -14,7 +14,7 @@ static bool in_place(const char *file) {
     return stat(file, &info) == 0 && !S_ISREG(info.st_mode);
 }
 
-// Opens a pipe or a device. A pipe that no program reads is an error, because open() would wait.
+// Opens a pipe or a device. A pipe that no program reads is an error, not a wait for a reader.
 static FILE *open_in_place(const char *file) {
     int descriptor = open(file, O_WRONLY | O_NONBLOCK);
     if (descriptor < 0) return NULL;

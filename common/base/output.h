@@ -17,7 +17,7 @@ void output_require(const char *option, const char *file);
 void output_require_reader(const char *option, const char *file);
 // Opens the file for writing. Calls fault() if the file cannot be opened.
 Output output_open(const char *option, const char *file);
-// Closes the file and gives it its final name. Calls fault() if a write has failed; then no file is
-// left.
+// Closes the file and gives it its final name. Calls fault() if a write has failed, and leaves no
+// incomplete file.
 void output_close(Output *o);
 #endif

@@ -22,8 +22,8 @@ _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf
 // status 3.
 _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Marks an open exercise; tools/student puts it in place of the solution. The program continues. At
-// its end it lists the open exercises and fails. id is the exercise's id, such as "01.02a".
+// Marks an open exercise; tools/student puts TODO in place of the solution. The program continues,
+// and at its end lists the open exercises and fails. id is the exercise's id, such as "01.02a".
 #define TODO(id) exercise_open(id, __FILE__, __LINE__)
 void exercise_open(const char *id, const char *file, int line);
 
@@ -31,8 +31,8 @@ void exercise_open(const char *id, const char *file, int line);
 extern void (*end_all_ranks)(int status);
 extern bool ranks_are_processes; // set together with end_all_ranks
 // Seconds that a process waits for rank 0 to report a usage error. Once --timeout is known, the
-// wait is half of --timeout. So if only one rank sees a mistake, it reports the mistake while the
-// other ranks still wait.
+// wait is half of --timeout and a second. So if only one rank sees a mistake, this rank reports the
+// mistake while the other ranks still wait.
 extern long usage_wait;
 
 // The rank that messages name, and the number of ranks. They are thread-local because virtual ranks

@@ -56,7 +56,7 @@ const ClockConfig *clock_config(void);
 bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a node?
 
 void clock_rank_begin(void); // sets this rank's time to 0
-// Returns this rank's time: of its compute row, or under the wall clock since its time 0.
+// Returns the time of this rank's compute row; under the wall clock the time since its time 0.
 Picoseconds clock_now(void);
 // Counts FLOPs and adds their time to the compute row. Every GEMM calls this function
 // (base/meter.h).

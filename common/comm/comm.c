@@ -19,7 +19,7 @@ const char *const comm_kind_name[COMM_KINDS] = {
 // The elements that a rank gives or gets. EACH_PART: one part from every rank.
 typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
 
-// The calls on tensors. passes: ring passes, for a ring.
+// The calls on tensors. passes: passes of the ring; 0: a chain or a message.
 static const struct {
     const char *name; // in messages
     CommKind kind;    // in the ledger
@@ -192,7 +192,7 @@ static void request_free_list(Request *r) {
 // Returns the larger number. A NaN remains.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
-// Adds block by block, because a block stays in the first cache.
+// Works block by block, because a block stays in the L1 cache.
 static void combine_reals(const Request *r, char *out, const char *const parts[], size_t count) {
     enum { BLOCK_ELEMENTS = 2048 };
     const bool half = element_is_half(r->element), max = r->action == DO_ALL_REDUCE_MAX;
@@ -389,7 +389,7 @@ static void time_ends(Request *r) {
     record_resume_compute();
 }
 
-// Starts the operation. finish_in_time() delivers the result.
+// Starts the operation. finish_in_time() completes the operation.
 static void begin(Request *r) {
     time_begins(r);
     if (staged(r)) stage_in(r);
@@ -704,9 +704,9 @@ void comm_free(Comm *c) {
 
 // Moves bytes on the side channel. A transport may count bytes in an int, and may keep a copy of a
 // message. So long messages are cut into pieces. Ranks wait here while rank 0 works alone (the
-// unsplit twin, comparisons, drawing, a slow disk), or receives from one rank after the other. So a
-// rank waits here up to a hundred times longer than in any other call. If rank 0 dies, the launcher
-// ends the other ranks at once.
+// unsplit twin, comparisons, drawing, a slow disk), or receives from one rank after the other. So
+// broadcasts and sends here may wait a hundred times --timeout. If rank 0 dies, the launcher ends
+// the other ranks.
 static void side_message(Action action, const char *call, char *data, size_t bytes, size_t peer) {
     enum { PIECE_BYTES = 1 << 24 };
     size_t at = 0, length;

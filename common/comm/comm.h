@@ -99,8 +99,8 @@ void comm_recv(Comm *c, Tensor t, size_t from);
 
 // --- started operations ---
 // The input must stay unchanged until the wait, and the output is ready after the wait. If memory
-// is poisoned (memory.h), the wait checks the input and delivers the output. So a forgotten wait is
-// always wrong. Until its wait, a started sum holds communication memory as large as the whole.
+// is poisoned (memory.h), the wait checks the input and delivers the output. Without a wait the
+// output is wrong. Until its wait, a started sum holds communication memory as large as the whole.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);

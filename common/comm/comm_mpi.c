@@ -57,7 +57,7 @@ static double timeout = 60; // --timeout
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
 // sends SIGTERM to the survivors of a killed rank. If all ranks share a node,
 // waits_require_alive() sees whether a rank has ended. A rank of another node cannot be seen. So a
-// warned rank exits if a peer is silent for more than twice the longest wait so far, plus PATIENCE.
+// warned rank exits if it waits later than PATIENCE + 2 * longest_wait seconds after the signal.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds
@@ -260,9 +260,9 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// Does the MPI library compute the sum? Only all-reduces of reals use the library. Two ranks need
-// no library, because a + b = b + a, and our sums are faster. The library gets pieces, because its
-// scratch is as large as its input.
+// Does the MPI library compute the sum? Only blocking all-reduces of reals use the library. Two
+// ranks need no library, because a + b = b + a, and our sums are faster. The library gets pieces,
+// because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->later && r->action == DO_ALL_REDUCE;

@@ -1,4 +1,4 @@
-// comm_mpi.h: declares the functions of comm_mpi.c that comm_nccl.c uses. Under nccl MPI still
+// comm_mpi.h: declares functions of comm_mpi.c, for comm_nccl.c and process.c. Under nccl MPI still
 // carries host values (bytes, doubles), barriers and the side channel; NCCL carries tensors.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
@@ -8,7 +8,7 @@
 void check_mpi(int error, const char *call); // calls fault() with MPI's text after an error
 #define MPI(call) check_mpi(call, #call)
 // Does one turn of a loop that has waited for other ranks since the time `since`. Lets other
-// transfers progress and gives the core away. Calls fault() if another rank is gone, or after
+// transfers progress and yields the core. Calls fault() if another rank has ended, or after
 // --timeout.
 void wait_turn(double since, const char *where);
 // Ends all ranks, because a call has waited too long. waited: the seconds of the wait

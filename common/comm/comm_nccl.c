@@ -75,7 +75,7 @@ typedef struct Flight {
 typedef struct {
     MpiLink mpi;       // must be first: comm_mpi.c sees only this
     Lane *lane;        // for its collectives, which wait in process.waiting
-    char *piece;       // [PIECE] the contributions of a sum, under --reduce ordered
+    char *piece;       // [PIECE] the contributions of a blocking sum in rank order
     Lane **to, **from; // messages to and from each rank; NULL: not connected
 } Link;
 
@@ -153,8 +153,8 @@ static void drain(const Lane *l, const char *where) {
     check_cuda(state, "cudaStreamQuery");
 }
 
-// NCCL connects ranks when an operation first needs it. Later, while kernels wait for each other,
-// connecting may hang. So these operations use all connections of the communicator at the start.
+// NCCL connects two ranks when an operation first needs their connection. Later, while kernels wait
+// for each other, connecting may hang. So these operations use all connections at the start.
 static void use_all_connections(const Lane *l, int me, int size) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
     real *element = device_alloc(bytes);

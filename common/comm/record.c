@@ -35,8 +35,8 @@ static RecordedEvent *event_new(void) {
 
 bool record_on(void) { return self.on && !ledger_paused(); }
 
-// Real times are times on the device, and a GPU runs behind the host. Waiting for the GPU at every
-// event would change the measurement. So events hold marks, and record_stop() reads their times.
+// Under the wall clock, events need the GPU's times, and a GPU runs behind the host. Waiting for
+// the GPU at every event would change the times. So events hold marks, which record_stop() reads.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
 static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 

@@ -44,9 +44,9 @@ void record_leave(void);
 const RecordedEvent *record_events(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
-// Returns the present time, for recorded events only. On a GPU in real time the result is a mark
-// among the queued work. After record_stop(), record_read_moment() replaces the mark by its time.
-// record_stop() does so for all events.
+// Returns the present time, for recorded events only. On a GPU under the wall clock the result is a
+// mark among the queued work. record_read_moment() replaces the mark by its time, and record_stop()
+// replaces the marks of all events.
 Picoseconds record_moment(void);
 void record_read_moment(Picoseconds *t);
 

@@ -2,14 +2,14 @@
 // Private to the comm_*.c files; chapters include comm.h.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
-// result at `out`. Both are the memory of the caller's tensors, so nothing is copied. comm.c uses
+// result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c uses
 // other memory in three cases:
 //   staged   MPI moves the tensors of a GPU: in and out are pinned host memory.
-//   shadow   For a started operation if memory is poisoned (lessons, --check). `in` is a copy; the
-//            wait compares the tensor with the copy. `out` is copied to the tensor at the wait. So
-//            a forgotten wait always gives a wrong result. MEM_REFERENCE.
-//   scratch  For a started sum. The scratch is as large as the whole tensor, and holds the
-//            contributions until the wait. MEM_COMMUNICATION, the same on every transport.
+//   shadow   A started operation if memory is poisoned (lessons, --check). `in` is a copy; the wait
+//            compares the tensor with the copy. `out` is copied to the tensor at the wait. So a
+//            forgotten wait gives a wrong result. A shadow counts as MEM_REFERENCE.
+//   scratch  A started sum. The scratch is as large as the whole tensor, and holds the
+//            contributions until the wait. It counts as MEM_COMMUNICATION on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
@@ -36,7 +36,7 @@ struct Request {
     const char *call; // the operation's name in messages, such as "all-reduce"
     Element element;
     size_t count;               // elements of the whole tensor, or of the message
-    size_t row;                 // a cut never divides this many elements: a row, or 1
+    size_t row;                 // parts begin at multiples of this many elements: a row, or 1
     size_t peer;                // the root, or the other rank; 0 if there is none
     bool later;                 // other operations may run between start and finish
     bool patient;               // may wait a hundred times --timeout, unless a process is stopped
@@ -51,7 +51,7 @@ struct Request {
     Tensor input, output; // the caller's tensors
     Arena held, shadow; // held: for scratch. shadow: for the shadow's two tensors, seen and result
     Tensor seen, result;
-    char *pinned; // host memory of a staged operation: in, out and scratch; kept for the next one
+    char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
     size_t pinned_bytes;
     // The transport's state, freed with the request. more: state of a transport that is built on
     // another transport.
@@ -66,7 +66,7 @@ struct Request {
     bool met;                        // simulated collective: its end is known
     size_t steps, bytes;             // steps and bytes of the ring or chain
     uint64_t flow;                   // equal on all ranks that take part
-    bool booked, timed;              // booked: the ledger counts it, unless paused
+    bool booked, timed;              // booked: an operation that the ledger counts, unless paused
     Request *next;                   // in its Comm's list
 };
 

@@ -1,17 +1,17 @@
 // waits.h: watches the processes of one node. A process that waits in MPI checks whether a process
 // has ended, and whether ranks wait for each other (--deadlock). For that, each process describes
-// its wait in memory that the processes of the node share. Private to comm_mpi.c.
+// its wait in memory that the processes of the node share. comm_mpi.c and process.c use this file.
 //
 // A killed rank sends nothing, and mpirun ends the other ranks a second later at the earliest. So a
 // rank that waits for long checks whether all processes of the node still exist. The waiting rank
 // also ends after --timeout if one of these processes is stopped.
 //
-// A rank is blocked if it waits for a blocked rank. Each wait must be longer than --deadlock, plus
-// a second for every 10 MB of the call. So some blocked ranks form a cycle, which is a deadlock. A
-// slow rank is not a deadlock. So each blocked rank must also have polled MPI a thousand times
-// since the search first saw these waits. By then no message is still in flight. A rank that
-// computes, or that is stopped, does not poll. A rank that waits elsewhere (for a GPU, in
-// MPI_Comm_split) counts as computing; --timeout ends such waits.
+// A set of ranks is blocked if each rank of the set waits for a rank of the set. Each wait must be
+// longer than --deadlock, plus a second for every 10 MB of the call. So some blocked ranks form a
+// cycle, which is a deadlock. A slow rank is not a deadlock. So each blocked rank must also have
+// polled MPI a thousand times since the search first saw these waits. By then no message is still
+// in flight. A rank that computes, or that is stopped, does not poll. A rank that waits elsewhere
+// (for a GPU, in MPI_Comm_split) counts as computing; --timeout ends such waits.
 #ifndef WAITS_H
 #define WAITS_H
 #include <mpi.h>

@@ -1,4 +1,4 @@
-// blas_kernels.c: knows the names and vector units of OpenBLAS's kernels.
+// blas_kernels.c: lists the names and vector units of OpenBLAS's kernels.
 //
 // OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before main, so a program cannot choose its
 // kernels. tools/kernels asks a program for better kernels, and tools/launch sets the variable.
@@ -13,8 +13,8 @@ char *openblas_get_corename(void) __attribute__((weak));
 
 // OpenBLAS's names of its kernels. kernels_better() returns the first name of a row. The table has
 // no names of other processors and of later releases. It has no names in capitals, because an
-// OpenBLAS built for one processor has no choice. Bobcat is missing, because its successor's AVX is
-// two halves of SSE.
+// OpenBLAS built for one processor has no choice. Bobcat is missing, because its successor runs an
+// AVX instruction as two halves of SSE's width, so AVX kernels would not be faster.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
                       "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",

@@ -5,7 +5,7 @@
 #define BLAS_KERNELS_H
 
 // Vector units of kernels and of processors. Each unit includes the units before it. AVX2 includes
-// FMA. AVX512 includes F, DQ, BW, VL and CD, as all servers since Skylake do.
+// FMA. AVX512 includes F, DQ, BW, VL and CD, as Intel's servers since Skylake do.
 typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 
 // If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels sets

@@ -77,8 +77,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
                        BatchSteps c_steps);
-// Has the device products c = a b of these element types? Every device has them for reals. Callers
-// widen the factors of other products.
+// Can the device multiply matrices of these element types, c = a b? Every device multiplies reals.
+// Callers widen the factors of other products.
 bool device_multiplies(Element a, Element b, Element c);
 // device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). Products
 // and sums are in real, and an element of c is rounded once. Call device_multiply_halves() only if

@@ -277,8 +277,8 @@ static cublasOperation_t operation(int transposed) {
 #define CUBLAS_GEMM cublasSgemm
 #endif
 
-// cuBLAS stores columns first, so it reads our row-major c as c^T = op(b)^T op(a)^T. So a and b
-// change places, and no further transposition is needed.
+// cuBLAS stores matrices by columns. For cuBLAS our row-major c is c^T = op(b)^T op(a)^T, so a and
+// b change places. No further transposition is needed.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;

@@ -36,8 +36,8 @@ extern "C" {
 #include "common/base/util.h"
 #include "common/device/device_cuda.h"
 }
-// A kernel cannot list an open exercise (util.h), because only the host can do so. The checks fail
-// all the same, because the kernel leaves work undone.
+// A kernel cannot call exercise_open() (util.h), which is a function of the host. The checks fail
+// without it, because the kernel leaves work undone.
 #ifdef __CUDA_ARCH__
 #undef TODO
 #define TODO(id) ((void)0)

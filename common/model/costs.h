@@ -41,8 +41,8 @@ CutSizes cut_sequence(CutSizes z, bool whole_inputs);
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
 // Returns the rows of B sequences outside of the products, M or M/t.
 size_t cut_rows(const CutSizes *z, size_t B);
-// Returns z with some positions of each sequence (n = 0: all). online: with attention that keeps no
-// scores.
+// Returns z with these positions of each sequence; positions->n = 0: all. online: with attention
+// that keeps no scores.
 CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
 // Returns the number of layers of the stage: its blocks, embedding and head.
 size_t cut_layers(const CutSizes *z);
@@ -55,7 +55,7 @@ enum { TENSORS_OF_BLOCK = 12 };
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
 // returns the sum over a block's tensors
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);
-size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C, unsplit
+size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C for an unsplit GPT-2
 // Returns the elements of the table that embedding and head share, or of one table if untied.
 size_t elements_wte(const CutSizes *z);
 // stage_tables returns the number of tables with their own weights and state on the stage.
@@ -80,7 +80,7 @@ size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 // ---- What forward keeps for backward, in elements per token ----
 // (Korthikanti et al. 2022, section 4.1.) An item of a block is one of four kinds. KEPT_INPUT: the
 // block's input, which the layer below keeps as its output. KEPT_SCORES: dropped by selective
-// recomputation. KEPT_STATISTICS: mean and deviation of a norm, which the paper leaves out.
+// recomputation. KEPT_STATISTICS: statistics of norms and softmax, which the paper leaves out.
 // KEPT_DENSE: all others. Dropout masks have a byte per element in the paper; here they are
 // functions of a counter and are not stored.
 typedef enum { KEPT_INPUT, KEPT_DENSE, KEPT_SCORES, KEPT_STATISTICS } KeptKind;

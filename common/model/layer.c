@@ -487,7 +487,7 @@ const LayerKind layer_loss = { .name = "loss",
                                .forward = loss_forward,
                                .backward = loss_backward };
 
-// ---- questions to any layer ----
+// ---- shapes and properties of any layer ----
 
 // A wrapper without shapes has the shapes of its inner layers: the input of the first, the output
 // of the last.

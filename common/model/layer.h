@@ -6,7 +6,7 @@
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is
 // [B*T, V], the logits; the loss's y is [B*T, 1]. A rank may hold only some rows or columns. So
-// code that allocates between layers asks layer_output() for the shape.
+// code that allocates between layers gets the shape from layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -56,7 +56,7 @@ typedef struct {
     const int *position;         // [B*T]: each row's position in its whole sequence; ascending
     size_t first_sequence;       // global number of sequence 0; dropout depends on it
     uint64_t step;
-    double token_weight; // 1 / counted tokens of the whole global batch; the head's dy contains it
+    double token_weight; // 1 / counted tokens of the whole global batch; a factor of the head's dy
     bool training;       // dropout is on
     size_t number;       // number among the micro-batches of a step, for pictures
 } Batch;
@@ -117,8 +117,8 @@ typedef struct {
     Shape (*output)(const Layer *l, const Batch *b);
     // shape of x; NULL: the shape of y, or in a wrapper of the inner layer's x
     Shape (*input)(const Layer *l, const Batch *b);
-    // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The layer
-    // before it must then not need its own y.
+    // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The
+    // previous layer must then not need its own y.
     bool in_place;
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten; empty for the embedding.

@@ -57,8 +57,8 @@ static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
 // Sets p's number and initial values. The deviation of weights is 0.02 at GPT-2's width 768, and
-// proportional to 1/sqrt(C) at other widths, so that small models have signal, too. Biases are not
-// zero and gains not one, so that a fault in their handling shows from the first step.
+// proportional to 1/sqrt(C) at other widths, so that activations of small models are not tiny.
+// Biases are not zero and gains not one, so that a fault in their handling shows in the first step.
 static Param model_param(const ModelConfig *c, size_t number, Param p, double mean,
                          double deviation) {
     p.number = number;

@@ -84,7 +84,7 @@ void model_zero_gradients(Model *m);
 // Walks one micro-batch forward and backward, and adds its gradients. Returns the sum of token
 // losses, without token_weight.
 double model_forward_backward(Model *m, const Batch *b);
-// Returns the same sum, from a forward that keeps nothing.
+// Returns the sum of token losses, from a forward that keeps nothing.
 double model_loss(Model *m, const Batch *b);
 // Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
 // after the last backward and before model_fold_tied. Under ZeRO 2 and 3 backward has already

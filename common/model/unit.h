@@ -1,5 +1,5 @@
-// unit.h: describes parameters and the units that hold them. A parameter knows which part of the
-// whole tensor this rank holds. A unit is several parameters one after another.
+// unit.h: describes parameters and the units that hold them. A Param stores which part of the whole
+// tensor this rank holds. A unit is several parameters one after another.
 #ifndef UNIT_H
 #define UNIT_H
 #include "common/comm/comm.h"

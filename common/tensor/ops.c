@@ -3,8 +3,8 @@
 // uses the common subset of C and C++. The BLAS computes the GEMMs.
 //
 // Sums down a column are added in row order. Sums along a row have an order that depends on the
-// row's length alone. No op allocates. No item writes what another item reads, so there are no
-// atomics, and no result depends on timing.
+// row's length alone. No op allocates, except scratch in WIDENED. No item writes an element that
+// another item reads, so there are no atomics, and no result depends on timing.
 //
 // In C the loops read and write reals, so an op with 16-bit operands goes through WIDENED first. A
 // kernel takes 16 bits as they are (rows.h), unless the kernel reads an output again before the
@@ -1051,8 +1051,8 @@ void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t head
 
 // ---- embedding ----
 
-// Returns the row in a slice that begins at vocabulary entry vocab0. A foreign or negative token
-// wraps around to a number beyond any slice.
+// Returns the token's row in a slice that begins at vocabulary entry vocab0. For a foreign or
+// negative token the row is outside of the slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
 ITEM void embed_part(Row y, Tensor wte, size_t row, size_t lo, size_t hi) {

@@ -65,8 +65,8 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 // These functions compute the layer norm of rows that are spread over ranks. x, y, gain, bias hold
 // some of a row's `whole` columns; stats and sums hold all rows. sums[M,2] are over the local
 // columns. The caller adds the sums over the ranks that share the rows, then applies them. One
-// all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The variance has the
-// relative error of 1 + mean^2 / variance roundings. stats may be sums. op_layer_norm_grads needs
+// all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative error of the
+// variance is 1 + mean^2 / variance rounding errors. stats may be sums. op_layer_norm_grads needs
 // the local columns only.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,

@@ -31,7 +31,7 @@ static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
     return s;
 }
 
-// New tensors are filled with NaN, not with zeros. tensor_new makes reals.
+// New tensors are not zeroed; with memory_poison() they hold NaN. tensor_new makes reals.
 Tensor tensor_new(Arena *a, size_t rows, size_t cols);
 Tensor tensor_shaped(Arena *a, Shape s);
 // Returns a new tensor with the shape and the element type of t.

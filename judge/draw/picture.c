@@ -14,8 +14,8 @@
 static _Thread_local double flops_before; // FLOPs before the recording began
 
 // Sets the start of the wall clock on this rank. Each rank counts from its own start. On one
-// machine all ranks read the same clock, so they all count from the first rank's start. On several
-// machines the ranks take the end of a barrier as the same time.
+// machine all ranks read the same clock, so they all count from rank 0's start. On several machines
+// the ranks take the end of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -96,8 +96,8 @@ static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
 
-// Ends each send at the end of its receive. In real time only the receiver sees when a message
-// arrives.
+// Ends each send at the end of its receive. Under the wall clock only the receiver sees when a
+// message arrives.
 static void end_sends(Recording *all) {
     ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
     for (size_t i = 0; i < sends.n; i++) {
@@ -190,8 +190,8 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// Adds rank k's communication while it waits, and while it computes. Used with the simulated clock,
-// which knows when a message moves.
+// Adds rank k's communication: exposed while k waits, hidden while k computes. Needs the simulated
+// clock, which shows when a message moves.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
                               const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
@@ -209,10 +209,9 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
     }
 }
 
-// Adds rank k's waits in real time. The start and end of each wait are known, and the earliest time
-// of each transfer. A message cannot move before its send, and a collective cannot move before its
-// last member arrives. Data may also have moved before the wait, while k computed; that time is
-// unknown.
+// Adds rank k's waits under the wall clock. A message cannot move before its send, and a collective
+// cannot move before its last member arrives. A wait before that time does not count. Data may also
+// have moved before the wait, while k computed. The time of that transfer is unknown.
 static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
                       const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {
@@ -290,7 +289,7 @@ void picture_summary(Run *run, const Timing *t) {
         t->hidden_unknown ? "unknown time" : duration(c, hidden));
     say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal,
                t->flops);
-    // In real time, the utilisation of the lessons' invented device would mean nothing.
+    // Under the wall clock, the utilisation of the lessons' invented device would mean nothing.
     if (!clock_config()->simulated && !option_given(run, "device")) return;
     say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)",
                clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation,
@@ -393,8 +392,8 @@ static char link_letter(const RecordedEvent *e, size_t rank) {
     if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
     return of_kind[e->call] ? of_kind[e->call] : 'C';
 }
-// Fills the row of a rank's link. Returns false if the rank does not communicate, or if its
-// communication takes no time.
+// Fills the row of a rank's link. Returns false if the rank has no collective, and no message that
+// takes time.
 static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
     *row = (ChartRow){ .width = width };
     memset(row->what, IDLE, width);

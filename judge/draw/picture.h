@@ -26,7 +26,7 @@ typedef struct {
     double idle_of_total, idle_of_ideal;
     // communication while the rank waits, and while it computes; added over ranks
     Picoseconds exposed, hidden;
-    // true in real time, which does not show when a message moves; then hidden has no value
+    // true if data may have moved before a wait under the wall clock; then hidden has no value
     bool hidden_unknown;
     // flops: added over ranks. utilisation: flops / (ranks step rate), the MFU under the wall
     // clock.

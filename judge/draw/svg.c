@@ -1,5 +1,5 @@
 // svg.c: draws a recording as SVG. The colours are distinct for colour-blind readers (Okabe and Ito
-// 2008), and every box has a label.
+// 2008). A box of computation has a label, unless the box is too narrow.
 #include "judge/draw/svg.h"
 #include <stdio.h>
 #include "common/base/output.h"

@@ -1,7 +1,7 @@
 // check.c: compares results with expected results. Rank 0 compares copies that it receives over the
-// side channel, and sends the verdict to every rank. A check fails for one of six reasons: a name
-// is missing on one side, a shape differs, an element is missing, a value is not finite, replicas
-// differ, or an error is over the limit.
+// side channel, and sends the verdict to every rank. A check of tensors fails if there is no
+// tensor, a name is missing on one side, a shape differs, an element is missing, a value is not
+// finite, replicas differ, or an error is over the limit.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -97,7 +97,7 @@ static void compare_tensor(Finding *f, const Whole *got, const Whole *want, doub
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
     double scale = fmax(whole_largest(want), 1e-3 * over_all);
-    // only one replica was compared, so add the difference between the replicas
+    // only one replica was compared, so a larger difference between the replicas replaces the error
     if (got->clash && mode != DIFFERS)
         w.difference =
             fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));
@@ -151,7 +151,7 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
     return count;
 }
 
-// Is a worse than b? Faults without an error come first, then failed checks, then larger errors.
+// Is a worse than b? Findings without an error come first, then failed ones, then larger errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;

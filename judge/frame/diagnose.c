@@ -21,12 +21,12 @@ static void wrong(Run *run, const char *format, ...) {
 
 // ---- one factor ----
 
-// fits: got = factor * want, up to a small relative difference.
+// fits: got = factor * want, up to a small relative difference, and factor is not near 1.
 typedef struct {
     double factor;
     bool fits;
 } Factor;
-enum { TRUSTED_DIGITS = 1000 }; // a factor must explain a difference to one part in this number
+enum { TRUSTED_DIGITS = 1000 }; // got may differ from factor * want by one part in this number
 
 static const char *factor_text(char text[48], double factor) {
     if (fabs(factor) < 1e-9) snprintf(text, 48, "all zero");

@@ -106,7 +106,7 @@ struct RunState {
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
-    PageText *texts;        // page_text(): the last one
+    PageText *texts;        // the last text of page_text(), which links to the earlier texts
     bool pictured, plotted; // has the lesson drawn a picture of events? a line chart?
     bool stopped;           // report_stopped() was called
 };
@@ -167,7 +167,7 @@ struct Snapshot {
 Whole *snapshot_find(Snapshot *s, const char *name); // returns NULL if the name is unknown
 double whole_largest(const Whole *w);                // returns the largest absolute value
 
-// ---- diagnose.c, on rank 0: each function keeps a sentence about a check, the first one wins ----
+// ---- diagnose.c, on rank 0: keeps a sentence about the first check that failed ----
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
                       const double *want, size_t n, double limit);

@@ -13,11 +13,11 @@ typedef struct {
 extern const LessonInfo lesson_info;
 
 // A lesson's own options, read with option_*. The table ends with {0}. `value` is the kind of
-// value, which is checked before the lesson starts. "N" is a whole number, "X" a number, "a|b|c"
-// one of these words. Any other word means any text, and NULL means a flag. fallback NULL: there is
-// no default. An option with the name of a common option replaces the common option's default. The
-// option also replaces the help, unless its own help is NULL. Example: {"dp", "N", "1",
-// "data-parallel replicas"}
+// value, which is checked before the lesson starts. "N" is a whole number. "X", "SECONDS" and
+// "MINUTES" are numbers. "a|b|c" is one of these words. Any other word means any text, and NULL
+// means a flag. fallback NULL: there is no default. An option with the name of a common option
+// replaces its values and default. The option also replaces the help, unless its own help is NULL.
+// Example: {"dp", "N", "1", "data-parallel replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;
@@ -98,7 +98,7 @@ void report_ended_early(Run *run);
 // predict times for one link call this function before the work.
 void require_one_link(Run *run);
 
-// Return the limits of a sum whose terms are added in another order, relative to the largest
+// These are limits of a sum whose terms are added in another order, relative to the largest
 // element. In 16 bits an error near a tie of the rounding becomes a whole unit in the last place,
 // and the next layers pass the unit on. storage_limit() is 32 halves of a unit. In 16 bits
 // numbers_limit() is an eighth of storage_limit(), because losses are sums of many elements. Each

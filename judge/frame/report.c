@@ -252,7 +252,7 @@ static void add_text(cJSON *object, const char *name, const char *text) {
     free(valid);
 }
 
-// Adds a number; JSON's null for NaN and infinity.
+// Adds a number, or null for NaN and infinity.
 static void add_number(cJSON *object, const char *name, double value) {
     cJSON_AddNumberToObject(object, name, value);
 }
