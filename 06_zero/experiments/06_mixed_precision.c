@@ -94,6 +94,7 @@ static Seen train(Run *run, const Way *way) {
     check_replicas(run, way->name, prints);
     snapshot_free(prints);
     model_free(m);
+    data_free(&t.data);
     return seen;
 }
 

@@ -125,8 +125,8 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
              "need %s, with a step %s.",
              recompute_peak(run, "full"),
              recompute_longer(run, 0, &seen[RECOMPUTE_FULL].timing, none));
-    say_use_when(run, "sequences are long and the attention kernel stores its probabilities "
-                      "(FlashAttention does not).");
+    say_use_when(
+        run, "sequences are long, and the kernel stores probabilities (FlashAttention does not).");
 }
 
 // ---------------------------------------------------------------- the comparison
@@ -173,8 +173,8 @@ static void selective(Run *run) {
             training_compare(run, page_text(run, "%s = none", name), &got[how],
                              &got[RECOMPUTE_NONE], 0);
     }
-    say(run, "All-reduces: 4 or 6 per block. 5 elsewhere: one in the embedding, one in the head's "
-             "backward,\nand three in the loss, with one element per token.");
+    say(run, "All-reduces: 4 or 6 per block. 1 in the embedding, 1 in the head's backward, and 3 "
+             "in the loss.");
     show(run, &t, seen);
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);

@@ -71,8 +71,7 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
                                            "recompute all", NULL };
     Result rows[] = { { "budget of stage 0", "a share, see above", { 0 } },
                       { "its activations, peak", "at most the budget", { 0 } },
-                      { "blocks in full", "plan of stage 0", { 0 } },
-                      { "blocks selectively", "the same plan", { 0 } },
+                      { "in full, selectively", "blocks of stage 0", { 0 } },
                       { "more work", "of a step's work", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
@@ -82,22 +81,20 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
         more[w] = page_text(run, "%.1f %%", 100 * (work - 1));
         rows[0].cell[w] = value_cell(run, (double)plan[w].budget, "bytes");
         rows[1].cell[w] = value_cell(run, seen[w].peak, "bytes");
-        rows[2].cell[w] = page_text(run, "=%zu", budget_count(&plan[w], RECOMPUTE_FULL));
-        rows[3].cell[w] = page_text(run, "=%zu", budget_count(&plan[w], RECOMPUTE_SELECTIVE));
-        rows[4].cell[w] = page_text(run, "=+%s", more[w]);
-        rows[5].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
+        rows[2].cell[w] = page_text(run, "=%zu, %zu", budget_count(&plan[w], RECOMPUTE_FULL),
+                                    budget_count(&plan[w], RECOMPUTE_SELECTIVE));
+        rows[3].cell[w] = page_text(run, "=+%s", more[w]);
+        rows[4].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
     }
     results(run, columns, rows);
     say_answer(run,
-               "Selectively first, which costs least work per byte; then the first blocks in full, "
-               "because at the peak the last block is complete in any case. For %s "
-               "instead of %s, stage 0 recomputes %s of its %zu blocks in full and %s "
-               "selectively, for %s more work.",
-               rows[1].cell[DRAWN] + 1, rows[1].cell[0] + 1, rows[2].cell[DRAWN] + 1,
-               plan[DRAWN].stage.blocks, rows[3].cell[DRAWN] + 1, more[DRAWN]);
-    say_cost(run,
-             "a plan before training. With all blocks recomputed the stage needs %s, but %s more "
-             "work.",
+               "Selectively first (least work per byte), then the first blocks in full: at the "
+               "peak the last block is complete in any case. For %s instead of %s stage 0 "
+               "recomputes %zu of %zu blocks in full and %zu selectively, for %s more work.",
+               rows[1].cell[DRAWN] + 1, rows[1].cell[0] + 1,
+               budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
+               budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), more[DRAWN]);
+    say_cost(run, "a plan before training. With all blocks recomputed: %s, and %s more work.",
              rows[1].cell[BUDGETS - 1] + 1, more[BUDGETS - 1]);
     say_use_when(run, "activations almost fit, so that not every block needs a second forward.");
 }
@@ -134,12 +131,9 @@ static void budget(Run *run) {
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
-        "A budget limits the peak of activations. 0 %%: the peak if all blocks are recomputed; "
-        "100 %%:\n"
-        "the peak if every block keeps all its items; 60 %%: 60 %% of the way from the first to "
-        "the second.\n"
-        "A plan recomputes a block in full, or selectively (its attention probabilities), or not "
-        "at all.",
+        "A budget limits the peak of activations. 0 %%: the peak if all blocks are recomputed; 100 "
+        "%%: if\nevery block keeps all its items; 60 %%: 60 %% of the way between. A plan "
+        "recomputes a block in full,\nor selectively (its attention probabilities), or not at all.",
         t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
     budgets(run, &t);
     segments_train(run, t);

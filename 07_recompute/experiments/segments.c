@@ -60,7 +60,7 @@ void segments_train(Run *run, Training t) {
     double n = (double)(kept_block(&z) + z.C) / (double)z.C;
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     say(run,
-        "\nAlso: %d blocks, all recomputed; stage 0 has L = %zu. Can one kept input serve k "
+        "Also: %d blocks, all recomputed; stage 0 has L = %zu. Can one kept input serve k "
         "blocks?\n"
         "Backward then holds the items of k blocks. The peak of stage 0, for m = %zu "
         "micro-batches:",
