@@ -70,8 +70,8 @@ static void answer(Run *run) {
         say_answer(run, "The bits are the same. Times need the simulated clock.");
     }
     say_cost(run,
-             "activations are kept until W: %s per rank instead of %s, and %s with the "
-             "planner's 2p-1.",
+             "every rank keeps p micro-batches until W, and more of each between B and W: %s per "
+             "rank instead of %s, and %s with the planner's 2p-1.",
              cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
              cost_text(run, "activations.planner"));
     say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "

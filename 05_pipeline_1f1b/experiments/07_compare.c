@@ -94,7 +94,8 @@ static void answer(Run *run) {
     size_t fast = fastest(run, 0, EQUAL_PIPEDREAM);
     size_t late = fastest(run, EQUAL_PIPEDREAM, PIPELINE_WAYS);
     say_answer(run,
-               "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. Without a "
+               "Of the ways that give the bits of one device, %s is fastest: %s per batch; 1F1B "
+               "takes %s. Without a "
                "flush a batch takes %s, but gradients are late: with PipeDream by up to %.0f "
                "updates, with 2BW by %.0f.",
                pipeline_ways[fast].name, value_text(run, cost_of(run, "batch", fast), "ps"),

@@ -14,7 +14,7 @@ static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasu
                "It holds %s of state instead of %s, and the training is the same.",
                run->world->size, zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE));
     say_cost(run,
-             "%s sent per rank instead of %s, mostly because the norm needs a sum over ranks; "
+             "%s sent per rank instead of %s, mostly because the norm needs a sum per tensor; "
              "a step takes %s instead of %s.",
              zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT), zero_time(run, own),
              zero_time(run, dp));

@@ -173,8 +173,8 @@ static void selective(Run *run) {
             training_compare(run, page_text(run, "%s = none", name), &got[how],
                              &got[RECOMPUTE_NONE], 0);
     }
-    say(run, "All-reduces: 4 or 6 per block. 1 in the embedding, 1 in the head's backward, and 3 "
-             "in the loss.");
+    say(run, "All-reduces: 4 or 6 per block, 1 in the embedding, 1 in the head; in the loss 3 "
+             "small ones.");
     show(run, &t, seen);
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);

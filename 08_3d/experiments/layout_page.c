@@ -81,7 +81,8 @@ static Cause cause(const Layout *fast, const Layout *slow) {
     if (waits >= idles && waits >= computes) return WAITS;
     return idles >= computes ? IDLES : COMPUTES;
 }
-static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong,
+                   size_t micro_batches) {
     static const char *const because[] = { "wait longer for messages", "idle longer",
                                            "compute longer" };
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
@@ -89,9 +90,12 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     page_value(step, sizeof step, fast->step, "ps");
     size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
     bool inside = node > 0 && stage <= node && node % stage == 0;
-    const char *reason = inside && fast->n.tp > 1 && fast->n.dp > 1
-                             ? ": its sums over tp and dp stay inside a node"
-                             : "";
+    const size_t turns = micro_batches / fast->n.dp + fast->n.pp - 1;
+    const char *reason = "";
+    if (inside && fast->n.tp > 1 && fast->n.dp > 1)
+        reason = page_text(
+            run, ": its sums over tp and dp stay inside a node, and its bubble is only %zu/%zu",
+            fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
@@ -115,5 +119,5 @@ void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *oppose
                   size_t micro_batches) {
     bars(run, layout, n, opposed);
     table(run, layout, n, opposed, blocks, micro_batches);
-    answer(run, layout, n, opposed);
+    answer(run, layout, n, opposed, micro_batches);
 }
