@@ -160,6 +160,12 @@ sub draw {
         ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)]
     )->@*;
     push @words, '--dropout', $half ? any(0, 0.1) : any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
+
+    # With few tokens a gradient has few directions, or is only rounding errors. Then the next Q
+    # of PowerSGD is rounding errors, too, and no two layouts agree.
+    my ($dropout) = "@words" =~ /--dropout (\S+)/;
+    @words = @{ with(with(\@words, '--power-rank', 1), '--dropout', 0) }
+        if "@words" =~ /--power-rank/ && $batch * $context * (1 - ($dropout // 0)) < 32;
     push @words, storage_words("@words" =~ /--compress/) if $half;
     push @words, '--threads', up_to(3) if rand 4 < 1;
     push @words, '--reduce', any(qw(ordered fast));
