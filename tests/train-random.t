@@ -154,9 +154,11 @@ sub draw {
     push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && rand 3 < 1;
     push @words, '--rebalance', up_to(2)
         if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
+
+    # Large steps and norms of 3 columns make rounding errors grow beyond the limit.
     push @words,
         any(
-        ['--optimizer', 'sgd', '--lr', $half ? any(0, 0.1) : any(0, 0.1, 0.5)],
+        ['--optimizer', 'sgd', '--lr', $half || $width < 4 ? any(0, 0.1) : any(0, 0.1, 0.5)],
         ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)]
     )->@*;
     push @words, '--dropout', $half ? any(0, 0.1) : any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
