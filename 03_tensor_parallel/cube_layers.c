@@ -52,7 +52,7 @@ Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site) {
     return d;
 }
 
-// ------------------------------------------------ norm: the features of a token are over at.cols
+// -------------------------------------------- norm: a token's features are split over at.cols
 
 void cube_norm_forward(CubeLayout at, size_t C, Tensor y, Tensor stats, Tensor x, const Param *gain,
                        const Param *bias) {

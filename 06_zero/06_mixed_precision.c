@@ -67,7 +67,7 @@ StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *bat
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++) {
         Batch scaled = batch[k];
-        // The head's dy has the factor, so every gradient has it.
+        // The loss scale multiplies the head's dy, and so it multiplies every gradient.
         scaled.token_weight *= scale->factor;
         loss += model_forward_backward(model, &scaled);
     }

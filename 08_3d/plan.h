@@ -196,8 +196,8 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates);
-// Returns the time of scores, or of probabilities times values, of queries [q, D] and keys [k, D].
-// pairs: the number of scores that the causal mask leaves.
+// Returns the time of one product of attention: queries [q, D] times keys [k, D], or
+// probabilities times values. pairs: the number of scores that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);

@@ -26,7 +26,7 @@ typedef struct {
     PlanPass *pass;
     PlanOp op[2][2];
     double held[2], working[2]; // bytes of a micro-batch: kept; while the micro-batch computes
-    // Only if ops are played layer by layer.
+    // The times of a layer of each kind. Filled in only if ops are played layer by layer.
     PlanLayer layer[2][2][PLAN_LAYER_KINDS];
     PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
 } PlanChunk;

@@ -99,9 +99,10 @@ sub structure_fault {
     return undef;
 }
 
-# Returns the first habit of a body that no solution needs, or undef. The habit explains a result
-# and takes no points, because text can be spelled in many ways. known: functions that the body may
-# call in addition to those of our body. taken: names in headers.
+# Returns the first suspicious name or call in a submitted body, or undef. No solution needs such
+# a name or call. tools/grade prints it as a note and takes no points, because text can be spelled
+# in many ways. known: functions that the body may call besides those of `ours`, the tree's own
+# body. taken: names in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);

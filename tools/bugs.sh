@@ -62,7 +62,8 @@ bug_put_in() {
     }
 }
 
-# Runs the lesson as the header says, or with the given number of ranks.
+# Runs the bug's test, if the header names a test. Otherwise runs the lesson as the header says.
+# $1: another number of ranks for the lesson.
 bug_run() {
     if [ -n "$test" ]; then
         "$test"
