@@ -42,13 +42,6 @@ static _Thread_local Comm *side; // this rank's side channel: a second Comm over
 
 // ---- 1. Requests ----
 
-static char *pinned(Request *r, size_t bytes) {
-    if (r->pinned_bytes >= bytes) return r->pinned;
-    if (r->pinned) device_host_free(r->pinned);
-    r->pinned_bytes = bytes;
-    return r->pinned = device_host_alloc(bytes);
-}
-
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
@@ -111,19 +104,6 @@ void describe(const Request *r, char text[200]) {
     else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
 }
 
-static void list_append(Request **list, Request *r) {
-    while (*list) list = &(*list)->next;
-    *list = r;
-    r->next = NULL;
-}
-
-static bool list_remove(Request **list, Request *r) {
-    while (*list && *list != r) list = &(*list)->next;
-    if (!*list) return false;
-    *list = r->next;
-    return true;
-}
-
 static size_t extent(const Request *r, Extent e) {
     const size_t part = range_size(request_part(r, r->comm->rank));
     const bool root = r->comm->rank == r->peer;
@@ -138,12 +118,17 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// Cuts a request between rows of `row` elements. With row = 1 the cut may be between any elements.
-static Request *cut_by_rows(Request *r, size_t row) {
-    r->row = row;
-    r->in_count = extent(r, calls[r->action].gives);
-    r->out_count = extent(r, calls[r->action].gets);
-    return r;
+// Return the elements that this rank gives and gets.
+static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
+static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
+
+static uint64_t flow_number(const Request *r) {
+    struct CommState *s = r->comm->state;
+    if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
+    const bool sends = r->action == DO_SEND;
+    const size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
+    const size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
+    return random_key(random_key(random_key(s->id, from), to), number);
 }
 
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count,
@@ -157,6 +142,7 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
                     .call = call,
                     .element = element,
                     .count = count,
+                    .row = 1,
                     .peer = peer,
                     .held = arena(MEM_COMMUNICATION),
                     .shadow = arena(MEM_REFERENCE),
@@ -168,7 +154,8 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
         fault("%s on %s names rank %zu, but there are %zu ranks; ranks count from 0", call, c->name,
               peer, c->size);
     if (collective(r)) c->state->meetings++;
-    return cut_by_rows(r, 1);
+    r->flow = flow_number(r);
+    return r;
 }
 
 static void request_recycle(Request *r) {
@@ -230,7 +217,7 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 // The transport of a group of one rank, for collectives: the result is the input. The ledger and
 // the clock treat these collectives as any other collective.
 static void do_nothing(Request *r) { (void)r; }
-static void copy_input(Request *r) { request_copy(r, r->out, r->in, r->out_count); }
+static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
 static const Wire wire_alone = {
     .device_memory = true, .start = do_nothing, .finish = copy_input, .meet = do_nothing
 };
@@ -264,23 +251,28 @@ static bool staged(const Request *r) {
 // unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
-    const size_t in = r->in_count * size, out = r->out_count * size;
-    char *host = pinned(r, in + out + (r->scratch ? arena_bytes(&r->held) : 0));
-    r->in = host;
-    r->out = host + in;
-    if (r->scratch) r->scratch = host + in + out;
-    if (in) device_download(host, r->input.data, in);
+    const size_t in = input_count(r) * size, out = output_count(r) * size;
+    const size_t bytes = in + out + arena_bytes(&r->held);
+    if (r->pinned_bytes < bytes) {
+        if (r->pinned) device_host_free(r->pinned);
+        r->pinned = device_host_alloc(bytes);
+        r->pinned_bytes = bytes;
+    }
+    r->in = r->pinned;
+    r->out = r->pinned + in;
+    if (r->scratch) r->scratch = r->pinned + in + out;
+    if (in) device_download(r->pinned, r->input.data, in);
 }
 
 // Prepares a started operation. Until the wait, r holds everything that other ranks may still read
 // or that the caller must not see yet.
 static void hold(Request *r) {
-    r->later = true;
     if (wire(r) == &wire_alone) return;
     if (memory_poison()) {
-        r->seen = tensor_shaped(&r->shadow, tensor_shape(1, r->in_count, r->element));
-        r->result = tensor_shaped(&r->shadow, tensor_shape(1, r->out_count, r->element));
-        if (r->in_count) tensor_copy(r->seen, tensor_reshape(r->input, 1, r->in_count));
+        const size_t in = input_count(r);
+        r->seen = tensor_shaped(&r->shadow, tensor_shape(1, in, r->element));
+        r->result = tensor_shaped(&r->shadow, tensor_shape(1, output_count(r), r->element));
+        if (in) tensor_copy(r->seen, tensor_reshape(r->input, 1, in));
         r->in = (const char *)r->seen.data;
         r->out = (char *)r->result.data;
     }
@@ -291,21 +283,19 @@ static void hold(Request *r) {
 
 // Copies the result to the caller's tensor, unless the transport has already written it there.
 static void deliver(Request *r) {
-    if (r->out_count == 0) return;
+    const size_t count = output_count(r);
+    if (count == 0) return;
     if (staged(r)) device_upload(r->output.data, r->out, tensor_bytes(r->output));
-    else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, r->out_count), r->result);
+    else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, count), r->result);
 }
 
 // ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
 
-static size_t cards(const Request *r) {
-    const size_t *world_rank = r->comm->state->world_rank;
-    if (collective(r)) return r->comm->cards;
-    return clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]) ? CLOCK_INSIDE
-                                                                           : CLOCK_ONE_CARD;
-}
 static Picoseconds duration(const Request *r) {
-    return clock_transfer(cards(r), r->steps, r->bytes);
+    const size_t *world_rank = r->comm->state->world_rank;
+    const bool near = clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
+    const size_t message_cards = near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
+    return clock_transfer(collective(r) ? r->comm->cards : message_cards, r->steps, r->bytes);
 }
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 
@@ -337,17 +327,6 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// Returns the operation's number, which is the same on all ranks that take part, and different for
-// every operation.
-static uint64_t flow_number(const Request *r) {
-    struct CommState *s = r->comm->state;
-    if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
-    bool sends = r->action == DO_SEND;
-    size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
-    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    return random_key(random_key(random_key(s->id, from), to), number);
-}
-
 static void send_leaves(Request *r) {
     Picoseconds *lane_free = &r->comm->state->peer[r->peer].lane_free;
     Picoseconds leaves = later(clock_now(), *lane_free), takes = duration(r);
@@ -364,7 +343,6 @@ static void time_begins(Request *r) {
     bool simulated = clock_config()->simulated;
     if (simulated && collective(r)) meet_open(r->comm);
     r->issued = r->waited = record_moment();
-    r->flow = flow_number(r);
     if (!simulated) return;
     if (r->action == DO_SEND) send_leaves(r);
     r->ready = r->all_ready = later(clock_now(), r->comm->state->lane_free);
@@ -389,7 +367,6 @@ static void time_ends(Request *r) {
     record_resume_compute();
 }
 
-// Starts the operation. finish_in_time() completes the operation.
 static void begin(Request *r) {
     time_begins(r);
     if (staged(r)) stage_in(r);
@@ -397,7 +374,7 @@ static void begin(Request *r) {
     if (r->timed) record_resume_compute();
 }
 
-static void finish_in_time(Request *r) {
+static void finish(Request *r) {
     if (r->timed) record_pause_compute();
     if (r->timed && collective(r) && clock_config()->simulated) {
         meet(r);
@@ -405,16 +382,12 @@ static void finish_in_time(Request *r) {
     }
     if (!r->found) wire(r)->finish(r);
     time_ends(r);
-}
-
-static void finish_and_deliver(Request *r) {
-    finish_in_time(r);
     deliver(r);
     request_recycle(r);
 }
 
 static void check_unchanged(Request *r) {
-    if (r->in_count == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
+    if (input_count(r) == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
     char text[200];
     describe(r, text);
     fault("the input of %s was changed before comm_wait", text);
@@ -422,14 +395,15 @@ static void check_unchanged(Request *r) {
 
 static void run_now(Request *r) {
     begin(r);
-    finish_and_deliver(r);
+    finish(r);
 }
 
 static Request *run_later(Request *r) {
+    Request **last = &r->comm->state->open;
     hold(r);
-    begin(r);
-    list_append(&r->comm->state->open,
-                r); // after begin(), because begin() meets the older requests
+    begin(r); // meets the older requests, so r is not in the list yet
+    while (*last) last = &(*last)->next;
+    *last = r;
     return r;
 }
 
@@ -496,7 +470,8 @@ static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole,
               call, c->name, count, part, tensor_count(local));
     Request *r = tensor_request(c, action, tensor_count(whole), 0, gathers ? local : whole,
                                 gathers ? whole : local);
-    return ring(by_rows && whole.cols > 0 ? cut_by_rows(r, whole.cols) : r);
+    if (by_rows && whole.cols > 0) r->row = whole.cols;
+    return ring(r);
 }
 
 static Request *all_reduce(Comm *c, Action action, Tensor t) {
@@ -553,9 +528,7 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
-    begin(r);
-    finish_in_time(r);
-    request_recycle(r);
+    run_now(r);
 }
 
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
@@ -613,16 +586,18 @@ Request *comm_start_recv(Comm *c, Tensor t, size_t from) {
 
 void comm_wait(Request *r) {
     if (!r) return;
-    Comm *c = r->comm;
-    for (Request *o = c->state->open; o && o != r && collective(r); o = o->next)
-        if (collective(o))
-            fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
-    if (!list_remove(&c->state->open, r))
+    Request **place = &r->comm->state->open;
+    for (; *place && *place != r; place = &(*place)->next)
+        if (collective(r) && collective(*place))
+            fault("comm_wait on %s out of order: an older %s is still open", r->comm->name,
+                  (*place)->call);
+    if (!*place)
         fault("comm_wait on %s for one %s that was waited for before: wait once per operation",
-              c->name, r->call);
+              r->comm->name, r->call);
+    *place = r->next;
     check_unchanged(r);
     r->waited = record_moment();
-    finish_and_deliver(r);
+    finish(r);
 }
 
 Picoseconds comm_arrival(Request *r) {
@@ -675,7 +650,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     }
     while (member[me] != parent->rank) me++;
     struct CommState *s = parent->state;
-    void *link = s->wire->split(parent, member, n, me);
+    void *link = s->wire->split ? s->wire->split(parent, member, n, me) : NULL;
     for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
     Comm *c = comm_new(name, me, n, member, s->wire, link, s->launch);
     free(wish);
@@ -692,7 +667,7 @@ void comm_free(Comm *c) {
         fault("comm_free of %s, but %s was started and never waited for: call comm_wait", c->name,
               text);
     }
-    c->state->wire->close(c);
+    if (c->state->wire->close) c->state->wire->close(c);
     request_free_list(c->state->idle);
     free(c->state->peer);
     free(c->state->world_rank);

@@ -116,7 +116,7 @@ static void wait_for(const Request *r, int n, MPI_Request *request) {
         const double waited = now() - since;
         if (waited > deadline) too_late(deadline, text);
         if (!posted && waited > long_wait) {
-            waits_post(r, ((const Flight *)r->extra)->tag, since);
+            waits_post(r, since);
             posted = true;
         }
         if (posted) waits_look();
@@ -227,7 +227,7 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static char *contributions; // [PIECE_BYTES] of a piece
+static _Alignas(64) char contributions[PIECE_BYTES]; // of a piece
 
 // Returns the only piece of a started sum, in the scratch of the request.
 static Piece whole_piece(const Request *r) {
@@ -251,7 +251,6 @@ static void finish_piece(const Request *r, Piece piece) {
 }
 
 static void sum_by_pieces(Request *r) {
-    if (!contributions) contributions = host_alloc(PIECE_BYTES);
     Piece piece = { .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
                     .scratch = contributions };
     for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {
@@ -265,7 +264,7 @@ static void sum_by_pieces(Request *r) {
 // because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
-           r->element == REALS && !r->later && r->action == DO_ALL_REDUCE;
+           r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
 }
 static void sum_by_library(Request *r) {
     const size_t most = PIECE_BYTES / sizeof(real);
@@ -290,14 +289,14 @@ static void start_broadcast(Request *r) {
                    request));
 }
 
-static size_t under_way; // started operations of this rank that are in flight
+static size_t under_way; // operations of this rank that are in flight
 
 void mpi_start(Request *r) {
     const Piece whole = whole_piece(r);
     Flight *f = flight_of(r);
     f->requests = 0;
     f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
-    under_way += r->later;
+    under_way++;
     mpi_start_note(r);
     if (r->action == DO_SEND) send_to(r, r->in, r->count, r->peer, TAG_DATA);
     else if (r->action == DO_RECV) receive_from(r, r->out, r->count, r->peer, TAG_DATA);
@@ -305,16 +304,16 @@ void mpi_start(Request *r) {
     else if (r->action == DO_BARRIER)
         MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
     else if (!request_adds(r)) start_parcels(r, NULL);
-    else if (r->later) start_parcels(r, &whole);
+    else if (r->scratch) start_parcels(r, &whole);
 }
 
 void mpi_finish(Request *r) {
     mpi_meet(r);
     if (!request_adds(r)) wait_for_parts(r);
-    else if (r->later) finish_piece(r, whole_piece(r));
+    else if (r->scratch) finish_piece(r, whole_piece(r));
     else if (library_sums(r)) sum_by_library(r);
     else sum_by_pieces(r);
-    under_way -= r->later;
+    under_way--;
 }
 
 // Lets long messages progress, because they progress only while their sender or receiver calls MPI.
@@ -328,13 +327,9 @@ static void move_on(double waited) {
 
 // ---- 5. Communicators ----
 
-void mpi_link_open(MpiLink *l, MPI_Comm comm) {
-    l->comm = comm;
-    MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
-}
 static MpiLink *link_new(MPI_Comm comm) {
     MpiLink *l = host_alloc(sizeof *l);
-    mpi_link_open(l, comm);
+    l->comm = comm; // has the error handler of MPI_COMM_WORLD: MPI_ERRORS_RETURN
     return l;
 }
 
@@ -387,5 +382,4 @@ void mpi_run(const Launch *launch, RankBody body) {
     waits_search(launch->deadlock);
     comm_run_rank(world, mpi_side_channel(launch), body);
     device_meanwhile = NULL;
-    free(contributions);
 }

@@ -302,7 +302,8 @@ static void whole_operation(const Request *r, const Lane *l) {
         break;
     case DO_ALL_TO_ALL: exchange(r, NULL, l); break;
     case DO_ALL_GATHER:
-        if (equal_parts(r)) NCCL(ncclAllGather(in, out, r->in_count, type, l->nccl, l->stream));
+        if (equal_parts(r))
+            NCCL(ncclAllGather(in, out, r->count / r->comm->size, type, l->nccl, l->stream));
         else exchange(r, NULL, l);
         break;
     case DO_ALL_REDUCE:
@@ -445,7 +446,7 @@ static void nccl_finish(Request *r) {
 
 static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     Link *l = host_alloc(sizeof *l);
-    mpi_link_open(&l->mpi, comm);
+    l->mpi.comm = comm;
     l->lane = lane_new();
     l->to = host_alloc(size * sizeof *l->to);
     l->from = host_alloc(size * sizeof *l->from);

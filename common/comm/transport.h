@@ -35,14 +35,14 @@ struct Request {
     Action action;
     const char *call; // the operation's name in messages, such as "all-reduce"
     Element element;
-    size_t count;               // elements of the whole tensor, or of the message
-    size_t row;                 // parts begin at multiples of this many elements: a row, or 1
-    size_t peer;                // the root, or the other rank; 0 if there is none
-    bool later;                 // other operations may run between start and finish
-    bool patient;               // may wait a hundred times --timeout, unless a process is stopped
-    bool done;                  // out holds the result (emu only)
-    bool found;                 // comm_arrival has found the message
-    size_t in_count, out_count; // elements of in and out on this rank
+    size_t count; // elements of the whole tensor, or of the message
+    size_t row;   // parts begin at multiples of this many elements: a row, or 1
+    size_t peer;  // the root, or the other rank; 0 if there is none
+    bool patient; // may wait a hundred times --timeout, unless a process is stopped
+    bool done;    // out holds the result (emu only)
+    bool found;   // comm_arrival has found the message
+    // The operation's number: equal on all ranks that take part, different for every operation.
+    uint64_t flow;
     // in a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
     // `in`
     const char *in;
@@ -65,7 +65,6 @@ struct Request {
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
     size_t steps, bytes;             // steps and bytes of the ring or chain
-    uint64_t flow;                   // equal on all ranks that take part
     bool booked, timed;              // booked: an operation that the ledger counts, unless paused
     Request *next;                   // in its Comm's list
 };
@@ -115,7 +114,7 @@ typedef struct {
     void (*meet)(Request *r);   // waits until all members have started r; sets all_ready
     void (*connect)(Comm *c, CommPeers peers); // collective; NULL: messages need no preparation
     // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`.
-    // Collective over the parent.
+    // Collective over the parent. split and close are NULL if a Comm has no link.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;
@@ -128,7 +127,7 @@ typedef struct {
 
 struct CommState {
     const Wire *wire;
-    void *link;            // state of the wire
+    void *link;            // state of the wire, or NULL
     const Launch *launch;  // of the run
     size_t meetings;       // collectives started so far; equal on all ranks
     Request *open;         // operations that no wait has finished; oldest first
