@@ -148,8 +148,7 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
                     .shadow = arena(MEM_REFERENCE),
                     .pinned = kept.pinned,
                     .pinned_bytes = kept.pinned_bytes,
-                    .extra = kept.extra,
-                    .more = kept.more };
+                    .extra = kept.extra };
     if (peer >= c->size)
         fault("%s on %s names rank %zu, but there are %zu ranks; ranks count from 0", call, c->name,
               peer, c->size);
@@ -170,7 +169,6 @@ static void request_free_list(Request *r) {
         Request *next = r->next;
         if (r->pinned) device_host_free(r->pinned);
         free(r->extra);
-        free(r->more);
         free(r);
         r = next;
     }

@@ -51,9 +51,16 @@ static size_t world_rank(const Request *r, size_t i) { return r->comm->state->wo
 
 static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
 
+// Returns the place of r's meeting in the list, or the end of the list.
+static Meeting **meeting_of(const Request *r) {
+    Meeting **place = &stage.meetings;
+    while (*place && (*place)->flow != r->flow) place = &(*place)->next;
+    return place;
+}
+
 static void print_missing(const Request *r) {
     if (request_is_message(r)) return;
-    const Meeting *m = r->extra;
+    const Meeting *m = *meeting_of(r);
     const char *before = ", not reached by";
     for (size_t i = 0; i < r->comm->size; i++) {
         if (m->of[i]) continue;
@@ -167,7 +174,7 @@ static void collect(Request *const of[], size_t n) {
         combine(of[0], of[0]->out, parts, count);
         for (size_t i = 1; i < n; i++) request_copy(of[i], of[i]->out, of[0]->out, count);
         break;
-    case DO_REDUCE: combine(of[root], of[root]->out, parts, count); break;
+    case DO_REDUCE:
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
@@ -196,9 +203,8 @@ static void collect(Request *const of[], size_t n) {
 static void emu_start(Request *r) {
     const bool message = request_is_message(r), tensors = element_of_tensor(r->element);
     const size_t n = message ? 2 : r->comm->size;
-    Meeting **place = &stage.meetings;
+    Meeting **place = meeting_of(r);
     Picoseconds latest = 0;
-    while (*place && (*place)->flow != r->flow) place = &(*place)->next;
     if (!*place) {
         *place = host_alloc(sizeof **place + n * sizeof(Request *));
         (*place)->flow = r->flow;
@@ -207,7 +213,6 @@ static void emu_start(Request *r) {
     // from now on other ranks may use the tensors of r, on other streams
     if (tensors) device_synchronize();
     if (!message) check_same_call(r, m);
-    r->extra = m; // for the message about a deadlock
     m->of[message ? r->action == DO_RECV : r->comm->rank] = r;
     if (++m->arrived < n) return;
     collect(m->of, n);
@@ -216,7 +221,6 @@ static void emu_start(Request *r) {
         if (m->of[i]->ready > latest) latest = m->of[i]->ready;
     for (size_t i = 0; i < n; i++) {
         m->of[i]->all_ready = latest;
-        m->of[i]->extra = NULL;
         m->of[i]->done = true;
     }
     *place = m->next;

@@ -229,9 +229,11 @@ void mpi_meet(Request *r) {
 enum { PIECE_BYTES = 1 << 20 };
 static _Alignas(64) char contributions[PIECE_BYTES]; // of a piece
 
-// Returns the only piece of a started sum, in the scratch of the request.
-static Piece whole_piece(const Request *r) {
-    return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
+// Returns the first piece of a sum. A started sum has one piece, in the scratch of its request.
+static Piece first_piece(const Request *r) {
+    if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
+    return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
+                    .scratch = contributions };
 }
 
 static void finish_piece(const Request *r, Piece piece) {
@@ -250,11 +252,11 @@ static void finish_piece(const Request *r, Piece piece) {
     wait_for_parts(r);
 }
 
-static void sum_by_pieces(Request *r) {
-    Piece piece = { .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
-                    .scratch = contributions };
+// mpi_start() has started the first piece.
+static void sum_by_pieces(const Request *r) {
+    Piece piece = first_piece(r);
     for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {
-        start_parcels(r, &piece);
+        if (piece.offset > 0) start_parcels(r, &piece);
         finish_piece(r, piece);
     }
 }
@@ -292,7 +294,7 @@ static void start_broadcast(Request *r) {
 static size_t under_way; // operations of this rank that are in flight
 
 void mpi_start(Request *r) {
-    const Piece whole = whole_piece(r);
+    const Piece first = first_piece(r);
     Flight *f = flight_of(r);
     f->requests = 0;
     f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
@@ -304,13 +306,12 @@ void mpi_start(Request *r) {
     else if (r->action == DO_BARRIER)
         MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
     else if (!request_adds(r)) start_parcels(r, NULL);
-    else if (r->scratch) start_parcels(r, &whole);
+    else if (!library_sums(r)) start_parcels(r, &first);
 }
 
 void mpi_finish(Request *r) {
     mpi_meet(r);
     if (!request_adds(r)) wait_for_parts(r);
-    else if (r->scratch) finish_piece(r, whole_piece(r));
     else if (library_sums(r)) sum_by_library(r);
     else sum_by_pieces(r);
     under_way--;

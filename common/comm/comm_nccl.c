@@ -407,7 +407,7 @@ static void nccl_start(Request *r) {
         return;
     }
     Link *l = link_of(r->comm);
-    Flight *f = r->more = host_alloc(sizeof *f);
+    Flight *f = r->flight = host_alloc(sizeof *f);
     CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
     CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
     if (summed_here(r) && !r->scratch && !l->piece) {
@@ -425,7 +425,7 @@ static void nccl_start(Request *r) {
 }
 
 static void nccl_finish(Request *r) {
-    Flight *f = r->more;
+    Flight *f = r->flight;
     if (!element_of_tensor(r->element)) {
         mpi_finish(r);
         return;
@@ -439,7 +439,6 @@ static void nccl_finish(Request *r) {
     CUDA(cudaEventDestroy(f->ready));
     CUDA(cudaEventDestroy(f->done));
     free(f);
-    r->more = NULL;
 }
 
 // ---- 6. Groups ----

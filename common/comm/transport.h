@@ -53,9 +53,8 @@ struct Request {
     Tensor seen, result;
     char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
     size_t pinned_bytes;
-    // The transport's state, freed with the request. more: state of a transport that is built on
-    // another transport.
-    void *extra, *more;
+    void *extra;  // the transport's state, kept for reuse and freed with the request
+    void *flight; // of NCCL, from start to finish
     // Times that the transports carry, valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
