@@ -45,6 +45,11 @@ static _Thread_local Comm *side; // this rank's side channel: a second Comm over
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
+size_t request_bytes(const Request *r) { return r->count * element_size(r->element); }
+size_t request_world_rank(const Request *r, size_t member) {
+    return r->comm->state->world_rank[member];
+}
+
 void request_copy(const Request *r, void *to, const void *from, size_t count) {
     const size_t bytes = count * element_size(r->element);
     if (to == from || bytes == 0) return;
@@ -95,7 +100,7 @@ void describe(const Request *r, char text[200]) {
         snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
     if (r->action == DO_RECV || r->action == DO_BROADCAST)
         snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
-    size_t bytes = r->count * element_size(r->element);
+    const size_t bytes = request_bytes(r);
     int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
     char rows[40] = "";
     if (r->row > 1) snprintf(rows, sizeof rows, " in rows of %zu", r->row);
@@ -290,14 +295,14 @@ static void deliver(Request *r) {
 // ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
 
 static Picoseconds duration(const Request *r) {
-    const size_t *world_rank = r->comm->state->world_rank;
-    const bool near = clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
+    const bool near = clock_same_node(this_rank, request_world_rank(r, r->peer));
     const size_t message_cards = near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
     return clock_transfer(collective(r) ? r->comm->cards : message_cards, r->steps, r->bytes);
 }
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
+    const size_t peer = collective(r) ? r->peer : request_world_rank(r, r->peer);
     RecordedEvent e = { .start = start,
                         .end = end,
                         .waited = r->waited,
@@ -305,8 +310,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
                         .bytes = r->bytes,
                         .kind = (uint8_t)kind,
                         .call = (uint8_t)calls[r->action].kind,
-                        .peer = (uint16_t)(collective(r) ? r->peer
-                                                         : r->comm->state->world_rank[r->peer]) };
+                        .peer = (uint16_t)peer };
     record_transfer(e, r->comm->name);
 }
 
@@ -432,7 +436,7 @@ static Request *ring(Request *r) {
 
 // Books a chain of all ranks (comm.h): n - 1 steps, and S bytes on each link at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
-    size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
+    const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
     return booked(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
 }
 
@@ -616,17 +620,21 @@ Picoseconds comm_arrival(Request *r) {
 
 // ---- 6. Communicators ----
 
-Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
-               const Wire *wire, void *link, const Launch *launch) {
+static Comm *comm_new(const char *name, size_t rank, size_t size, struct CommState state) {
     Comm *c = host_alloc(sizeof *c);
-    *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
-    *c->state = (struct CommState){ .wire = wire, .link = link, .launch = launch };
-    c->state->peer = host_alloc(size * sizeof *c->state->peer);
-    c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
-    for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
-    c->cards = clock_cards(size, c->state->world_rank);
+    state.peer = host_alloc(size * sizeof *state.peer);
+    *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof state) };
+    *c->state = state;
+    c->cards = clock_cards(size, state.world_rank);
     c->one_node = c->cards == CLOCK_INSIDE;
     return c;
+}
+
+Comm *comm_of_world(const char *name, const Wire *wire, void *link, const Launch *launch) {
+    struct CommState state = { .wire = wire, .link = link, .launch = launch };
+    state.world_rank = host_alloc(this_world_size * sizeof *state.world_rank);
+    for (size_t i = 0; i < this_world_size; i++) state.world_rank[i] = i;
+    return comm_new(name, this_rank, this_world_size, state);
 }
 
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
@@ -647,14 +655,13 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
         member[place] = rank;
     }
     while (member[me] != parent->rank) me++;
-    struct CommState *s = parent->state;
-    void *link = s->wire->split ? s->wire->split(parent, member, n, me) : NULL;
+    const struct CommState *s = parent->state;
+    struct CommState state = { .wire = s->wire, .launch = s->launch, .world_rank = member };
+    state.id = random_key(random_key(s->id, s->meetings), colour);
+    if (s->wire->split) state.link = s->wire->split(parent, member, n, me);
     for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
-    Comm *c = comm_new(name, me, n, member, s->wire, link, s->launch);
     free(wish);
-    free(member);
-    c->state->id = random_key(random_key(s->id, s->meetings), colour);
-    return c;
+    return comm_new(name, me, n, state);
 }
 
 void comm_free(Comm *c) {

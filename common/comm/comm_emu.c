@@ -45,8 +45,6 @@ static struct {
     RankBody body;
 } stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static size_t world_rank(const Request *r, size_t i) { return r->comm->state->world_rank[i]; }
-
 // ---- 1. The baton ----
 
 static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
@@ -64,7 +62,7 @@ static void print_missing(const Request *r) {
     const char *before = ", not reached by";
     for (size_t i = 0; i < r->comm->size; i++) {
         if (m->of[i]) continue;
-        fprintf(stderr, "%s rank %zu", before, world_rank(r, i));
+        fprintf(stderr, "%s rank %zu", before, request_world_rank(r, i));
         before = ",";
     }
 }
@@ -126,8 +124,7 @@ static void check_same_call(const Request *local, const Meeting *m) {
     describe(other, other_text);
     fault("calls do not match: rank %zu calls %s, where rank %zu calls %s; all ranks must make the "
           "same calls in the same order",
-          world_rank(local, local->comm->rank), my_text, world_rank(local, other->comm->rank),
-          other_text);
+          this_rank, my_text, request_world_rank(local, other->comm->rank), other_text);
 }
 
 // Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. The copies of the
@@ -157,9 +154,8 @@ static void combine(const Request *r, char *out, const char *const parts[], size
 static void deliver(const Request *send, Request *recv) {
     if (send->count != recv->count || send->element != recv->element)
         fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
-              send->comm->name, world_rank(send, recv->peer),
-              send->count * element_size(send->element), world_rank(send, send->peer),
-              recv->count * element_size(recv->element));
+              send->comm->name, request_world_rank(send, recv->peer), request_bytes(send),
+              request_world_rank(send, send->peer), request_bytes(recv));
     request_copy(recv, recv->out, send->in, send->count);
     if (request_simulated(recv)) recv->arrives = send->arrives;
 }
@@ -247,10 +243,8 @@ static void *rank_main(void *argument) {
     pthread_mutex_lock(&stage.lock);
     take_baton(this_rank);
     pthread_mutex_unlock(&stage.lock);
-    Comm *world = comm_new("world", this_rank, stage.ranks, NULL, &wire_emu, NULL, stage.launch);
-    Comm *side =
-        comm_new("side channel", this_rank, stage.ranks, NULL, &wire_emu, NULL, stage.launch);
-    comm_run_rank(world, side, stage.body);
+    Comm *world = comm_of_world("world", &wire_emu, NULL, stage.launch);
+    comm_run_rank(world, comm_of_world("side channel", &wire_emu, NULL, stage.launch), stage.body);
     pthread_mutex_lock(&stage.lock);
     me->ended = true;
     hand_on();

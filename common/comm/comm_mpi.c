@@ -186,7 +186,6 @@ static void wait_for_parts(const Request *r) {
 
 // Starts a note beside the data: a second message, or the maximum over all members. Every
 // collective starts its note first, so the notes of calls that do not match meet, too.
-static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
@@ -196,7 +195,7 @@ void mpi_start_note(Request *r) {
     if (!memory_poison() && !request_simulated(r)) return;
     uint64_t call = random_key(random_key(random_key(r->action, r->count), r->peer), r->element);
     f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
-    f->note[NOTE_CALL] = request_is_message(r) ? message_bytes(r) : random_key(call, r->row);
+    f->note[NOTE_CALL] = request_is_message(r) ? request_bytes(r) : random_key(call, r->row);
     f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
     if (r->action == DO_RECV)
         MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, request));
@@ -212,7 +211,7 @@ void mpi_meet(Request *r) {
     wait_for(r, 1, &f->note_request);
     if (request_is_message(r)) r->arrives = f->note[NOTE_TIME];
     else r->all_ready = f->note[NOTE_TIME];
-    bool same_size = r->action != DO_RECV || f->note[NOTE_CALL] == message_bytes(r);
+    bool same_size = r->action != DO_RECV || f->note[NOTE_CALL] == request_bytes(r);
     bool same_call = request_is_message(r) || f->note[NOTE_CALL] == ~f->note[NOTE_INVERSE];
     if (same_size && same_call) return;
     describe(r, text);
@@ -367,7 +366,7 @@ void mpi_open(MPI_Comm host) {
 static Comm *duplicate_world(const Launch *launch, const char *name) {
     MPI_Comm comm;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), launch);
+    return comm_of_world(name, &wire_mpi, link_new(comm), launch);
 }
 
 Comm *mpi_side_channel(const Launch *launch) {

@@ -524,7 +524,7 @@ void nccl_run(const Launch *launch, RankBody body) {
         settle(l->lane, "the start of NCCL");
         use_all_connections(l->lane, (int)this_rank, (int)this_world_size);
     }
-    process.world = comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, launch);
+    process.world = comm_of_world("world", &wire_nccl, l, launch);
     comm_run_rank(process.world, side, body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;

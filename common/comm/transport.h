@@ -72,6 +72,9 @@ struct Request {
 // memory. Every transport adds in this order, except with --reduce fast, so the bits are equal.
 // Elements of 16 bits are added in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
+size_t request_bytes(const Request *r); // of the whole tensor, or of the message
+// Returns the number in the world of a member of r's Comm.
+size_t request_world_rank(const Request *r, size_t member);
 // Copies `count` elements of r's type. Does nothing if to == from.
 void request_copy(const Request *r, void *to, const void *from, size_t count);
 // Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
@@ -142,10 +145,8 @@ typedef struct {
     void (*body)(Comm *world, void *context);
     void *context;
 } RankBody;
-// Returns a new Comm. world_rank: each member's number in the world; NULL: the ranks are those of
-// the world
-Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
-               const Wire *wire, void *link, const Launch *launch);
+// Returns a new Comm of all ranks of the world.
+Comm *comm_of_world(const char *name, const Wire *wire, void *link, const Launch *launch);
 // Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const Launch *l, RankBody body);

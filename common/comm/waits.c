@@ -88,14 +88,14 @@ void waits_close(void) {
 void waits_post(const Request *r, double since) {
     if (!slots) return;
     Slot *s = slot(this_rank);
-    const size_t *world_rank = r->comm->state->world_rank;
     bool message = request_is_message(r);
     s->since = since;
-    s->patience = seconds + (double)(r->count * element_size(r->element)) / 1e7;
+    s->patience = seconds + (double)request_bytes(r) / 1e7;
     describe(r, s->text);
     s->flow = r->flow;
     s->n = message ? 1 : r->comm->size;
-    for (size_t i = 0; i < s->n; i++) s->whom[i] = (uint32_t)world_rank[message ? r->peer : i];
+    for (size_t i = 0; i < s->n; i++)
+        s->whom[i] = (uint32_t)request_world_rank(r, message ? r->peer : i);
     atomic_fetch_add(&s->number, 1);
 }
 
