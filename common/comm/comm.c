@@ -141,7 +141,6 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     Request *r = c->state->idle;
     if (r) c->state->idle = r->next;
     else r = host_alloc(sizeof *r);
-    Request kept = *r;
     *r = (Request){ .comm = c,
                     .action = action,
                     .call = call,
@@ -151,9 +150,9 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
                     .peer = peer,
                     .held = arena(MEM_COMMUNICATION),
                     .shadow = arena(MEM_REFERENCE),
-                    .pinned = kept.pinned,
-                    .pinned_bytes = kept.pinned_bytes,
-                    .extra = kept.extra };
+                    .pinned = r->pinned,
+                    .pinned_bytes = r->pinned_bytes,
+                    .extra = r->extra };
     if (peer >= c->size)
         fault("%s on %s names rank %zu, but there are %zu ranks; ranks count from 0", call, c->name,
               peer, c->size);
@@ -221,9 +220,7 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 // the clock treat these collectives as any other collective.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
-static const Wire wire_alone = {
-    .device_memory = true, .start = do_nothing, .finish = copy_input, .meet = do_nothing
-};
+static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
 static const Wire *wire(const Request *r) {
     return r->comm->size == 1 && collective(r) ? &wire_alone : r->comm->state->wire;
 }
@@ -247,7 +244,8 @@ static Request *tensor_request(Comm *c, Action action, size_t count, size_t peer
 }
 
 static bool staged(const Request *r) {
-    return element_of_tensor(r->element) && device_is_gpu() && !wire(r)->device_memory;
+    return r->comm->state->launch->transport == TRANSPORT_STAGED && element_of_tensor(r->element) &&
+           wire(r) != &wire_alone;
 }
 
 // Copies the input to pinned memory. deliver() copies the output back. The device's scratch stays

@@ -225,9 +225,9 @@ static void emu_start(Request *r) {
 
 // ---- 3. The launch ----
 
-static const Wire wire_emu = {
-    .device_memory = true, .start = emu_start, .finish = wait_until_done, .meet = wait_until_done
-};
+static const Wire wire_emu = { .start = emu_start,
+                               .finish = wait_until_done,
+                               .meet = wait_until_done };
 
 // Ends the process without freeing anything, because the other threads are in the middle of their
 // calls.

@@ -352,7 +352,7 @@ static void mpi_close(Comm *c) {
     free(l);
 }
 
-static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
+static const Wire wire_mpi = { mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
 
 // ---- 6. The launch ----
 

@@ -501,8 +501,8 @@ static void nccl_close(Comm *c) {
     if (c == process.world) end_lanes();
 }
 
-static const Wire wire_nccl = { true,         nccl_start, nccl_finish, mpi_meet,
-                                nccl_connect, nccl_split, nccl_close };
+static const Wire wire_nccl = { nccl_start,   nccl_finish, mpi_meet,
+                                nccl_connect, nccl_split,  nccl_close };
 
 // ---- 7. The launch ----
 

@@ -110,7 +110,6 @@ typedef struct {
 Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 
 typedef struct {
-    bool device_memory;         // takes tensors in device memory; if false, only in host memory
     void (*start)(Request *r);  // never waits for another rank
     void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
     void (*meet)(Request *r);   // waits until all members have started r; sets all_ready
