@@ -1,6 +1,9 @@
 // comm.c: holds the code that all transports share: checks of arguments, the ledger, copies in and
 // out, sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is
 // their interface.
+//
+// Sections: 1 requests, 2 tensors in and out, 3 time, 4 the ledger, 5 collectives, 6 messages, 7
+// communicators, 8 the side channel, 9 the launch.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -290,7 +293,7 @@ static void deliver(Request *r) {
     else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, count), r->result);
 }
 
-// ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
+// ---- 3. Time (clock.h): begin and end of operations, and their recording ----
 
 static Picoseconds duration(const Request *r) {
     const bool near = clock_same_node(this_rank, request_world_rank(r, r->peer));
@@ -360,8 +363,7 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // the event of the receive has the end of the message; picture.c reads the end in that
-        // event
+        // picture.c takes the end of the message from the event of its receive
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
@@ -407,7 +409,7 @@ static Request *run_later(Request *r) {
     return r;
 }
 
-// ---- 3. The ledger ----
+// ---- 4. The ledger ----
 
 // Books the bytes that this rank sends and receives. The operation takes the time of `steps`
 // messages with `bytes` together. A message counts as a call of its sender.
@@ -451,7 +453,7 @@ size_t comm_bytes_received(const Comm *c) {
     return bytes;
 }
 
-// ---- 4. Collectives ----
+// ---- 5. Collectives ----
 
 // Returns a booked request on `whole` and `local`, this rank's part of it. by_rows: the whole is
 // cut between rows.
@@ -540,7 +542,7 @@ void comm_barrier(Comm *c) {
     host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL);
 }
 
-// ---- 5. Point to point ----
+// ---- 6. Messages ----
 
 void comm_connect(Comm *c, CommPeers peers) {
     if (peers <= c->state->connected) return;
@@ -616,7 +618,7 @@ Picoseconds comm_arrival(Request *r) {
     return r->arrives;
 }
 
-// ---- 6. Communicators ----
+// ---- 7. Communicators ----
 
 static Comm *comm_new(const char *name, size_t rank, size_t size, struct CommState state) {
     Comm *c = host_alloc(sizeof *c);
@@ -678,7 +680,7 @@ void comm_free(Comm *c) {
     free(c);
 }
 
-// ---- 7. The side channel ----
+// ---- 8. The side channel ----
 
 // Moves bytes on the side channel. A transport may count bytes in an int, and may keep a copy of a
 // message. So long messages are cut into pieces. Ranks wait here while rank 0 works alone (the
@@ -745,7 +747,7 @@ bool side_any(bool local) {
     return any > 0;
 }
 
-// ---- 8. The launch ----
+// ---- 9. The launch ----
 
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;

@@ -144,20 +144,23 @@ static Flight *flight_of(Request *r) {
 // parcels of another collective.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
+static MPI_Request *next_request(const Request *r) {
+    Flight *f = r->extra;
+    return &f->request[f->requests++];
+}
+
 // Starts a send. A message is sent synchronously, so at every size the send completes only when the
 // message is received.
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
-    Flight *f = r->extra;
-    MPI_Request *request = &f->request[f->requests++];
-    int (*send)(const void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *) = MPI_Isend;
-    if (tag == TAG_DATA) send = MPI_Issend;
-    MPI(send(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm, request));
+    const MPI_Datatype type = datatype(r->element);
+    const MPI_Comm comm = link_of(r)->comm;
+    const int n = fits_int(count);
+    if (tag == TAG_DATA) MPI(MPI_Issend(from, n, type, (int)to, tag, comm, next_request(r)));
+    else MPI(MPI_Isend(from, n, type, (int)to, tag, comm, next_request(r)));
 }
 static void receive_from(const Request *r, char *to, size_t count, size_t from, int tag) {
-    Flight *f = r->extra;
-    MPI_Request *request = &f->request[f->requests++];
     MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm,
-                  request));
+                  next_request(r)));
 }
 
 // Starts one round of a collective. The second round of a sum has another tag.
@@ -282,12 +285,10 @@ static void sum_by_library(Request *r) {
 
 // ---- 4. Other collectives ----
 
-static void start_broadcast(Request *r) {
-    Flight *f = r->extra;
+static void start_broadcast(const Request *r) {
     void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
-    MPI_Request *request = &f->request[f->requests++];
     MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm,
-                   request));
+                   next_request(r)));
 }
 
 static size_t under_way; // operations of this rank that are in flight
@@ -302,8 +303,7 @@ void mpi_start(Request *r) {
     if (r->action == DO_SEND) send_to(r, r->in, r->count, r->peer, TAG_DATA);
     else if (r->action == DO_RECV) receive_from(r, r->out, r->count, r->peer, TAG_DATA);
     else if (r->action == DO_BROADCAST) start_broadcast(r);
-    else if (r->action == DO_BARRIER)
-        MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
+    else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, next_request(r)));
     else if (!request_adds(r)) start_parcels(r, NULL);
     else if (!library_sums(r)) start_parcels(r, &first);
 }
