@@ -47,7 +47,7 @@ once_a_process='
 util.o: stop_came stop_time interrupt_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
 comm_mpi.o: longest_wait crowded under_way contributions mpi_meanwhile timeout
-waits.o: ranks slot_bytes slots seconds me window blocked polls seen next_look last_look visible
+waits.o: ranks_here slot_bytes slots seconds window blocked polls seen next_look last_look visible
 process.o: host original status_at_end
 device_cpu.o: device_threads device_meanwhile
 clock.o: config

@@ -60,7 +60,6 @@ static void print_kernels(void) {
 }
 
 int main(void) {
-    kernels_answer();
     print_kernels();
     float *a = malloc(N * N * sizeof *a), *b = malloc(N * N * sizeof *b),
           *c = malloc(N * N * sizeof *c);

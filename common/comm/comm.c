@@ -1,6 +1,9 @@
 // comm.c: holds the code that all transports share: checks of arguments, the ledger, copies in and
 // out, sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is
 // their interface.
+//
+// Sections: 1 requests, 2 tensors in and out, 3 time, 4 the ledger, 5 collectives, 6 messages, 7
+// communicators, 8 the side channel, 9 the launch.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -42,15 +45,13 @@ static _Thread_local Comm *side; // this rank's side channel: a second Comm over
 
 // ---- 1. Requests ----
 
-static char *pinned(Request *r, size_t bytes) {
-    if (r->pinned_bytes >= bytes) return r->pinned;
-    if (r->pinned) device_host_free(r->pinned);
-    r->pinned_bytes = bytes;
-    return r->pinned = device_host_alloc(bytes);
-}
-
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
+
+size_t request_bytes(const Request *r) { return r->count * element_size(r->element); }
+size_t request_world_rank(const Request *r, size_t member) {
+    return r->comm->state->world_rank[member];
+}
 
 void request_copy(const Request *r, void *to, const void *from, size_t count) {
     const size_t bytes = count * element_size(r->element);
@@ -102,26 +103,13 @@ void describe(const Request *r, char text[200]) {
         snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
     if (r->action == DO_RECV || r->action == DO_BROADCAST)
         snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
-    size_t bytes = r->count * element_size(r->element);
+    const size_t bytes = request_bytes(r);
     int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
     char rows[40] = "";
     if (r->row > 1) snprintf(rows, sizeof rows, " in rows of %zu", r->row);
     if (r->element != BYTES)
         snprintf(text + length, 90, " (%zu elements%s, %zu bytes)", r->count, rows, bytes);
     else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
-}
-
-static void list_append(Request **list, Request *r) {
-    while (*list) list = &(*list)->next;
-    *list = r;
-    r->next = NULL;
-}
-
-static bool list_remove(Request **list, Request *r) {
-    while (*list && *list != r) list = &(*list)->next;
-    if (!*list) return false;
-    *list = r->next;
-    return true;
 }
 
 static size_t extent(const Request *r, Extent e) {
@@ -138,12 +126,17 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// Cuts a request between rows of `row` elements. With row = 1 the cut may be between any elements.
-static Request *cut_by_rows(Request *r, size_t row) {
-    r->row = row;
-    r->in_count = extent(r, calls[r->action].gives);
-    r->out_count = extent(r, calls[r->action].gets);
-    return r;
+// Return the elements that this rank gives and gets.
+static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
+static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
+
+static uint64_t flow_number(const Request *r) {
+    struct CommState *s = r->comm->state;
+    if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
+    const bool sends = r->action == DO_SEND;
+    const size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
+    const size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
+    return random_key(random_key(random_key(s->id, from), to), number);
 }
 
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count,
@@ -151,24 +144,24 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     Request *r = c->state->idle;
     if (r) c->state->idle = r->next;
     else r = host_alloc(sizeof *r);
-    Request kept = *r;
     *r = (Request){ .comm = c,
                     .action = action,
                     .call = call,
                     .element = element,
                     .count = count,
+                    .row = 1,
                     .peer = peer,
                     .held = arena(MEM_COMMUNICATION),
                     .shadow = arena(MEM_REFERENCE),
-                    .pinned = kept.pinned,
-                    .pinned_bytes = kept.pinned_bytes,
-                    .extra = kept.extra,
-                    .more = kept.more };
+                    .pinned = r->pinned,
+                    .pinned_bytes = r->pinned_bytes,
+                    .extra = r->extra };
     if (peer >= c->size)
         fault("%s on %s names rank %zu, but there are %zu ranks; ranks count from 0", call, c->name,
               peer, c->size);
     if (collective(r)) c->state->meetings++;
-    return cut_by_rows(r, 1);
+    r->flow = flow_number(r);
+    return r;
 }
 
 static void request_recycle(Request *r) {
@@ -183,7 +176,6 @@ static void request_free_list(Request *r) {
         Request *next = r->next;
         if (r->pinned) device_host_free(r->pinned);
         free(r->extra);
-        free(r->more);
         free(r);
         r = next;
     }
@@ -230,10 +222,8 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 // The transport of a group of one rank, for collectives: the result is the input. The ledger and
 // the clock treat these collectives as any other collective.
 static void do_nothing(Request *r) { (void)r; }
-static void copy_input(Request *r) { request_copy(r, r->out, r->in, r->out_count); }
-static const Wire wire_alone = {
-    .device_memory = true, .start = do_nothing, .finish = copy_input, .meet = do_nothing
-};
+static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
+static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
 static const Wire *wire(const Request *r) {
     return r->comm->size == 1 && collective(r) ? &wire_alone : r->comm->state->wire;
 }
@@ -257,30 +247,36 @@ static Request *tensor_request(Comm *c, Action action, size_t count, size_t peer
 }
 
 static bool staged(const Request *r) {
-    return element_of_tensor(r->element) && device_is_gpu() && !wire(r)->device_memory;
+    return r->comm->state->launch->transport == TRANSPORT_STAGED && element_of_tensor(r->element) &&
+           wire(r) != &wire_alone;
 }
 
 // Copies the input to pinned memory. deliver() copies the output back. The device's scratch stays
 // unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
-    const size_t in = r->in_count * size, out = r->out_count * size;
-    char *host = pinned(r, in + out + (r->scratch ? arena_bytes(&r->held) : 0));
-    r->in = host;
-    r->out = host + in;
-    if (r->scratch) r->scratch = host + in + out;
-    if (in) device_download(host, r->input.data, in);
+    const size_t in = input_count(r) * size, out = output_count(r) * size;
+    const size_t bytes = in + out + arena_bytes(&r->held);
+    if (r->pinned_bytes < bytes) {
+        if (r->pinned) device_host_free(r->pinned);
+        r->pinned = device_host_alloc(bytes);
+        r->pinned_bytes = bytes;
+    }
+    r->in = r->pinned;
+    r->out = r->pinned + in;
+    if (r->scratch) r->scratch = r->pinned + in + out;
+    if (in) device_download(r->pinned, r->input.data, in);
 }
 
 // Prepares a started operation. Until the wait, r holds everything that other ranks may still read
 // or that the caller must not see yet.
 static void hold(Request *r) {
-    r->later = true;
     if (wire(r) == &wire_alone) return;
     if (memory_poison()) {
-        r->seen = tensor_shaped(&r->shadow, tensor_shape(1, r->in_count, r->element));
-        r->result = tensor_shaped(&r->shadow, tensor_shape(1, r->out_count, r->element));
-        if (r->in_count) tensor_copy(r->seen, tensor_reshape(r->input, 1, r->in_count));
+        const size_t in = input_count(r);
+        r->seen = tensor_shaped(&r->shadow, tensor_shape(1, in, r->element));
+        r->result = tensor_shaped(&r->shadow, tensor_shape(1, output_count(r), r->element));
+        if (in) tensor_copy(r->seen, tensor_reshape(r->input, 1, in));
         r->in = (const char *)r->seen.data;
         r->out = (char *)r->result.data;
     }
@@ -291,25 +287,23 @@ static void hold(Request *r) {
 
 // Copies the result to the caller's tensor, unless the transport has already written it there.
 static void deliver(Request *r) {
-    if (r->out_count == 0) return;
+    const size_t count = output_count(r);
+    if (count == 0) return;
     if (staged(r)) device_upload(r->output.data, r->out, tensor_bytes(r->output));
-    else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, r->out_count), r->result);
+    else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, count), r->result);
 }
 
-// ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
+// ---- 3. Time (clock.h): begin and end of operations, and their recording ----
 
-static size_t cards(const Request *r) {
-    const size_t *world_rank = r->comm->state->world_rank;
-    if (collective(r)) return r->comm->cards;
-    return clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]) ? CLOCK_INSIDE
-                                                                           : CLOCK_ONE_CARD;
-}
 static Picoseconds duration(const Request *r) {
-    return clock_transfer(cards(r), r->steps, r->bytes);
+    const bool near = clock_same_node(this_rank, request_world_rank(r, r->peer));
+    const size_t message_cards = near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
+    return clock_transfer(collective(r) ? r->comm->cards : message_cards, r->steps, r->bytes);
 }
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
+    const size_t peer = collective(r) ? r->peer : request_world_rank(r, r->peer);
     RecordedEvent e = { .start = start,
                         .end = end,
                         .waited = r->waited,
@@ -317,8 +311,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
                         .bytes = r->bytes,
                         .kind = (uint8_t)kind,
                         .call = (uint8_t)calls[r->action].kind,
-                        .peer = (uint16_t)(collective(r) ? r->peer
-                                                         : r->comm->state->world_rank[r->peer]) };
+                        .peer = (uint16_t)peer };
     record_transfer(e, r->comm->name);
 }
 
@@ -337,17 +330,6 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// Returns the operation's number, which is the same on all ranks that take part, and different for
-// every operation.
-static uint64_t flow_number(const Request *r) {
-    struct CommState *s = r->comm->state;
-    if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
-    bool sends = r->action == DO_SEND;
-    size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
-    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    return random_key(random_key(random_key(s->id, from), to), number);
-}
-
 static void send_leaves(Request *r) {
     Picoseconds *lane_free = &r->comm->state->peer[r->peer].lane_free;
     Picoseconds leaves = later(clock_now(), *lane_free), takes = duration(r);
@@ -364,7 +346,6 @@ static void time_begins(Request *r) {
     bool simulated = clock_config()->simulated;
     if (simulated && collective(r)) meet_open(r->comm);
     r->issued = r->waited = record_moment();
-    r->flow = flow_number(r);
     if (!simulated) return;
     if (r->action == DO_SEND) send_leaves(r);
     r->ready = r->all_ready = later(clock_now(), r->comm->state->lane_free);
@@ -382,14 +363,12 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // the event of the receive has the end of the message; picture.c reads the end in that
-        // event
+        // picture.c takes the end of the message from the event of its receive
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
 }
 
-// Starts the operation. finish_in_time() completes the operation.
 static void begin(Request *r) {
     time_begins(r);
     if (staged(r)) stage_in(r);
@@ -397,7 +376,7 @@ static void begin(Request *r) {
     if (r->timed) record_resume_compute();
 }
 
-static void finish_in_time(Request *r) {
+static void finish(Request *r) {
     if (r->timed) record_pause_compute();
     if (r->timed && collective(r) && clock_config()->simulated) {
         meet(r);
@@ -405,16 +384,12 @@ static void finish_in_time(Request *r) {
     }
     if (!r->found) wire(r)->finish(r);
     time_ends(r);
-}
-
-static void finish_and_deliver(Request *r) {
-    finish_in_time(r);
     deliver(r);
     request_recycle(r);
 }
 
 static void check_unchanged(Request *r) {
-    if (r->in_count == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
+    if (input_count(r) == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
     char text[200];
     describe(r, text);
     fault("the input of %s was changed before comm_wait", text);
@@ -422,18 +397,19 @@ static void check_unchanged(Request *r) {
 
 static void run_now(Request *r) {
     begin(r);
-    finish_and_deliver(r);
+    finish(r);
 }
 
 static Request *run_later(Request *r) {
+    Request **last = &r->comm->state->open;
     hold(r);
-    begin(r);
-    list_append(&r->comm->state->open,
-                r); // after begin(), because begin() meets the older requests
+    begin(r); // meets the older requests, so r is not in the list yet
+    while (*last) last = &(*last)->next;
+    *last = r;
     return r;
 }
 
-// ---- 3. The ledger ----
+// ---- 4. The ledger ----
 
 // Books the bytes that this rank sends and receives. The operation takes the time of `steps`
 // messages with `bytes` together. A message counts as a call of its sender.
@@ -460,7 +436,7 @@ static Request *ring(Request *r) {
 
 // Books a chain of all ranks (comm.h): n - 1 steps, and S bytes on each link at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
-    size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
+    const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
     return booked(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
 }
 
@@ -477,7 +453,7 @@ size_t comm_bytes_received(const Comm *c) {
     return bytes;
 }
 
-// ---- 4. Collectives ----
+// ---- 5. Collectives ----
 
 // Returns a booked request on `whole` and `local`, this rank's part of it. by_rows: the whole is
 // cut between rows.
@@ -496,7 +472,8 @@ static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole,
               call, c->name, count, part, tensor_count(local));
     Request *r = tensor_request(c, action, tensor_count(whole), 0, gathers ? local : whole,
                                 gathers ? whole : local);
-    return ring(by_rows && whole.cols > 0 ? cut_by_rows(r, whole.cols) : r);
+    if (by_rows && whole.cols > 0) r->row = whole.cols;
+    return ring(r);
 }
 
 static Request *all_reduce(Comm *c, Action action, Tensor t) {
@@ -553,9 +530,7 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
-    begin(r);
-    finish_in_time(r);
-    request_recycle(r);
+    run_now(r);
 }
 
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
@@ -567,7 +542,7 @@ void comm_barrier(Comm *c) {
     host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL);
 }
 
-// ---- 5. Point to point ----
+// ---- 6. Messages ----
 
 void comm_connect(Comm *c, CommPeers peers) {
     if (peers <= c->state->connected) return;
@@ -613,16 +588,18 @@ Request *comm_start_recv(Comm *c, Tensor t, size_t from) {
 
 void comm_wait(Request *r) {
     if (!r) return;
-    Comm *c = r->comm;
-    for (Request *o = c->state->open; o && o != r && collective(r); o = o->next)
-        if (collective(o))
-            fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
-    if (!list_remove(&c->state->open, r))
+    Request **place = &r->comm->state->open;
+    for (; *place && *place != r; place = &(*place)->next)
+        if (collective(r) && collective(*place))
+            fault("comm_wait on %s out of order: an older %s is still open", r->comm->name,
+                  (*place)->call);
+    if (!*place)
         fault("comm_wait on %s for one %s that was waited for before: wait once per operation",
-              c->name, r->call);
+              r->comm->name, r->call);
+    *place = r->next;
     check_unchanged(r);
     r->waited = record_moment();
-    finish_and_deliver(r);
+    finish(r);
 }
 
 Picoseconds comm_arrival(Request *r) {
@@ -641,19 +618,23 @@ Picoseconds comm_arrival(Request *r) {
     return r->arrives;
 }
 
-// ---- 6. Communicators ----
+// ---- 7. Communicators ----
 
-Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
-               const Wire *wire, void *link, const Launch *launch) {
+static Comm *comm_new(const char *name, size_t rank, size_t size, struct CommState state) {
     Comm *c = host_alloc(sizeof *c);
-    *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
-    *c->state = (struct CommState){ .wire = wire, .link = link, .launch = launch };
-    c->state->peer = host_alloc(size * sizeof *c->state->peer);
-    c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
-    for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
-    c->cards = clock_cards(size, c->state->world_rank);
+    state.peer = host_alloc(size * sizeof *state.peer);
+    *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof state) };
+    *c->state = state;
+    c->cards = clock_cards(size, state.world_rank);
     c->one_node = c->cards == CLOCK_INSIDE;
     return c;
+}
+
+Comm *comm_of_world(const char *name, const Wire *wire, void *link, const Launch *launch) {
+    struct CommState state = { .wire = wire, .link = link, .launch = launch };
+    state.world_rank = host_alloc(this_world_size * sizeof *state.world_rank);
+    for (size_t i = 0; i < this_world_size; i++) state.world_rank[i] = i;
+    return comm_new(name, this_rank, this_world_size, state);
 }
 
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
@@ -674,14 +655,13 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
         member[place] = rank;
     }
     while (member[me] != parent->rank) me++;
-    struct CommState *s = parent->state;
-    void *link = s->wire->split(parent, member, n, me);
+    const struct CommState *s = parent->state;
+    struct CommState state = { .wire = s->wire, .launch = s->launch, .world_rank = member };
+    state.id = random_key(random_key(s->id, s->meetings), colour);
+    if (s->wire->split) state.link = s->wire->split(parent, member, n, me);
     for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
-    Comm *c = comm_new(name, me, n, member, s->wire, link, s->launch);
     free(wish);
-    free(member);
-    c->state->id = random_key(random_key(s->id, s->meetings), colour);
-    return c;
+    return comm_new(name, me, n, state);
 }
 
 void comm_free(Comm *c) {
@@ -692,7 +672,7 @@ void comm_free(Comm *c) {
         fault("comm_free of %s, but %s was started and never waited for: call comm_wait", c->name,
               text);
     }
-    c->state->wire->close(c);
+    if (c->state->wire->close) c->state->wire->close(c);
     request_free_list(c->state->idle);
     free(c->state->peer);
     free(c->state->world_rank);
@@ -700,7 +680,7 @@ void comm_free(Comm *c) {
     free(c);
 }
 
-// ---- 7. The side channel ----
+// ---- 8. The side channel ----
 
 // Moves bytes on the side channel. A transport may count bytes in an int, and may keep a copy of a
 // message. So long messages are cut into pieces. Ranks wait here while rank 0 works alone (the
@@ -767,7 +747,7 @@ bool side_any(bool local) {
     return any > 0;
 }
 
-// ---- 8. The launch ----
+// ---- 9. The launch ----
 
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;

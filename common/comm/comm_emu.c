@@ -5,7 +5,7 @@
 // can continue. If no rank can continue, the ranks wait for each other, which is a deadlock. The
 // message lists all waits.
 //
-// Sections: 1 the baton, 2 meetings, 3 groups of ranks, 4 the launch.
+// Sections: 1 the baton, 2 meetings, 3 the launch.
 //
 // The ranks read and write tensors in place, also on a GPU, because all virtual ranks share the
 // GPU. Here --reduce fast equals ordered, because no library computes the sums.
@@ -25,54 +25,50 @@ typedef struct {
     pthread_cond_t wake;
     const Request *waits_for; // NULL: the rank can continue
     bool ended;
-    Comm *world, *side;
 } Rank;
+
+// A collective or a message that has started, and that not all its members have reached.
+typedef struct Meeting {
+    struct Meeting *next;
+    uint64_t flow;
+    size_t arrived;
+    Request *of[]; // [rank]; of a message [0] its send, [1] its receive; NULL: not started
+} Meeting;
 
 // The state of all ranks. It belongs to the rank that holds the baton.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;
     Rank *rank;
+    Meeting *meetings;
+    const Launch *launch;
     RankBody body;
 } stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-// A collective or a message that has started, and that not all its members have reached. All
-// collectives of a group have one lane. All messages from one member to another have one lane.
-typedef struct Meeting {
-    struct Meeting *next;
-    size_t lane, number, arrived;
-    Request *of[]; // [rank]; of a message [0] its send, [1] its receive; NULL: not started
-} Meeting;
-
-typedef struct Group {
-    size_t size, joined, left;
-    Meeting *meetings;
-    struct Group **child; // [size] by first member: a child that not all members have joined
-    struct {
-        size_t sends, receives; // started so far
-    } pair[];                   // [from * size + to]
-} Group;
-
-static Group *group_of(const Request *r) { return r->comm->state->link; }
-static size_t world_rank(const Request *r, size_t i) { return r->comm->state->world_rank[i]; }
 
 // ---- 1. The baton ----
 
 static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
 
+// Returns the place of r's meeting in the list, or the end of the list.
+static Meeting **meeting_of(const Request *r) {
+    Meeting **place = &stage.meetings;
+    while (*place && (*place)->flow != r->flow) place = &(*place)->next;
+    return place;
+}
+
 static void print_missing(const Request *r) {
     if (request_is_message(r)) return;
-    const Meeting *m = r->extra;
+    const Meeting *m = *meeting_of(r);
     const char *before = ", not reached by";
     for (size_t i = 0; i < r->comm->size; i++) {
         if (m->of[i]) continue;
-        fprintf(stderr, "%s rank %zu", before, world_rank(r, i));
+        fprintf(stderr, "%s rank %zu", before, request_world_rank(r, i));
         before = ",";
     }
 }
 
 // Lists all waits and ends the process, because no rank can continue. No rank has ended yet,
-// because the barrier at the end of the run needs all ranks.
+// because a rank ends only after the last barrier of all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
@@ -87,20 +83,16 @@ _Noreturn static void deadlock(void) {
     _exit(STATUS_FAULT);
 }
 
-// Hands the baton to the next rank that can continue. The caller holds the lock. Returns false if
-// all ranks have ended.
-static bool hand_on(void) {
-    bool all_ended = true;
+// Hands the baton to the next rank that can continue. The caller holds the lock.
+static void hand_on(void) {
     for (size_t step = 1; step <= stage.ranks; step++) {
         size_t next = (stage.running + step) % stage.ranks;
-        all_ended = all_ended && stage.rank[next].ended;
         if (!can_go_on(&stage.rank[next])) continue;
         stage.running = next;
         pthread_cond_signal(&stage.rank[next].wake);
-        return true;
+        return;
     }
-    if (!all_ended) deadlock();
-    return false;
+    if (!stage.rank[stage.running].ended) deadlock();
 }
 
 static void take_baton(size_t me) {
@@ -119,28 +111,6 @@ static void wait_until_done(Request *r) {
 
 // ---- 2. Meetings: the last rank to arrive computes all outputs ----
 
-// Returns the meeting of r: this rank's n-th collective meets the n-th collective of every other
-// rank, and a pair's n-th send meets its n-th receive.
-static Meeting *meeting_of(const Request *r) {
-    Group *g = group_of(r);
-    size_t lane = g->size * g->size, number = r->comm->state->meetings;
-    if (r->action == DO_SEND) {
-        lane = r->comm->rank * g->size + r->peer;
-        number = g->pair[lane].sends++;
-    } else if (r->action == DO_RECV) {
-        lane = r->peer * g->size + r->comm->rank;
-        number = g->pair[lane].receives++;
-    }
-    for (Meeting *m = g->meetings; m; m = m->next)
-        if (m->lane == lane && m->number == number) return m;
-    const size_t room = g->size > 1 ? g->size : 2; // a rank may send to itself
-    Meeting *m = host_alloc(sizeof *m + room * sizeof m->of[0]);
-    m->lane = lane;
-    m->number = number;
-    m->next = g->meetings;
-    return g->meetings = m;
-}
-
 static void check_same_call(const Request *local, const Meeting *m) {
     const Request *other = NULL;
     for (size_t i = 0; i < local->comm->size && !other; i++) other = m->of[i];
@@ -154,8 +124,7 @@ static void check_same_call(const Request *local, const Meeting *m) {
     describe(other, other_text);
     fault("calls do not match: rank %zu calls %s, where rank %zu calls %s; all ranks must make the "
           "same calls in the same order",
-          world_rank(local, local->comm->rank), my_text, world_rank(local, other->comm->rank),
-          other_text);
+          this_rank, my_text, request_world_rank(local, other->comm->rank), other_text);
 }
 
 // Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. The copies of the
@@ -185,9 +154,8 @@ static void combine(const Request *r, char *out, const char *const parts[], size
 static void deliver(const Request *send, Request *recv) {
     if (send->count != recv->count || send->element != recv->element)
         fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
-              send->comm->name, world_rank(send, recv->peer),
-              send->count * element_size(send->element), world_rank(send, send->peer),
-              recv->count * element_size(recv->element));
+              send->comm->name, request_world_rank(send, recv->peer), request_bytes(send),
+              request_world_rank(send, send->peer), request_bytes(recv));
     request_copy(recv, recv->out, send->in, send->count);
     if (request_simulated(recv)) recv->arrives = send->arrives;
 }
@@ -202,7 +170,7 @@ static void collect(Request *const of[], size_t n) {
         combine(of[0], of[0]->out, parts, count);
         for (size_t i = 1; i < n; i++) request_copy(of[i], of[i]->out, of[0]->out, count);
         break;
-    case DO_REDUCE: combine(of[root], of[root]->out, parts, count); break;
+    case DO_REDUCE:
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
@@ -230,14 +198,17 @@ static void collect(Request *const of[], size_t n) {
 
 static void emu_start(Request *r) {
     const bool message = request_is_message(r), tensors = element_of_tensor(r->element);
-    Group *g = group_of(r);
-    Meeting *m = meeting_of(r);
-    const size_t n = message ? 2 : g->size;
+    const size_t n = message ? 2 : r->comm->size;
+    Meeting **place = meeting_of(r);
     Picoseconds latest = 0;
+    if (!*place) {
+        *place = host_alloc(sizeof **place + n * sizeof(Request *));
+        (*place)->flow = r->flow;
+    }
+    Meeting *m = *place;
     // from now on other ranks may use the tensors of r, on other streams
     if (tensors) device_synchronize();
     if (!message) check_same_call(r, m);
-    r->extra = m; // for the message about a deadlock
     m->of[message ? r->action == DO_RECV : r->comm->rank] = r;
     if (++m->arrived < n) return;
     collect(m->of, n);
@@ -246,46 +217,17 @@ static void emu_start(Request *r) {
         if (m->of[i]->ready > latest) latest = m->of[i]->ready;
     for (size_t i = 0; i < n; i++) {
         m->of[i]->all_ready = latest;
-        m->of[i]->extra = NULL;
         m->of[i]->done = true;
     }
-    Meeting **place = &g->meetings;
-    while (*place != m) place = &(*place)->next;
     *place = m->next;
     free(m);
 }
 
-// ---- 3. Groups of ranks ----
+// ---- 3. The launch ----
 
-static Group *group_new(size_t size) {
-    Group *g = host_alloc(sizeof *g + size * size * sizeof g->pair[0]);
-    g->size = size;
-    g->child = host_alloc(size * sizeof *g->child);
-    return g;
-}
-
-// Joins the new group. The first member that arrives creates the group. All members join before the
-// parent's next collective ends, so there is one child per first member.
-static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
-    (void)me;
-    Group *p = parent->state->link, **child = &p->child[members[0]];
-    if (!*child) *child = group_new(n);
-    Group *g = *child;
-    if (++g->joined == n) *child = NULL;
-    return g;
-}
-
-static void emu_close(Comm *c) {
-    Group *g = c->state->link;
-    if (++g->left < g->size) return;
-    free(g->child);
-    free(g);
-}
-
-// ---- 4. The launch ----
-
-static const Wire wire_emu = { true, emu_start, wait_until_done, wait_until_done,
-                               NULL, emu_split, emu_close };
+static const Wire wire_emu = { .start = emu_start,
+                               .finish = wait_until_done,
+                               .meet = wait_until_done };
 
 // Ends the process without freeing anything, because the other threads are in the middle of their
 // calls.
@@ -296,13 +238,13 @@ static void end_process(int status) {
 
 static void *rank_main(void *argument) {
     Rank *me = argument;
-    this_rank = me->world->rank;
+    this_rank = (size_t)(me - stage.rank);
     this_world_size = stage.ranks;
-    size_t rank = this_rank;
     pthread_mutex_lock(&stage.lock);
-    take_baton(rank);
+    take_baton(this_rank);
     pthread_mutex_unlock(&stage.lock);
-    comm_run_rank(me->world, me->side, stage.body);
+    Comm *world = comm_of_world("world", &wire_emu, NULL, stage.launch);
+    comm_run_rank(world, comm_of_world("side channel", &wire_emu, NULL, stage.launch), stage.body);
     pthread_mutex_lock(&stage.lock);
     me->ended = true;
     hand_on();
@@ -317,17 +259,12 @@ void emu_run(const Launch *launch, RankBody body) {
     stage.ranks = ranks;
     stage.running = 0;
     stage.rank = host_alloc(ranks * sizeof *stage.rank);
+    stage.launch = launch;
     stage.body = body;
-    Group *world = group_new(ranks), *side = group_new(ranks);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    for (size_t i = 0; i < ranks; i++) {
-        Rank *r = &stage.rank[i];
-        r->world = comm_new("world", i, ranks, NULL, &wire_emu, world, launch);
-        r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, launch);
-        pthread_cond_init(&r->wake, NULL);
-    }
+    for (size_t i = 0; i < ranks; i++) pthread_cond_init(&stage.rank[i].wake, NULL);
     // The lock keeps the first thread waiting until all threads exist.
     pthread_mutex_lock(&stage.lock);
     for (size_t i = 0; i < ranks; i++)

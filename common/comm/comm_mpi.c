@@ -116,7 +116,7 @@ static void wait_for(const Request *r, int n, MPI_Request *request) {
         const double waited = now() - since;
         if (waited > deadline) too_late(deadline, text);
         if (!posted && waited > long_wait) {
-            waits_post(r, ((const Flight *)r->extra)->tag, since);
+            waits_post(r, since);
             posted = true;
         }
         if (posted) waits_look();
@@ -144,20 +144,23 @@ static Flight *flight_of(Request *r) {
 // parcels of another collective.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
+static MPI_Request *next_request(const Request *r) {
+    Flight *f = r->extra;
+    return &f->request[f->requests++];
+}
+
 // Starts a send. A message is sent synchronously, so at every size the send completes only when the
 // message is received.
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
-    Flight *f = r->extra;
-    MPI_Request *request = &f->request[f->requests++];
-    int (*send)(const void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *) = MPI_Isend;
-    if (tag == TAG_DATA) send = MPI_Issend;
-    MPI(send(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm, request));
+    const MPI_Datatype type = datatype(r->element);
+    const MPI_Comm comm = link_of(r)->comm;
+    const int n = fits_int(count);
+    if (tag == TAG_DATA) MPI(MPI_Issend(from, n, type, (int)to, tag, comm, next_request(r)));
+    else MPI(MPI_Isend(from, n, type, (int)to, tag, comm, next_request(r)));
 }
 static void receive_from(const Request *r, char *to, size_t count, size_t from, int tag) {
-    Flight *f = r->extra;
-    MPI_Request *request = &f->request[f->requests++];
     MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm,
-                  request));
+                  next_request(r)));
 }
 
 // Starts one round of a collective. The second round of a sum has another tag.
@@ -186,7 +189,6 @@ static void wait_for_parts(const Request *r) {
 
 // Starts a note beside the data: a second message, or the maximum over all members. Every
 // collective starts its note first, so the notes of calls that do not match meet, too.
-static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
@@ -196,7 +198,7 @@ void mpi_start_note(Request *r) {
     if (!memory_poison() && !request_simulated(r)) return;
     uint64_t call = random_key(random_key(random_key(r->action, r->count), r->peer), r->element);
     f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
-    f->note[NOTE_CALL] = request_is_message(r) ? message_bytes(r) : random_key(call, r->row);
+    f->note[NOTE_CALL] = request_is_message(r) ? request_bytes(r) : random_key(call, r->row);
     f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
     if (r->action == DO_RECV)
         MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, request));
@@ -212,7 +214,7 @@ void mpi_meet(Request *r) {
     wait_for(r, 1, &f->note_request);
     if (request_is_message(r)) r->arrives = f->note[NOTE_TIME];
     else r->all_ready = f->note[NOTE_TIME];
-    bool same_size = r->action != DO_RECV || f->note[NOTE_CALL] == message_bytes(r);
+    bool same_size = r->action != DO_RECV || f->note[NOTE_CALL] == request_bytes(r);
     bool same_call = request_is_message(r) || f->note[NOTE_CALL] == ~f->note[NOTE_INVERSE];
     if (same_size && same_call) return;
     describe(r, text);
@@ -227,11 +229,13 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static char *contributions; // [PIECE_BYTES] of a piece
+static _Alignas(64) char contributions[PIECE_BYTES]; // of a piece
 
-// Returns the only piece of a started sum, in the scratch of the request.
-static Piece whole_piece(const Request *r) {
-    return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
+// Returns the first piece of a sum. A started sum has one piece, in the scratch of its request.
+static Piece first_piece(const Request *r) {
+    if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
+    return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
+                    .scratch = contributions };
 }
 
 static void finish_piece(const Request *r, Piece piece) {
@@ -250,12 +254,11 @@ static void finish_piece(const Request *r, Piece piece) {
     wait_for_parts(r);
 }
 
-static void sum_by_pieces(Request *r) {
-    if (!contributions) contributions = host_alloc(PIECE_BYTES);
-    Piece piece = { .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
-                    .scratch = contributions };
+// mpi_start() has started the first piece.
+static void sum_by_pieces(const Request *r) {
+    Piece piece = first_piece(r);
     for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {
-        start_parcels(r, &piece);
+        if (piece.offset > 0) start_parcels(r, &piece);
         finish_piece(r, piece);
     }
 }
@@ -265,7 +268,7 @@ static void sum_by_pieces(Request *r) {
 // because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
-           r->element == REALS && !r->later && r->action == DO_ALL_REDUCE;
+           r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
 }
 static void sum_by_library(Request *r) {
     const size_t most = PIECE_BYTES / sizeof(real);
@@ -282,39 +285,35 @@ static void sum_by_library(Request *r) {
 
 // ---- 4. Other collectives ----
 
-static void start_broadcast(Request *r) {
-    Flight *f = r->extra;
+static void start_broadcast(const Request *r) {
     void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
-    MPI_Request *request = &f->request[f->requests++];
     MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm,
-                   request));
+                   next_request(r)));
 }
 
-static size_t under_way; // started operations of this rank that are in flight
+static size_t under_way; // operations of this rank that are in flight
 
 void mpi_start(Request *r) {
-    const Piece whole = whole_piece(r);
+    const Piece first = first_piece(r);
     Flight *f = flight_of(r);
     f->requests = 0;
     f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
-    under_way += r->later;
+    under_way++;
     mpi_start_note(r);
     if (r->action == DO_SEND) send_to(r, r->in, r->count, r->peer, TAG_DATA);
     else if (r->action == DO_RECV) receive_from(r, r->out, r->count, r->peer, TAG_DATA);
     else if (r->action == DO_BROADCAST) start_broadcast(r);
-    else if (r->action == DO_BARRIER)
-        MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
+    else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, next_request(r)));
     else if (!request_adds(r)) start_parcels(r, NULL);
-    else if (r->later) start_parcels(r, &whole);
+    else if (!library_sums(r)) start_parcels(r, &first);
 }
 
 void mpi_finish(Request *r) {
     mpi_meet(r);
     if (!request_adds(r)) wait_for_parts(r);
-    else if (r->later) finish_piece(r, whole_piece(r));
     else if (library_sums(r)) sum_by_library(r);
     else sum_by_pieces(r);
-    under_way -= r->later;
+    under_way--;
 }
 
 // Lets long messages progress, because they progress only while their sender or receiver calls MPI.
@@ -328,13 +327,9 @@ static void move_on(double waited) {
 
 // ---- 5. Communicators ----
 
-void mpi_link_open(MpiLink *l, MPI_Comm comm) {
-    l->comm = comm;
-    MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
-}
 static MpiLink *link_new(MPI_Comm comm) {
     MpiLink *l = host_alloc(sizeof *l);
-    mpi_link_open(l, comm);
+    l->comm = comm; // has the error handler of MPI_COMM_WORLD: MPI_ERRORS_RETURN
     return l;
 }
 
@@ -357,7 +352,7 @@ static void mpi_close(Comm *c) {
     free(l);
 }
 
-static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
+static const Wire wire_mpi = { mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
 
 // ---- 6. The launch ----
 
@@ -371,7 +366,7 @@ void mpi_open(MPI_Comm host) {
 static Comm *duplicate_world(const Launch *launch, const char *name) {
     MPI_Comm comm;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), launch);
+    return comm_of_world(name, &wire_mpi, link_new(comm), launch);
 }
 
 Comm *mpi_side_channel(const Launch *launch) {
@@ -387,5 +382,4 @@ void mpi_run(const Launch *launch, RankBody body) {
     waits_search(launch->deadlock);
     comm_run_rank(world, mpi_side_channel(launch), body);
     device_meanwhile = NULL;
-    free(contributions);
 }

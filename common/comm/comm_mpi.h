@@ -25,7 +25,6 @@ enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 typedef struct {
     MPI_Comm comm;
 } MpiLink;
-void mpi_link_open(MpiLink *l, MPI_Comm comm);
 // Returns the MPI communicator of these members of the parent, for Wire's split. All ranks of the
 // parent must call this function. me: this rank's number
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);

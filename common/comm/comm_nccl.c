@@ -302,7 +302,8 @@ static void whole_operation(const Request *r, const Lane *l) {
         break;
     case DO_ALL_TO_ALL: exchange(r, NULL, l); break;
     case DO_ALL_GATHER:
-        if (equal_parts(r)) NCCL(ncclAllGather(in, out, r->in_count, type, l->nccl, l->stream));
+        if (equal_parts(r))
+            NCCL(ncclAllGather(in, out, r->count / r->comm->size, type, l->nccl, l->stream));
         else exchange(r, NULL, l);
         break;
     case DO_ALL_REDUCE:
@@ -406,7 +407,7 @@ static void nccl_start(Request *r) {
         return;
     }
     Link *l = link_of(r->comm);
-    Flight *f = r->more = host_alloc(sizeof *f);
+    Flight *f = r->flight = host_alloc(sizeof *f);
     CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
     CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
     if (summed_here(r) && !r->scratch && !l->piece) {
@@ -424,7 +425,7 @@ static void nccl_start(Request *r) {
 }
 
 static void nccl_finish(Request *r) {
-    Flight *f = r->more;
+    Flight *f = r->flight;
     if (!element_of_tensor(r->element)) {
         mpi_finish(r);
         return;
@@ -438,14 +439,13 @@ static void nccl_finish(Request *r) {
     CUDA(cudaEventDestroy(f->ready));
     CUDA(cudaEventDestroy(f->done));
     free(f);
-    r->more = NULL;
 }
 
 // ---- 6. Groups ----
 
 static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     Link *l = host_alloc(sizeof *l);
-    mpi_link_open(&l->mpi, comm);
+    l->mpi.comm = comm;
     l->lane = lane_new();
     l->to = host_alloc(size * sizeof *l->to);
     l->from = host_alloc(size * sizeof *l->from);
@@ -501,8 +501,8 @@ static void nccl_close(Comm *c) {
     if (c == process.world) end_lanes();
 }
 
-static const Wire wire_nccl = { true,         nccl_start, nccl_finish, mpi_meet,
-                                nccl_connect, nccl_split, nccl_close };
+static const Wire wire_nccl = { nccl_start,   nccl_finish, mpi_meet,
+                                nccl_connect, nccl_split,  nccl_close };
 
 // ---- 7. The launch ----
 
@@ -524,7 +524,7 @@ void nccl_run(const Launch *launch, RankBody body) {
         settle(l->lane, "the start of NCCL");
         use_all_connections(l->lane, (int)this_rank, (int)this_world_size);
     }
-    process.world = comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, launch);
+    process.world = comm_of_world("world", &wire_nccl, l, launch);
     comm_run_rank(process.world, side, body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;

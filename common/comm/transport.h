@@ -35,14 +35,14 @@ struct Request {
     Action action;
     const char *call; // the operation's name in messages, such as "all-reduce"
     Element element;
-    size_t count;               // elements of the whole tensor, or of the message
-    size_t row;                 // parts begin at multiples of this many elements: a row, or 1
-    size_t peer;                // the root, or the other rank; 0 if there is none
-    bool later;                 // other operations may run between start and finish
-    bool patient;               // may wait a hundred times --timeout, unless a process is stopped
-    bool done;                  // out holds the result (emu only)
-    bool found;                 // comm_arrival has found the message
-    size_t in_count, out_count; // elements of in and out on this rank
+    size_t count; // elements of the whole tensor, or of the message
+    size_t row;   // parts begin at multiples of this many elements: a row, or 1
+    size_t peer;  // the root, or the other rank; 0 if there is none
+    bool patient; // may wait a hundred times --timeout, unless a process is stopped
+    bool done;    // out holds the result (emu only)
+    bool found;   // comm_arrival has found the message
+    // The operation's number: equal on all ranks that take part, different for every operation.
+    uint64_t flow;
     // in a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
     // `in`
     const char *in;
@@ -53,9 +53,8 @@ struct Request {
     Tensor seen, result;
     char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
     size_t pinned_bytes;
-    // The transport's state, freed with the request. more: state of a transport that is built on
-    // another transport.
-    void *extra, *more;
+    void *extra;  // the transport's state, kept for reuse and freed with the request
+    void *flight; // of NCCL, from start to finish
     // Times that the transports carry, valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
@@ -65,7 +64,6 @@ struct Request {
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
     size_t steps, bytes;             // steps and bytes of the ring or chain
-    uint64_t flow;                   // equal on all ranks that take part
     bool booked, timed;              // booked: an operation that the ledger counts, unless paused
     Request *next;                   // in its Comm's list
 };
@@ -74,6 +72,9 @@ struct Request {
 // memory. Every transport adds in this order, except with --reduce fast, so the bits are equal.
 // Elements of 16 bits are added in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
+size_t request_bytes(const Request *r); // of the whole tensor, or of the message
+// Returns the number in the world of a member of r's Comm.
+size_t request_world_rank(const Request *r, size_t member);
 // Copies `count` elements of r's type. Does nothing if to == from.
 void request_copy(const Request *r, void *to, const void *from, size_t count);
 // Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
@@ -109,13 +110,12 @@ typedef struct {
 Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 
 typedef struct {
-    bool device_memory;         // takes tensors in device memory; if false, only in host memory
     void (*start)(Request *r);  // never waits for another rank
     void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
     void (*meet)(Request *r);   // waits until all members have started r; sets all_ready
     void (*connect)(Comm *c, CommPeers peers); // collective; NULL: messages need no preparation
     // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`.
-    // Collective over the parent.
+    // Collective over the parent. split and close are NULL if a Comm has no link.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;
@@ -128,7 +128,7 @@ typedef struct {
 
 struct CommState {
     const Wire *wire;
-    void *link;            // state of the wire
+    void *link;            // state of the wire, or NULL
     const Launch *launch;  // of the run
     size_t meetings;       // collectives started so far; equal on all ranks
     Request *open;         // operations that no wait has finished; oldest first
@@ -144,10 +144,8 @@ typedef struct {
     void (*body)(Comm *world, void *context);
     void *context;
 } RankBody;
-// Returns a new Comm. world_rank: each member's number in the world; NULL: the ranks are those of
-// the world
-Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
-               const Wire *wire, void *link, const Launch *launch);
+// Returns a new Comm of all ranks of the world.
+Comm *comm_of_world(const char *name, const Wire *wire, void *link, const Launch *launch);
 // Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const Launch *l, RankBody body);

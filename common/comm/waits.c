@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "common/tensor/random.h"
 
-enum { POLLS = 1000, NO_COLLECTIVE = -1 };
+enum { POLLS = 1000 };
 
 // One process writes a slot; the other processes read the slot.
 typedef struct {
@@ -15,28 +15,25 @@ typedef struct {
     _Atomic uint64_t polls;  // number of MPI polls
     _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
-    size_t rank;             // in the world
-    int pid;
-    double since, patience; // when the process's wait began; a wait of more seconds is suspicious
+    int pid;                 // 0: a rank of another node
+    double since, patience;  // when the process's wait began; a wait of more seconds is suspicious
     char text[200];
-    uint64_t id; // of the Comm
-    int meeting; // the collective's number, or NO_COLLECTIVE
-    bool sends;
+    uint64_t flow; // of the request
     size_t n;
     uint32_t whom[]; // [n] world ranks: the peer, or all members
 } Slot;
 
 static MPI_Win window = MPI_WIN_NULL;
-static char *slots; // [ranks], each of slot_bytes
-static size_t ranks, slot_bytes, me;
+static char *slots; // [rank in the world], each of slot_bytes
+static size_t slot_bytes, ranks_here;
 static double seconds;
 static bool visible; // do the processes of the node see each other in /proc?
-// [ranks] blocked: does the rank wait for too long, for a blocked rank? polls: the rank's polls
+// [rank] blocked: does the rank wait for too long, for a blocked rank? polls: the rank's polls
 // when the search first saw the present waits of the blocked ranks
 static bool *blocked;
 static uint64_t *polls;
 
-static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
+static Slot *slot(size_t rank) { return (Slot *)(slots + rank * slot_bytes); }
 
 // Returns the state in proc(5), such as 'T' for a process that a signal has stopped. Returns 0 if
 // the process has ended.
@@ -55,24 +52,25 @@ void waits_open(MPI_Comm host) {
     void *memory;
     MPI_Comm_size(host, &n);
     MPI_Comm_rank(host, &rank);
-    ranks = (size_t)n;
-    me = (size_t)rank;
+    ranks_here = (size_t)n;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
-    bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0; // the first process owns the whole table
+    // the first process owns the whole table
+    bytes = rank == 0 ? (MPI_Aint)(this_world_size * slot_bytes) : 0;
     // If MPI cannot share memory, there is no table, and only --timeout ends a wait.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
     slots = memory;
-    blocked = host_alloc(ranks * sizeof *blocked);
-    polls = host_alloc(ranks * sizeof *polls);
-    memset(slot(me), 0, slot_bytes);
-    slot(me)->rank = this_rank;
-    slot(me)->pid = (int)getpid();
+    blocked = host_alloc(this_world_size * sizeof *blocked);
+    polls = host_alloc(this_world_size * sizeof *polls);
+    if (rank == 0) memset(slots, 0, (size_t)bytes);
+    MPI_Barrier(host);
+    slot(this_rank)->pid = (int)getpid();
     MPI_Barrier(host);
     // becomes false if the processes are in several containers, each with its own process numbers
     visible = true;
-    for (size_t i = 0; i < ranks; i++) visible = visible && state_of(slot(i)->pid);
+    for (size_t i = 0; i < this_world_size; i++)
+        visible = visible && (!slot(i)->pid || state_of(slot(i)->pid));
     MPI_Barrier(host); // no process ends before all processes have looked
 }
 
@@ -87,47 +85,46 @@ void waits_close(void) {
     MPI_Win_free(&window);
 }
 
-void waits_post(const Request *r, int meeting, double since) {
+void waits_post(const Request *r, double since) {
     if (!slots) return;
-    Slot *s = slot(me);
-    const size_t *world_rank = r->comm->state->world_rank;
+    Slot *s = slot(this_rank);
     bool message = request_is_message(r);
     s->since = since;
-    s->patience = seconds + (double)(r->count * element_size(r->element)) / 1e7;
+    s->patience = seconds + (double)request_bytes(r) / 1e7;
     describe(r, s->text);
-    s->id = r->comm->state->id;
-    s->sends = r->action == DO_SEND;
-    s->meeting = message ? NO_COLLECTIVE : meeting;
+    s->flow = r->flow;
     s->n = message ? 1 : r->comm->size;
-    for (size_t i = 0; i < s->n; i++) s->whom[i] = (uint32_t)world_rank[message ? r->peer : i];
+    for (size_t i = 0; i < s->n; i++)
+        s->whom[i] = (uint32_t)request_world_rank(r, message ? r->peer : i);
     atomic_fetch_add(&s->number, 1);
 }
 
 void waits_clear(void) {
-    if (slots) atomic_fetch_add(&slot(me)->number, 1);
+    if (slots) atomic_fetch_add(&slot(this_rank)->number, 1);
 }
 
 void waits_tell(void) {
-    if (slots) atomic_store(&slot(me)->told, true);
+    if (slots) atomic_store(&slot(this_rank)->told, true);
 }
 
-bool waits_see_all(void) { return visible && ranks == this_world_size; }
+bool waits_see_all(void) { return visible && ranks_here == this_world_size; }
 
 void waits_require_alive(double waited, double timeout) {
     const double every = 0.4; // seconds
     static double last_look;
     if (!visible || waited < every || now() < last_look + every) return;
     last_look = now();
-    for (size_t i = 0; i < ranks; i++) {
-        const Slot *s = slot(i);
+    for (size_t rank = 0; rank < this_world_size; rank++) {
+        const Slot *s = slot(rank);
+        if (!s->pid) continue;
         const char state = state_of(s->pid);
         if (!state && !atomic_load(&s->told))
             fault("rank %zu is gone: its process has ended; its own message, or dmesg, has the "
                   "reason",
-                  s->rank);
+                  rank);
         if (state == 'T' && waited > timeout)
             fault("rank %zu is stopped: process %d got SIGSTOP or SIGTSTP; start all ranks again",
-                  s->rank, s->pid);
+                  rank, s->pid);
     }
 }
 
@@ -136,20 +133,21 @@ void waits_require_alive(double waited, double timeout) {
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
 static bool too_long(const Slot *s) { return waiting(s) && now() > s->since + s->patience; }
 
-// Are a and b in the same collective, or in a send and its receive?
+// Do a and b wait in the same collective, or in a send and its receive? Two ranks that make
+// different calls do not meet.
 static bool meets(const Slot *a, const Slot *b) {
-    if (!waiting(b) || a->id != b->id || a->meeting != b->meeting) return false;
-    if (a->meeting != NO_COLLECTIVE) return strcmp(a->text, b->text) == 0;
-    return a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
+    if (!waiting(b) || a->flow != b->flow) return false;
+    return a->n == 1 || strcmp(a->text, b->text) == 0;
 }
 
-// Returns a blocked rank that i waits for, or `ranks` if there is none.
-static size_t next_blocked(size_t i) {
-    const Slot *s = slot(i);
-    for (size_t to = 0; to < ranks; to++)
-        for (size_t k = 0; blocked[to] && to != i && k < s->n; k++)
-            if (s->whom[k] == slot(to)->rank && !meets(s, slot(to))) return to;
-    return ranks;
+// Returns a blocked rank that `rank` waits for, or the size of the world if there is none.
+static size_t next_blocked(size_t rank) {
+    const Slot *s = slot(rank);
+    for (size_t k = 0; k < s->n; k++) {
+        const size_t to = s->whom[k];
+        if (blocked[to] && to != rank && !meets(s, slot(to))) return to;
+    }
+    return this_world_size;
 }
 
 // Finds the blocked ranks. At first every rank that has waited for too long counts as blocked. Then
@@ -157,49 +155,51 @@ static size_t next_blocked(size_t i) {
 // key of the waits of the remaining ranks, or 0 if no rank is blocked.
 static uint64_t find_blocked(void) {
     uint64_t key = 0;
-    for (size_t i = 0; i < ranks; i++) blocked[i] = too_long(slot(i));
+    for (size_t i = 0; i < this_world_size; i++) blocked[i] = too_long(slot(i));
     for (bool changed = true; changed;) {
         changed = false;
-        for (size_t i = 0; i < ranks; i++) {
-            if (!blocked[i] || next_blocked(i) < ranks) continue;
+        for (size_t i = 0; i < this_world_size; i++) {
+            if (!blocked[i] || next_blocked(i) < this_world_size) continue;
             blocked[i] = false;
             changed = true;
         }
     }
-    for (size_t i = 0; i < ranks; i++)
+    for (size_t i = 0; i < this_world_size; i++)
         if (blocked[i]) key = random_key(random_key(key, i), atomic_load(&slot(i)->number));
     return key;
 }
 
 // ---- the table ----
 
-static void print_rank(FILE *f, const Slot *s) {
+static void print_rank(FILE *f, size_t rank) {
+    const Slot *s = slot(rank);
+    if (!s->pid) return;
     if (!waiting(s)) {
-        fprintf(f, "  rank %zu is in no call: it computes\n", s->rank);
+        fprintf(f, "  rank %zu is in no call: it computes\n", rank);
         return;
     }
-    fprintf(f, "  rank %zu waits %.0f s in %s", s->rank, now() - s->since, s->text);
+    fprintf(f, "  rank %zu waits %.0f s in %s", rank, now() - s->since, s->text);
     const char *before = ", not reached by";
     for (size_t k = 0; k < s->n; k++) {
-        size_t i = 0;
-        while (i < ranks && slot(i)->rank != s->whom[k]) i++;
-        if (i < ranks && (slot(i) == s || meets(s, slot(i)))) continue;
-        fprintf(f, "%s rank %u%s", before, s->whom[k], i < ranks ? "" : " of another node");
+        const size_t member = s->whom[k];
+        const Slot *other = slot(member);
+        if (member == rank || meets(s, other)) continue;
+        fprintf(f, "%s rank %zu%s", before, member, other->pid ? "" : " of another node");
         before = ",";
     }
     fprintf(f, "\n");
 }
 
-// Prints one cycle. Each blocked rank waits for another blocked rank, so a walk is in a cycle after
-// `ranks` steps.
+// Prints one cycle. Each blocked rank waits for another blocked rank, so a walk with as many steps
+// as ranks ends in a cycle.
 static void print_cycle(FILE *f) {
     size_t first = 0, steps = 0;
     while (!blocked[first]) first++;
-    for (; steps < ranks; steps++) first = next_blocked(first);
-    fprintf(f, "  the cycle: rank %zu waits for", slot(first)->rank);
+    for (; steps < this_world_size; steps++) first = next_blocked(first);
+    fprintf(f, "  the cycle: rank %zu waits for", first);
     for (size_t at = next_blocked(first); at != first; at = next_blocked(at))
-        fprintf(f, " rank %zu, which waits for", slot(at)->rank);
-    fprintf(f, " rank %zu\n", slot(first)->rank);
+        fprintf(f, " rank %zu, which waits for", at);
+    fprintf(f, " rank %zu\n", first);
 }
 
 // Prints the table with one write to stderr, so lines of several processes do not mix. Only the
@@ -214,7 +214,7 @@ static bool print_table(bool deadlock) {
                 "unsplit: deadlock: ranks have waited for each other for more than %g s "
                 "(--deadlock)\n",
                 seconds);
-    for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
+    for (size_t i = 0; i < this_world_size; i++) print_rank(f, i);
     if (deadlock) print_cycle(f);
     fclose(f);
     fflush(stdout);
@@ -232,12 +232,12 @@ void waits_look(void) {
     static double next_look;
     static uint64_t seen; // key of the waits at the last look
     if (!slots || seconds <= 0) return;
-    atomic_fetch_add(&slot(me)->polls, 1);
-    if (now() < next_look || !too_long(slot(me))) return;
+    atomic_fetch_add(&slot(this_rank)->polls, 1);
+    if (now() < next_look || !too_long(slot(this_rank))) return;
     next_look = now() + 0.1;
     const uint64_t key = find_blocked();
     bool deadlock = key != 0 && key == seen;
-    for (size_t i = 0; i < ranks; i++) {
+    for (size_t i = 0; i < this_world_size; i++) {
         if (key != seen) polls[i] = atomic_load(&slot(i)->polls);
         if (blocked[i] && atomic_load(&slot(i)->polls) < polls[i] + POLLS) deadlock = false;
     }

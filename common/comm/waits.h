@@ -25,8 +25,8 @@ bool waits_see_all(void);
 // Calls fault() if a process has ended, or is stopped for too long. Call this function while this
 // rank waits.
 void waits_require_alive(double waited, double timeout);
-// Records that this rank waits in r. meeting: the collective's number
-void waits_post(const Request *r, int meeting, double since);
+// Records that this rank has waited in r since the time `since`.
+void waits_post(const Request *r, double since);
 void waits_clear(void); // records that the wait is over
 // Reports a deadlock and ends all ranks. Call this function while this rank waits.
 void waits_look(void);

@@ -57,7 +57,9 @@ const char *kernels_advised(void) {
     return core ? kernels_better(core, kernels_processor()) : NULL;
 }
 
-void kernels_answer(void) {
+// Runs before main(). If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process.
+// tools/kernels sets UNSPLIT_KERNELS, and starts the program only to get this answer.
+__attribute__((constructor)) static void answer(void) {
     const char *better = kernels_advised();
     if (!getenv("UNSPLIT_KERNELS")) return;
     if (better) puts(better);

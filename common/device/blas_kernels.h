@@ -8,10 +8,6 @@
 // FMA. AVX512 includes F, DQ, BW, VL and CD, as Intel's servers since Skylake do.
 typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 
-// If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels sets
-// UNSPLIT_KERNELS.
-void kernels_answer(void);
-
 // Returns a name such as "SkylakeX", or NULL if this BLAS does not tell the name.
 const char *kernels_in_use(void);
 // Returns better kernels than those in use, or NULL if there are none.

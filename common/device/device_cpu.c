@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/device/blas_kernels.h"
 #include "common/device/for_each.h"
 #include "common/base/util.h"
 
@@ -27,9 +26,6 @@ enum { ALIGNMENT = 64 }; // a cache line, and the widest vector
 const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
-
-// Runs before main(), because tools/kernels starts programs only to get this answer.
-__attribute__((constructor)) static void answer(void) { kernels_answer(); }
 
 // The BLAS gets one thread, because its threads would compete with the ranks for the cores.
 void device_init(void) {

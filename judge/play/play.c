@@ -26,12 +26,14 @@ typedef struct {
     Picoseconds free_at;
 } Lane;
 typedef struct {
+    size_t rank;
+    size_t listed, started; // collectives in the member's list; collectives that it has started
+} Member;
+typedef struct {
     char name[12];
-    size_t n, *rank; // [n] ascending
-    size_t cards;    // network cards of a node that its collectives use; 0 inside a node
-    // listed [n]: number of collectives in each member's list. started [n]: number of collectives
-    // that the member has started.
-    size_t *listed, *started;
+    size_t n;
+    Member *member; // [n], their ranks ascending
+    size_t cards;   // network cards of a node that its collectives use; 0 inside a node
     Lane collectives;
     Lane *lane; // [n n] by sender and receiver; NULL before the first message
 } Group;
@@ -65,9 +67,7 @@ void play_free(Play *p) {
         for (size_t k = 0; g->lane && k < g->n * g->n; k++) free(g->lane[k].transfer);
         free(g->lane);
         free(g->collectives.transfer);
-        free(g->rank);
-        free(g->listed);
-        free(g->started);
+        free(g->member);
     }
     free(p->group);
     free(p->rank);
@@ -85,7 +85,7 @@ static bool same_node(const Play *p, size_t a, size_t b) {
 static size_t cards_of(const Play *p, const Group *g) {
     size_t least = g->n;
     for (size_t first = 0, i = 1; i <= g->n; i++) {
-        if (i < g->n && same_node(p, g->rank[first], g->rank[i])) continue;
+        if (i < g->n && same_node(p, g->member[first].rank, g->member[i].rank)) continue;
         if (i - first < least) least = i - first;
         first = i;
     }
@@ -96,16 +96,13 @@ static size_t cards_of(const Play *p, const Group *g) {
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank) {
     p->group = grown(p->group, p->groups, sizeof *p->group);
     Group *g = &p->group[p->groups];
-    *g = (Group){ .n = n,
-                  .rank = host_alloc(n * sizeof *g->rank),
-                  .listed = host_alloc(n * sizeof *g->listed),
-                  .started = host_alloc(n * sizeof *g->started) };
+    *g = (Group){ .n = n, .member = host_alloc(n * sizeof *g->member) };
     snprintf(g->name, sizeof g->name, "%s", name);
     for (size_t i = 0; i < n; i++) {
         if (rank[i] >= p->ranks || (i > 0 && rank[i] <= rank[i - 1]))
             fault("rank %zu as member %zu of %s: choose ascending ranks below %zu", rank[i], i,
                   name, p->ranks);
-        g->rank[i] = rank[i];
+        g->member[i].rank = rank[i];
     }
     g->cards = cards_of(p, g);
     return p->groups++;
@@ -123,10 +120,11 @@ static size_t member_of(const Group *g, size_t rank) {
     size_t lo = 0, hi = g->n;
     while (lo < hi) {
         size_t middle = (lo + hi) / 2;
-        if (g->rank[middle] < rank) lo = middle + 1;
+        if (g->member[middle].rank < rank) lo = middle + 1;
         else hi = middle;
     }
-    if (lo == g->n || g->rank[lo] != rank) fault("rank %zu is no member of %s", rank, g->name);
+    if (lo == g->n || g->member[lo].rank != rank)
+        fault("rank %zu is no member of %s", rank, g->name);
     return lo;
 }
 // Returns the lane of a step that is no product and no wait.
@@ -181,7 +179,7 @@ size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t coun
         fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
     const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // of a ring
     PlayStep s = { .what = PLAY_START, .group = group, .member = member_of(g, rank) };
-    s.number = g->listed[s.member]++;
+    s.number = g->member[s.member].listed++;
     s.takes = transfer_time(p, g->cards, steps, steps * ceil_div(count, g->n) * size);
     return add_transfer(p, rank, s, kind, count * size);
 }
@@ -209,7 +207,8 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
 }
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
     const Group *g = &p->group[group];
-    bool near = to < g->n && same_node(p, rank, g->rank[to]); // message() refuses other members
+    bool near =
+        to < g->n && same_node(p, rank, g->member[to].rank); // message() refuses other members
     return play_send_taking(p, rank, group, to, bytes, transfer_time(p, !near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
@@ -239,10 +238,11 @@ static Transfer *transfer_of(const Play *p, const PlayStep *s) {
     return &lane_of(p, s)->transfer[s->number];
 }
 
-// Have all members started every collective that this member has started? Only the member's latest
-// collective can be incomplete.
-static bool all_met(const Group *g, size_t member) {
-    return g->started[member] <= g->collectives.complete;
+// Have all members started every collective that this rank has started? s: a collective of this
+// rank. Only the rank's latest collective can be incomplete.
+static bool all_met(const Play *p, const PlayStep *s) {
+    const Group *g = &p->group[s->group];
+    return g->member[s->member].started <= g->collectives.complete;
 }
 
 // Records that a rank has started a transfer of `ranks` ranks. The last of these ranks sets begin
@@ -258,19 +258,14 @@ static void arrive(const Play *p, const PlayStep *s, size_t ranks, Picoseconds n
     lane->complete++;
 }
 
-// Can a rank continue after a wait for its step s?
-static bool is_over(const Play *p, const PlayStep *s) {
-    switch (s->what) {
-    case PLAY_START: return all_met(&p->group[s->group], s->member);
-    case PLAY_SEND: return lane_of(p, s)->posted > s->number;
-    case PLAY_POST: return lane_of(p, s)->complete > s->number;
-    default: return true;
-    }
-}
-// Returns the time at which a rank can continue after a wait for its step s; 0: at once. The result
-// for a send is 0: the sender continues when the receive is posted, and its clock does not move.
-static Picoseconds end_of(const Play *p, const PlayStep *s) {
-    return s->what == PLAY_START || s->what == PLAY_POST ? transfer_of(p, s)->end : 0;
+// Can a rank continue after a wait for its step s? Then *clock moves to the end of a collective or
+// of a received message. A sender continues when the receive is posted, and its clock stays.
+static bool is_over(const Play *p, const PlayStep *s, Picoseconds *clock) {
+    if (s->what == PLAY_SEND) return lane_of(p, s)->posted > s->number;
+    if (s->what == PLAY_WORK || s->what == PLAY_WAIT) return true;
+    bool over = s->what == PLAY_START ? all_met(p, s) : lane_of(p, s)->complete > s->number;
+    if (over) *clock = later(*clock, transfer_of(p, s)->end);
+    return over;
 }
 
 // Does the next step of a rank, if the rank is not stuck.
@@ -286,8 +281,8 @@ static bool do_step(Play *p, size_t rank) {
         r->clock = s->end;
         break;
     case PLAY_START:
-        if (!all_met(&p->group[s->group], s->member)) return false;
-        p->group[s->group].started[s->member]++;
+        if (!all_met(p, s)) return false;
+        p->group[s->group].member[s->member].started++;
         arrive(p, s, p->group[s->group].n, r->clock);
         break;
     case PLAY_SEND:
@@ -297,8 +292,7 @@ static bool do_step(Play *p, size_t rank) {
         break;
     case PLAY_POST: lane_of(p, s)->posted++; break;
     case PLAY_WAIT:
-        if (s->target >= r->done || !is_over(p, &r->step[s->target])) return false;
-        r->clock = later(r->clock, end_of(p, &r->step[s->target]));
+        if (s->target >= r->done || !is_over(p, &r->step[s->target], &r->clock)) return false;
         s->end = r->clock;
         break;
     }
@@ -397,8 +391,8 @@ char *play_why(const Play *p) {
         fprintf(f, "in %s on %s", comm_kind_name[g->collectives.transfer[number].kind], g->name);
         const char *before = ", not reached by";
         for (size_t i = 0; i < g->n; i++) {
-            if (g->started[i] > number) continue;
-            fprintf(f, "%s rank %zu", before, g->rank[i]);
+            if (g->member[i].started > number) continue;
+            fprintf(f, "%s rank %zu", before, g->member[i].rank);
             before = ",";
         }
         fprintf(f, "\n");
