@@ -64,12 +64,13 @@ static void segments(Run *run) {
         least = peak;
         best = k;
     }
-    // Of L blocks on this stage each keeps n times its input. Memory is least for k = sqrt(m L/n).
+    // Of L/p blocks on a stage each keeps n times its input. Memory is least at k = sqrt(m L/(p
+    // n)).
     CutSizes z = stage_sizes(&t.model, run->world->size, 0);
     double n = (double)(kept_block(&z) + z.C) / (double)z.C;
     double root = sqrt((double)(t.micro_batches * z.blocks) / n);
-    say(run, "k = %zu needs least, sqrt(m L/n) = %.1f", best, root);
-    check_true(run, "the best k", "is within a factor of sqrt(2) of sqrt(m L/n), or 1",
+    say(run, "k = %zu needs least, sqrt(m L/(p n)) = %.1f", best, root);
+    check_true(run, "the best k", "is within a factor of sqrt(2) of sqrt(m L/(p n)), or 1",
                (best == 1 && root < 1) || fabs(log2((double)best / root)) <= 0.5);
     trajectory_free(&unsplit);
     data_free(&t.data);

@@ -20,7 +20,7 @@ static void zero2(Run *run) {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
         .explains = "In flight: a block's whole gradient during its backward, and wte's two during "
-                    "the step.",
+                    "the step. [ ]: m > 1.",
         .notes = "S after a layer's part of B sums that layer's gradient. G at the end gathers the "
                  "weights.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",
@@ -33,9 +33,9 @@ static void zero2(Run *run) {
     zero_page(run, dp, &t, &page, seen);
     const ZeroMeasured *all = &seen[0], *own = &seen[m > 1 ? 2 : 1];
     say_answer(run,
-               "Those of its own 1/%zu of the parameters, from backward to update. It keeps a "
-               "block's whole gradient only during the block's backward, and wte's two for the "
-               "step: at most %s. With gradients and moments in parts, state is %s instead of %s.",
+               "Those of its own 1/%zu of the parameters, from backward to update. A block's whole "
+               "gradient is kept only for the block's backward, wte's two for the step: at most "
+               "%s. With gradients and moments in parts, state is %s instead of %s.",
                dp->size, zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
                zero_text(run, all, ZERO_STATE));
     say_cost(run,

@@ -18,7 +18,7 @@ static void zero3(Run *run) {
         .m = { m, 1, m },
         .explains = "In flight: held only while in use. A layer's gathered weights live during its "
                     "forward, and with\nits gradient during its backward; wte's weights and two "
-                    "gradients live for the step.",
+                    "gradients live for the step. [ ]: m > 1.",
         .notes = "G before a layer's part of F and of B gathers its weights; S after its part of B "
                  "sums its gradient.",
         .formula = { [ZERO_STATE] = "16/N Psi",
@@ -31,8 +31,8 @@ static void zero3(Run *run) {
     zero_page(run, dp, &t, &page, seen);
     const ZeroMeasured *all = &seen[0], *own = &seen[m > 1 ? 2 : 1];
     say_answer(run,
-               "It gathers a layer's weights before its forward and again before its backward. "
-               "Each time it then drops them. A rank keeps %s of state instead of %s, and at most "
+               "A rank gathers a layer's weights before its forward and again before its backward. "
+               "Each time it then drops them. It keeps %s of state instead of %s, and at most "
                "%s are in flight.",
                zero_text(run, own, ZERO_STATE), zero_text(run, all, ZERO_STATE),
                zero_text(run, own, ZERO_IN_FLIGHT));

@@ -212,8 +212,8 @@ static void mixed_precision(Run *run) {
     say(run,
         "o: master, m and v. main g: gradients in %s. no master: updates are added to the bf16 "
         "weights.\n"
-        "fp16 has 11 significant bits, bf16 8; but fp16 ends at 65504 and 6e-8, bf16 has the range "
-        "of fp32.",
+        "fp16 has 11 significant bits, bf16 8. But fp16 ends at 65504 and 6e-8; bf16 has fp32's "
+        "range.",
         name);
     table(run, seen);
     conclude(run, seen);

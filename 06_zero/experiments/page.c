@@ -51,7 +51,7 @@ static void say_sizes(Run *run, const Training *t) {
     say(run,
         "Psi = %zu parameters: wte (the table of embedding and head) %zu, %zu blocks of %zu, the "
         "rest %zu.\n"
-        "N = %zu ranks. The formulas are for fp32: 4 bytes per element; [ ] counts only if m > 1.\n"
+        "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
         "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.\n"
         "On `links` a capital begins a call. After a call F0 or B0 goes on in a new box.",
         all, wte, c->layers, block, all - wte - c->layers * block, run->world->size);
