@@ -108,8 +108,8 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
-    prefetch_finish_reduction(
-        p->model); // the reduction of the layer above, hidden behind this backward
+    // The reduction of the layer above ran while this layer computed.
+    prefetch_finish_reduction(p->model);
     start_reduction(p, gradient);
     // END
 }

@@ -13,7 +13,6 @@
 #include "common/model/optimizer.h"
 #include "common/tensor/random.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,15 +184,15 @@ static void training(Run *run, const Data *data, double error) {
     check_cost(run, "optimizer", "AdamW's m and v", "bytes",
                formula((double)(2 * config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
                (double)memory_now(MEM_OPTIMIZER));
-    char begun[16], ended[16];
-    snprintf(begun, sizeof begun, "=%.4f", first);
-    snprintf(ended, sizeof ended, "=%.4f", loss);
     results(run, (const char *const[]){ "", NULL },
             (const Result[]){
                 { "loss before training",
-                  "ln V = 4.11: all 61 vocabulary entries equally likely",
-                  { begun } },
-                { "loss at the last step", "near 0 when the batch is memorised", { ended } },
+                  page_text(run, "ln V = %.2f: all %zu vocabulary entries equally likely",
+                            log((double)c.vocab), c.vocab),
+                  { page_text(run, "=%.4f", first) } },
+                { "loss at the last step",
+                  "near 0 when the batch is memorised",
+                  { page_text(run, "=%.4f", loss) } },
                 { "parameters",
                   llama ? "Psi = 2VC + L(2C^2 + 2CK + 3CF + 2C) + C elements"
                         : "Psi = VC + TC + L(12C^2 + 13C) + 2C elements",

@@ -143,7 +143,14 @@ for my $job (@jobs, @mpi) {
     is($find->('step'), $computing + $time, "$name: the step");
 }
 
-# ---- 16 bits: a weight and its gradient of 2 bytes each; master, m and v of 4 bytes each ----
+# ---- 16 bits: a weight and its gradient of 2 bytes each; master, m and v of 4 bytes each. In table
+# I of Rajbhandari et al. 2020, 128e9 parameters on 16 ranks take 608, 368 and 128 GB per rank ----
+my @bytes16 = ([4, 12], [2, 14], [0, 16]);    # whole, and divided by N
+is_deeply(
+    [map { 128 * ($_->[0] + $_->[1] / 16) } @bytes16],
+    [608, 368, 128],
+    'ZeRO-1, 2 and 3 in table I, 128B, N = 16'
+);
 my @halves = map {
     +{
         %{ emu(4, program_of('fp32', $program{$_}), qw(--storage bf16 --gradients stored)) },
@@ -154,7 +161,7 @@ my @halves = map {
 run_jobs(\@halves);
 for my $job (@halves) {
     my ($psi, $own) = (sum($wte, @others), sum(map { chunk($_, 4) } $wte, @others));
-    my ($whole, $divided) = @{ [[4, 12], [2, 14], [0, 16]]->[$job->{stage} - 1] };
+    my ($whole, $divided) = @{ $bytes16[$job->{stage} - 1] };
     my $second = $job->{stage} == 1 ? 2 * $wte : 0;    # the head's gradient of wte
     ok(
         $job->{status} == 0 && $job->{page}{pass},

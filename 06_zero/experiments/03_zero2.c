@@ -9,38 +9,44 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own) {
+static void zero2(Run *run) {
+    const ZeroLesson *lesson = &zero_stages[2];
+    Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
+    const size_t m = option_size(run, "micro-batches");
+    const Training t = zero_training(run, dp, &tiny);
+    zero_compare_one_and_several(run, dp, lesson, t, m);
+
+    const ZeroPage page = {
+        .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
+        .m = { m, 1, m },
+        .explains = "In flight: a block's whole gradient during its backward, and wte's two during "
+                    "the step. [ ]: m > 1.",
+        .notes = "S after a layer's part of B sums that layer's gradient. G at the end gathers the "
+                 "weights.",
+        .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",
+                     [ZERO_IN_FLIGHT] = "4 (2 wte + block [+ block/N])",
+                     [ZERO_SENT] = "4(N-1)/N ((m+1)(Psi-wte)+2 wte)",
+                     [ZERO_EXPOSED] = "a rank waits in every call",
+                     [ZERO_STEP] = "computing + all calls" },
+    };
+    ZeroMeasured seen[ZERO_COLUMNS];
+    zero_page(run, dp, &t, &page, seen);
+    const ZeroMeasured *all = &seen[0], *own = &seen[m > 1 ? 2 : 1];
     say_answer(run,
-               "Only those of its own 1/%zu of the parameters. With gradients and moments in "
-               "parts, state is %s instead of %s. A block's whole gradient lives for its backward, "
-               "wte's two for the step: "
-               "at most %s "
-               "are in flight.",
-               run->world->size, zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE),
-               zero_bytes(run, own, ZERO_IN_FLIGHT));
+               "Those of its own 1/%zu of the parameters, from backward to update. A block's whole "
+               "gradient is kept only for the block's backward, wte's two for the step: at most "
+               "%s. With gradients and moments in parts, state is %s instead of %s.",
+               dp->size, zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
+               zero_text(run, all, ZERO_STATE));
     say_cost(run,
-             "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of "
-             "%s, and %s per step instead of %s.",
-             m, zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT),
-             zero_time(run, own), zero_time(run, dp));
+             "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of %s, and "
+             "%s per step instead of %s.",
+             m, zero_text(run, own, ZERO_SENT), zero_text(run, all, ZERO_SENT),
+             zero_text(run, own, ZERO_STEP), zero_text(run, all, ZERO_STEP));
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
                       "ZeRO-1 sends less.");
+    comm_free(dp);
 }
 
-static const ZeroLesson lesson = {
-    .name = "ZeRO-2", .stage = 2, .allocate = zero2_allocate, .step = zero2_step,
-    .conclude = conclude,
-    .explains = "S after a layer's B sums that layer's gradient; a rank keeps its part and drops "
-                "the rest.",
-    .lines = {
-        [ZERO_STATE] = { "state", "(4 + 12/N) Psi" },
-        [ZERO_IN_FLIGHT] = { "in-flight", "4 (2 wte + block [+ block/N])" },
-        [ZERO_SENT] = { "sent", "4(N-1)/N ((m+1)(Psi-wte)+2 wte)" },
-    },
-};
-
-static void zero2(Run *run) { zero_one_and_several(run, &tiny, &lesson); }
-
-static const Option options[] = { STORAGE_OPTION,
-                                  ZERO_OPTIONS("micro-batches of each rank, in the second half") };
+static const Option options[] = { ZERO_OPTIONS };
 EXPERIMENT(zero2, options);

@@ -116,7 +116,7 @@ static void compare(Run *run) {
     t.data = data_synthetic(t.model.vocab, t.model.context, run->seed);
     t.steps = 3;
     t.optimizer = sgd(0.1);
-    ZeroLesson lesson = zero_data_parallel;
+    ZeroLesson lesson = zero_stages[0];
     lesson.name = "bf16";
     lesson.step = scaled_step;
     zero_compare(run, run->world, &lesson, t);
@@ -156,7 +156,7 @@ static void table(Run *run, const Seen seen[WAYS]) {
                        sizeof(real) == 8 ? "as the weight; main g: 8" : "as the weight; main g: 4",
                        EACH_WAY("gradient") },
                      { "master, m, v", "no master: m, v", EACH_WAY("optimizer") },
-                     { "a parameter", "sum", EACH_WAY("state") },
+                     { "per parameter", "sum", EACH_WAY("state") },
                      { "sent per rank", "2 (N-1)/N of gradients", EACH_WAY("sent") },
                      { "loss", "mean, last 20 steps", { 0 } },
                      { "skipped steps", "a scaled gradient overflows", { 0 } },
@@ -171,22 +171,21 @@ static void table(Run *run, const Seen seen[WAYS]) {
 
 static void conclude(Run *run, const Seen seen[WAYS]) {
     say_answer(run,
-               "%g bytes are the weight, %g its gradient, %g the master and AdamW's m and v. The "
-               "master cannot be a 16-bit number that is rounded to nearest: without a master the "
-               "loss is %.3f, with it %.3f, in %s "
-               "%.3f.",
+               "In bf16 %g bytes are the weight, %g its gradient, %g the master and AdamW's m and "
+               "v. Not all can be 16-bit numbers: a weight that is rounded to nearest loses small "
+               "updates. Without a master the loss is %.3f, with it %.3f, in %s %.3f.",
                cost_value(run, "bf16.weight"), cost_value(run, "bf16.gradient"),
                cost_value(run, "bf16.optimizer"), seen[NO_MASTER].loss, seen[BF16].loss,
                element_name(REALS), seen[REAL].loss);
     say_cost(run,
-             "a master of %zu bytes per parameter. In fp16 a gradient that is too small becomes 0. "
-             "So fp16 also needs a loss scale: a power of two multiplies the loss, and so every "
-             "gradient; the update divides by it. Here %zu of %d steps are skipped, because a "
-             "scaled gradient overflows.",
+             "a master of %zu bytes per parameter. fp16 also needs a loss scale, because it has no "
+             "small numbers: a power of two multiplies the loss, and so every gradient; the update "
+             "divides by it. Here %zu of %d steps are skipped, because a scaled gradient "
+             "overflows.",
              sizeof(real), seen[FP16].skipped, STEPS);
-    say_use_when(run, "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
-                      "since Ampere). Choose bf16 where it exists, because it has the range of "
-                      "fp32 and needs no loss scale.");
+    say_use_when(run,
+                 "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
+                 "since Ampere). Choose bf16 where it exists, because it needs no loss scale.");
 }
 
 static void mixed_precision(Run *run) {
@@ -202,16 +201,20 @@ static void mixed_precision(Run *run) {
     check_true(run, "loss in fp16", "within 0.1, and some steps are skipped",
                fabs(seen[FP16].loss - reals) < 0.1 && seen[FP16].skipped > 0);
     const char *name = element_name(REALS);
+    say(run,
+        "N = %zu replicas of %zu parameters; AdamW, %d steps of %d sequences of a text.\n"
+        "With 16-bit weights a rank also keeps a master: the weight in %s. An update is added to "
+        "the\nmaster, because it is often too small to change a 16-bit number. The weight is the "
+        "master, rounded.",
+        run->world->size, config_parameters(&tiny), STEPS, SEQUENCES, name);
     picture_state(run, page_text(run, "state in %s", name), seen[REAL].state);
     picture_state(run, "state in bf16", seen[BF16].state);
     say(run,
-        "\nN = %zu replicas of %zu parameters; AdamW, %d steps of %d sequences of a text.\n"
-        "Master: the weight in %s, to which updates are added. It is a part of o. A bf16 weight "
-        "is its\nmaster, rounded: an update alone is often too small to change a number of 16 "
-        "bits.\n"
-        "main g: gradients in %s. no master: bf16 weights are updated. fp16: more digits, small "
+        "o: master, m and v. main g: gradients in %s. no master: updates are added to the bf16 "
+        "weights.\n"
+        "fp16 has 11 significant bits, bf16 8. But fp16 ends at 65504 and 6e-8; bf16 has fp32's "
         "range.",
-        run->world->size, config_parameters(&tiny), STEPS, SEQUENCES, name, name);
+        name);
     table(run, seen);
     conclude(run, seen);
 }

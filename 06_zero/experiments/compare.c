@@ -1,22 +1,17 @@
 // compare.c: trains a stage of ZeRO for some steps and compares it with data parallelism and the
 // unsplit model.
 #include "06_zero/experiments/experiments.h"
+#include "01_data_parallel/experiments/experiments.h"
 
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
-    Training t = { .model = *model,
-                   .data = data_synthetic(model->vocab, model->context, run->seed),
-                   .steps = option_size(run, "steps"),
-                   .sequences = option_size(run, "batch"),
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
+    Training t =
+        synthetic_training(run, model, option_size(run, "steps"), option_size(run, "batch"));
     REQUIRE(t.steps > 0 && option_size(run, "micro-batches") > 0,
             "--steps and --micro-batches must be at least 1");
     REQUIRE(t.sequences >= dp->size,
             "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
             t.sequences, dp->size, dp->size);
-    t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
-    training_store(run, &t);
     config_require(&t.model);
     t.watched = MEM_COMMUNICATION; // the picture's strip: units in flight
     return t;
@@ -27,9 +22,26 @@ Training zero_adamw(Training t, size_t m) {
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1; // decay of matrices only
-    t.recorded = true;
     return t;
 }
+
+// ---------------------------------------------------------------- the ways to train
+
+static void allocate_replica(Model *m, Comm *dp) {
+    model_replicas(m, dp);
+    model_allocate(m);
+}
+// A factor of 1 changes no bit.
+static StepResult replica_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
+                               double clip) {
+    return mixed_step(model, dp, &(LossScale){ .factor = 1 }, batch, m, o, clip);
+}
+const ZeroLesson zero_stages[] = {
+    { "data parallel", 0, allocate_replica, replica_step, NULL, NULL },
+    { "ZeRO-1", 1, zero1_allocate, zero1_step, zero_costs, NULL },
+    { "ZeRO-2", 2, zero2_allocate, zero2_step, zero_costs, NULL },
+    { "ZeRO-3", 3, zero3_allocate, zero3_step, zero_costs, NULL },
+};
 
 // ---------------------------------------------------------------- one training
 
@@ -84,10 +96,6 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     const char *what = page_text(run, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);
     training_compare_numbers(run, what, got, &replicas, training_limit(&t));
-    if (t.recorded) {
-        if (lesson->costs) lesson->costs(run, dp, &t);
-        else zero_costs(run, dp, &t, lesson->stage);
-    }
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);
     training_compare(run, page_text(run, "%s = unsplit", lesson->name), got, &unsplit,
@@ -97,17 +105,12 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     zero_trained_free(lesson, &zero);
 }
 
-void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson) {
-    Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
-    Training t = zero_training(run, dp, model);
-    size_t m = option_size(run, "micro-batches");
+void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, Training t,
+                                  size_t m) {
     zero_compare(run, dp, lesson, t);
     zero_compare(run, dp, lesson, zero_adamw(t, 1));
     t.micro_batches = m;
     t.clip = 0.5; // below every norm: each step is clipped
     zero_compare(run, dp, lesson, t);
-    t = zero_adamw(t, m);
-    zero_compare(run, dp, lesson, t);
-    zero_page(run, dp, lesson, t);
-    comm_free(dp);
+    zero_compare(run, dp, lesson, zero_adamw(t, m));
 }

@@ -37,81 +37,66 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
                 page_text(run, "m = %zu: %%s", t->micro_batches), row);
 }
 
-// ---------------------------------------------------------------- time
+// ---------------------------------------------------------------- the costs of a step
 
-// Checks the times of a step. Every call waits for its result, so all communication is exposed. The
-// step takes as long as the computation of rank 0, which has the most sequences in each
-// micro-batch, and all calls, one after the other. traffic: picoseconds of all passes over the
-// parameters.
-static void costs_in_time(Run *run, const Training *t, double traffic) {
-    size_t N = run->world->size;
-    Timing timing = picture_timing(run);
-    double calls = traffic + ring_time(ALL_REDUCE_PASSES, N, 1, sizeof(double)) +
-                   ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
-    double computing = 0;
-    for (size_t k = 0; k < t->micro_batches; k++)
-        computing += work_model(&t->model, zero_sequences(t, N, 0, k)).time;
-    const CostRow row[] = { { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
-                              BY_FORMULA(work_model(&t->model, t->sequences).flops), timing.flops },
-                            // Real time is not predicted.
-                            { clock_config()->simulated ? "exposed" : NULL,
-                              "exposed: every ring, on every rank", "ps",
-                              BY_FORMULA((double)N * calls), (double)timing.exposed },
-                            { "step", "step: computing, and every ring", "ps",
-                              BY_FORMULA(computing + calls), (double)timing.step },
-                            { 0 } };
-    zero_check(run, t, row);
-}
-
-// ---------------------------------------------------------------- bytes
-
-double zero_state_now(void) {
-    return (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) +
-                    memory_now(MEM_OPTIMIZER));
-}
-
-// Checks the elements of a stage, and the passes over the parameters in a step of m micro-batches.
-// Psi counts a tied wte once; embedding and head have a gradient of wte each. own: about Psi / N.
-// wte always has one pass of each kind. In flight are the gradients g, and in stage 3 also the
-// weights w, of a layer's unit. For m > 1 the reduced part of the gradient, which is added to
-// own_g, is also in flight. With 16-bit weights a rank also has the masters of its own part.
+// Predicts the elements of a stage, and the passes over the parameters in a step of m
+// micro-batches. Psi counts a tied wte once; embedding and head have a gradient of wte each. own:
+// about Psi / N. wte always has one pass of each kind. In flight are the gradients g, and in stage
+// 3 also the weights w, of a layer's unit. For m > 1 the reduced part of the gradient, which is
+// added to own_g, is also in flight. With 16-bit weights a rank also has the masters of its own
+// part.
 //
 //             weights  gradients  m, v   in flight                        gathers  reductions
 //     ZeRO-1  Psi      Psi + wte  2 own  nothing                          1        1
 //     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]     1        m
 //     ZeRO-3  own      own        2 own  the same, and w of wte + unit    2m       m
-void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage) {
+//
+// Every call waits for its result, so all communication is exposed. The step takes as long as the
+// computation of rank 0, which has the most sequences in each micro-batch, and all calls, one after
+// the other.
+void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen) {
     const ModelConfig *c = &t->model;
-    size_t m = t->micro_batches;
-    Share wte = share_of_wte(c, dp->size, dp->rank),
-          others = share_of_others(c, dp->size, dp->rank);
-    double w = (double)weight_bytes(c), g = (double)gradient_bytes(c);
-    double own = (double)(wte.part + others.part), state = own * (double)adamw_bytes(c);
+    const size_t m = t->micro_batches, N = dp->size;
+    Share wte = share_of_wte(c, N, dp->rank), others = share_of_others(c, N, dp->rank);
     const CutSizes whole = cut_sizes(c, 1, 0);
-    double psi = (double)(wte.whole + others.whole), tables = (double)wte.whole;
+    double w = (double)weight_bytes(c), g = (double)gradient_bytes(c);
+    double own = (double)(wte.part + others.part), psi = (double)(wte.whole + others.whole);
     double uses = (double)(stage_table_gradients(&whole) * elements_wte(&whole)); // a gradient each
-    double weights = stage == 3 ? own : psi;
-    double gradients = stage == 1 ? (double)elements_gradients(&whole) : own;
+    double weights = (stage == 3 ? own : psi) * w;
+    double gradients = (stage == 1 ? (double)elements_gradients(&whole) : own) * g;
+    double moments = own * (double)adamw_bytes(c);
     double unit = (double)others.largest, part = m > 1 ? (double)others.largest_part : 0;
     double in_flight = stage == 1 ? 0 : (uses + unit + part) * g;
-    if (stage == 3) in_flight += (tables + unit) * w;
+    if (stage == 3) in_flight += ((double)wte.whole + unit) * w;
+
     double gathers = stage == 3 ? 2 * (double)m : 1, reductions = stage == 1 ? 1 : (double)m;
-    const CostRow row[] = { { "weights", "weights between steps", "bytes", BY_FORMULA(weights * w),
-                              (double)memory_now(MEM_PARAMETERS) },
-                            { "gradients", "gradients between steps", "bytes",
-                              BY_FORMULA(gradients * g), (double)memory_now(MEM_GRADIENTS) },
-                            { "moments", "m and v: 8 / N", "bytes", BY_FORMULA(state),
-                              (double)memory_now(MEM_OPTIMIZER) },
-                            { "state", "all state between steps", "bytes",
-                              BY_FORMULA(weights * w + gradients * g + state), zero_state_now() },
-                            { "in-flight", "in flight: the units in use", "bytes",
-                              BY_FORMULA(in_flight), (double)memory_peak(MEM_COMMUNICATION) },
-                            { 0 } };
-    zero_check(run, t, row);
+    double calls = gathers * others.gather_time + reductions * others.reduce_time +
+                   wte.gather_time + wte.reduce_time +
+                   ring_time(ALL_REDUCE_PASSES, N, 1, sizeof(double)) +
+                   ring_time(ALL_REDUCE_PASSES, N, config_tensors(c), sizeof(double));
+    double computing = 0;
+    for (size_t k = 0; k < m; k++) computing += work_model(c, zero_sequences(t, N, 0, k)).time;
+    const CostRow row[] = {
+        { "weights", "weights between steps", "bytes", BY_FORMULA(weights),
+          seen->row[ZERO_WEIGHTS] },
+        { "gradients", "gradients between steps", "bytes", BY_FORMULA(gradients),
+          seen->row[ZERO_GRADIENTS] },
+        { "moments", "m and v: 8 / N", "bytes", BY_FORMULA(moments), seen->row[ZERO_MOMENTS] },
+        { "state", "all state between steps", "bytes", BY_FORMULA(weights + gradients + moments),
+          seen->row[ZERO_STATE] },
+        { "in-flight", "in flight: the units in use", "bytes", BY_FORMULA(in_flight),
+          seen->row[ZERO_IN_FLIGHT] },
+        { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
+          BY_FORMULA(work_model(c, t->sequences).flops), seen->timing.flops },
+        // Real time is not predicted.
+        { clock_config()->simulated ? "exposed" : NULL, "exposed: every ring, on every rank", "ps",
+          BY_FORMULA((double)N * calls), (double)seen->timing.exposed },
+        { "step", "step: computing, and every ring", "ps", BY_FORMULA(computing + calls),
+          seen->row[ZERO_STEP] },
+        { 0 }
+    };
     zero_costs_sent(run, dp, t, gathers, reductions);
-    costs_in_time(run, t,
-                  gathers * others.gather_time + reductions * others.reduce_time + wte.gather_time +
-                      wte.reduce_time);
+    zero_check(run, t, row);
 }
 
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions) {

@@ -12,14 +12,6 @@ static const char *const way_id[WAYS] = { "keep", "blocks", "stages" };
 static const char *const way_name[WAYS] = { "keep everything", "recompute blocks",
                                             "recompute stages" };
 
-static RecomputeSeen train(Run *run, const Training *t, Way way, Trajectory *got) {
-    Range layers = pipeline_stage_layers(&t->model, NULL, run->world->size, run->world->rank);
-    Model *m = model_describe(&t->model, layers);
-    if (way == RECOMPUTE_BLOCKS) recompute_blocks(m);
-    if (way == RECOMPUTE_STAGES) recompute_wrap_range(m, 0, m->n_layers);
-    return recompute_train(run, t, m, got);
-}
-
 // ---------------------------------------------------------------- the predicted costs of a step
 
 // Returns the peak of the kept bytes. Between forward and backward a stage keeps items of all m
@@ -36,24 +28,11 @@ static size_t kept(const Training *t, const CutSizes *z, Way way) {
            one * larger(kept_block_bytes(z), head);
 }
 
-// Returns the work of a stage in a step. Backward has two products for each product of forward.
-// Backward also repeats the dropped part of forward: the blocks, or the whole stage.
-static Work step_work(const Training *t, const CutSizes *z, Way way) {
-    CutSizes dropped = *z;
-    dropped.last = z->last && way == RECOMPUTE_STAGES;
-    Work sum = { 0 };
-    for (size_t k = 0; k < t->micro_batches; k++) {
-        size_t B = part_size(t->sequences, t->micro_batches, k);
-        Work again = work_times(way == KEEP_EVERYTHING ? 0 : 1, work_stage(&dropped, B));
-        sum = work_sum(sum, work_sum(work_times(3, work_stage(z, B)), again));
-    }
-    return sum;
-}
-
 // Checks the costs of a way. seen: the results of all ways up to this one.
 static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
-    Work work = step_work(t, &z, way);
+    const double again = way == KEEP_EVERYTHING ? 0 : (double)z.blocks;
+    Work work = recompute_work(t, &z, again, 0, way == RECOMPUTE_STAGES);
     double message = (double)(message_elements(&z, t->sequences) * weight_bytes(&t->model));
     const RecomputeSeen *now = &seen[way];
     const CostRow row[] = { { "peak", "activation peak", "bytes",
@@ -83,10 +62,10 @@ static void show(Run *run, const RecomputeSeen seen[WAYS]) {
                                            NULL };
     Result rows[] = { { "activations, peak", "inputs, one block or stage", { 0 } },
                       { "sent to neighbours", "nothing is sent again", { 0 } },
-                      { "FLOPs, all stages", "3F, and what is recomputed", { 0 } },
+                      { "FLOPs, all stages", "3 forwards + recomputation", { 0 } },
                       { "step", "simulated, GPipe's order", { 0 } },
-                      { "MFU", "3F / peak FLOPs of a step", { 0 } },
-                      { "HFU", "all FLOPs / the same", { 0 } },
+                      { "MFU", "needed / possible FLOPs", { 0 } },
+                      { "HFU", "all / possible FLOPs", { 0 } },
                       { 0 } };
     recompute_results(run, way_id, seen, columns, rows);
     const Timing *keep = &seen[KEEP_EVERYTHING].timing, *blocks = &seen[RECOMPUTE_BLOCKS].timing;
@@ -117,23 +96,22 @@ static void full(Run *run) {
         "m = %zu micro-batches.\n"
         "keep all: all items that backward needs stay. recompute blocks, stages: only their inputs "
         "stay,\n"
-        "and backward begins with a second forward. F: FLOPs of one forward; a step needs 3F.\n"
-        "MFU: 3F as a share of what the devices could compute in a step. HFU: all FLOPs count.",
+        "and backward begins with a second forward. A step needs the FLOPs of 3 forwards, because "
+        "a\nbackward is twice a forward. MFU: their share of what devices can compute in the step. "
+        "HFU: of all.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
         t.micro_batches);
     // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];
     for (Way way = 0; way < WAYS; way++) {
-        Trajectory got = trajectory_new(run, &t);
-        seen[way] = train(run, &t, way, &got);
+        Model *stage = recompute_stage(run, &t);
+        if (way == RECOMPUTE_BLOCKS) recompute_blocks(stage);
+        if (way == RECOMPUTE_STAGES) recompute_wrap_range(stage, 0, stage->n_layers);
+        seen[way] = recompute_train(run, &t, stage, way_name[way], &unsplit);
         recompute_show(run, way_name[way], !strcmp(option_text(run, "draw"), way_id[way]),
                        &seen[way].timing);
         costs(run, &t, way, seen);
-        // The same layers run in the same order, with the same inputs and the same dropout: every
-        // bit is equal.
-        training_compare(run, page_text(run, "%s = unsplit", way_name[way]), &got, &unsplit, 0);
-        trajectory_free(&got);
     }
     show(run, seen);
     trajectory_free(&unsplit);

@@ -65,11 +65,7 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
     size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + larger(scores, head),
                       outputs + larger(all, head) };
     Traffic layers = traffic_tensor_parallel(&z, N, t->sequences, how == RECOMPUTE_FULL);
-    double flops = 0;
-    for (size_t k = 0; k < N; k++) {
-        CutSizes rank = cut_sizes(&t->model, N, k);
-        flops += step_work(t, &rank, how).flops;
-    }
+    double flops = sum_of_ranks(run, step_work(t, &z, how).flops);
     double norm = ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
     const CostRow row[] = {
         { "peak", "activation peak", "bytes", BY_FORMULA((double)(tokens * kept[how])),
@@ -89,35 +85,25 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
 
 // ---------------------------------------------------------------- the page
 
-// Returns the percentage of a block's items that are attention probabilities, on a rank of N.
-// Rank 0 has the most heads, and rank N - 1 has the fewest.
-static double share_of_scores(const Training *t, size_t N, size_t rank) {
-    CutSizes z = cut_sizes(&t->model, N, rank);
-    return 100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
-}
-
 static void show(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "none", "selective", "full", NULL };
     Result rows[] = { { "activations, peak", "none: all; full: inputs and 1 block", { 0 } },
                       { "sent per rank", "4L + 5 all-reduces; full 6L + 5", { 0 } },
-                      { "FLOPs, all ranks", "3F, and what is computed again", { 0 } },
+                      { "FLOPs, all ranks", "3 forwards + recomputation", { 0 } },
                       { "step", "rank 0's work, and all all-reduces", { 0 } },
-                      { "MFU", "3F / the ranks' peak in a step", { 0 } },
+                      { "MFU", "needed / possible FLOPs", { 0 } },
                       { 0 } };
     recompute_results(run, way_name, seen, columns, rows);
-    const size_t N = run->world->size;
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    const char *here = "";
-    if (N > 1)
-        here = page_text(run, " (here, where t = %zu, %.0f to %.0f %%)", N,
-                         share_of_scores(t, N, N - 1), share_of_scores(t, N, 0));
-    double again = 100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;
+    // Rank 0 has the most heads. What a block keeps includes its input.
+    CutSizes z = cut_sizes(&t->model, run->world->size, 0);
+    double share = (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
+    double again = work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;
     const Timing *none = &seen[RECOMPUTE_NONE].timing;
     say_answer(run,
-               "The attention probabilities: %.0f %% of what a block keeps on one device%s, and "
-               "only %.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
-               "and a step is %s.",
-               share_of_scores(t, 1, 0), here, again, recompute_peak(run, "selective"),
+               "The attention probabilities. On rank 0 they are %.0f %% of what a block keeps, and "
+               "only %.1f %% of its forward's work is needed to compute them again. Without them a "
+               "rank keeps %s instead of %s, and a step is %s.",
+               100 * share, 100 * again, recompute_peak(run, "selective"),
                recompute_peak(run, "none"),
                recompute_longer(run, 1, &seen[RECOMPUTE_SELECTIVE].timing, none));
     say_cost(run,
@@ -148,12 +134,12 @@ static void selective(Run *run) {
         "t = %zu tensor-parallel ranks: each holds a part of the heads and of the weights, and "
         "computes all\n"
         "tokens. L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences.\n"
-        "none: a block keeps all its items for backward; attention's probabilities are 2HT per "
-        "token.\n"
-        "selective: a block drops the probabilities and computes them again. full: it keeps only "
-        "its input.\n"
-        "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' peak.\n"
-        "After each all-reduce the rest of F0 or B0 has a new box.",
+        "none: a block keeps all its items for backward. full: it keeps only its input.\n"
+        "selective: it keeps all but the attention probabilities, 2HT/t elements per token.\n"
+        "Backward computes dropped items again. After each all-reduce F0 or B0 goes on in a new "
+        "box.\n"
+        "A step needs the FLOPs of 3 forwards. MFU: their share of what the ranks can compute in "
+        "it.",
         run->world->size, tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];

@@ -1,6 +1,5 @@
 // experiments.h: declares what the experiments of chapter 07 share: a training of a stage, costs in
-// time and the utilisations MFU and HFU (measured.c); plans and segments of blocks (budget_plans.c,
-// segments.c).
+// time and the utilisations MFU and HFU (measured.c); plans for blocks (budget_plans.c).
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -15,9 +14,16 @@ typedef struct {
     Picoseconds computing;        // this rank's time
     Timing timing;                // times of all ranks
 } RecomputeSeen;
-// Trains a described stage under GPipe's schedule, and frees the model. Rank i of the world is
-// stage i.
-RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory *got);
+// Describes this rank's stage of the model. Rank i of the world is stage i.
+Model *recompute_stage(Run *run, const Training *t);
+// Trains a stage under GPipe's schedule, frees it, and checks that every bit equals the unsplit
+// training.
+RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char *name,
+                              Trajectory *unsplit);
+// Returns the work of a stage in a step: three forwards, because a backward has two products for
+// each product of a forward; again the forwards of `full` blocks, the scores of `selective` blocks,
+// and the head, if `head` is true.
+Work recompute_work(const Training *t, const CutSizes *z, double full, double selective, bool head);
 // Shows the recorded step and its memory on the page and in files if `drawn` is true, else with
 // --verbose.
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
@@ -44,9 +50,4 @@ void budget_plan_free(BudgetPlan *plan);
 size_t budget_count(const BudgetPlan *plan, Recompute how); // counts blocks with this choice
 // Returns the most bytes that stage i of p holds with these choices.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice);
-
-// ---- segments.c: for 04_budget ----
-enum { SEGMENTS_BLOCKS = 64 }; // blocks of the model of which segments are made
-// Trains with segments of k blocks, for several k, and prints the peaks.
-void segments_train(Run *run, Training t);
 #endif

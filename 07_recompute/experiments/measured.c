@@ -13,13 +13,36 @@ static Picoseconds computing(void) {
     return sum;
 }
 
-RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory *got) {
+Model *recompute_stage(Run *run, const Training *t) {
+    const Comm *pp = run->world;
+    return model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
+}
+RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char *name,
+                              Trajectory *unsplit) {
     const StagesWay way = { .step = pipeline_step, .schedule = schedule_gpipe };
+    Trajectory got = trajectory_new(run, t);
     model_allocate(m);
-    StageCosts costs = stages_train_model(run, t, m, &way, got);
+    StageCosts costs = stages_train_model(run, t, m, &way, &got);
     model_free(m);
-    return (RecomputeSeen){ (double)costs.activations, (double)memory_peak(MEM_WORKSPACE),
-                            costs.message_bytes, computing(), picture_timing(run) };
+    RecomputeSeen seen = { (double)costs.activations, (double)memory_peak(MEM_WORKSPACE),
+                           costs.message_bytes, computing(), picture_timing(run) };
+    // The same layers run in the same order, with the same inputs and the same dropout.
+    training_compare(run, page_text(run, "%s = unsplit", name), &got, unsplit, 0);
+    trajectory_free(&got);
+    return seen;
+}
+
+Work recompute_work(const Training *t, const CutSizes *z, double full, double selective,
+                    bool head) {
+    Work sum = { 0 }; // added per micro-batch, because each product rounds to picoseconds
+    for (size_t k = 0; k < t->micro_batches; k++) {
+        size_t B = part_size(t->sequences, t->micro_batches, k);
+        sum = work_sum(sum, work_times(3, work_stage(z, B)));
+        sum = work_sum(sum, work_times(full, work_block(z, B)));
+        sum = work_sum(sum, work_times(selective, work_scores(z, B)));
+        if (head && z->last) sum = work_sum(sum, work_head(z, B));
+    }
+    return sum;
 }
 
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t) {

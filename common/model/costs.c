@@ -219,9 +219,10 @@ size_t kept_stage_bytes(const CutSizes *z) {
     return kept_between_bytes(z) + z->blocks * kept_block_bytes(z) +
            (z->last ? kept_head_bytes(z) : 0);
 }
-// Counts the features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t
-// of fc; 4C/t and C of the MLP's second matrix. With sequence parallelism, dy of the two biases
-// that are added after a sum is kept separately, for the local rows.
+// Counts the features of x and dy, for GPT-2: C and 3C/t of q, k, v; C/t and C of the projection; C
+// and 4C/t of fc; 4C/t and C of the MLP's second matrix; C of norm 1, whose x is the layer's input;
+// C and C of norm 2. With sequence parallelism, dy of the two biases that are added after a sum is
+// kept separately, for the local rows.
 size_t deferred_block(const CutSizes *z, size_t B) {
     size_t C = z->C, A = columns(z), F = z->hidden, kept = z->sequence ? 3 + 2 * z->bias : 3;
     return activations(z, B, 4 * C + A + qkv_columns(z) + (1 + z->gates) * F,

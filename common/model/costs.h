@@ -53,7 +53,7 @@ size_t cut_layers(const CutSizes *z);
 enum { TENSORS_OF_BLOCK = 12 };
 // Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
-// returns the sum over a block's tensors
+// Returns the sum over a block's tensors.
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);
 size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C for an unsplit GPT-2
 // Returns the elements of the table that embedding and head share, or of one table if untied.
@@ -84,7 +84,7 @@ size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 // KEPT_DENSE: all others. Dropout masks have a byte per element in the paper; here they are
 // functions of a counter and are not stored.
 typedef enum { KEPT_INPUT, KEPT_DENSE, KEPT_SCORES, KEPT_STATISTICS } KeptKind;
-// by_row: only the local rows are kept
+// by_row: with sequence parallelism only the local rows are kept.
 typedef struct {
     const char *name;
     KeptKind kind;

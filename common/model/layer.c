@@ -519,8 +519,8 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i of n, if there is one, and its inner layer. (i may be 0 - 1, for which there is
-// no layer.) Several inner layers have their own walk.
+// Prepares layer i and its inner layer. Does nothing if i is not below n, as 0 - 1 is not. Several
+// inner layers have their own walk.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);

@@ -194,7 +194,8 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
     return l;
 }
 
-// The unit of wte is the first unit, and the head's use of wte is the last unit.
+// With the embedding among the layers, wte is the first unit. With a tied head among the layers,
+// the head's use of wte is the last unit.
 Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
     Unit *last = &m->units[m->n_units - 1];
@@ -321,13 +322,13 @@ void model_partial_sums(Model *m) {
 
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
-    // order: head, then embedding
+    // the head's gradient + the embedding's
     if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);
 }
 
 // ---- norm, clipping ----
 
-// Returns the range of elements, in p's unit, that belong to p and that this rank owns.
+// Returns the elements of p's unit that belong to p and that this rank owns.
 Range param_owned(const Unit *u, const Param *p) {
     size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
     if (lo < u->own.lo) lo = u->own.lo;

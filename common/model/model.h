@@ -26,8 +26,8 @@ typedef struct Model {
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
-    // MEM_COMMUNICATION under ZeRO. gathered: whole weights that a unit keeps for a step. buffers:
-    // the unit's whole gradients.
+    // MEM_COMMUNICATION under ZeRO. gathered: the whole weights of units that stay whole for a
+    // step. buffers: the whole gradients of these units.
     Arena gathered, buffers;
 } Model;
 

@@ -66,8 +66,8 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 // some of a row's `whole` columns; stats and sums hold all rows. sums[M,2] are over the local
 // columns. The caller adds the sums over the ranks that share the rows, then applies them. One
 // all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative error of the
-// variance is 1 + mean^2 / variance rounding errors. stats may be sums. op_layer_norm_grads needs
-// the local columns only.
+// variance is a rounding error times 1 + mean^2 / variance. stats may be sums. op_layer_norm_grads
+// needs the local columns only.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
@@ -123,8 +123,8 @@ void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
 // Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query attends to,
 // else 0.
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
-// Computes dot [B*Tq, heads], the sum(p dp) over all keys. The backward of a softmax over a part of
-// the keys needs dot. dot equals the product of o and do, head by head.
+// Computes dot [B*Tq, heads], the sum of p dp over all keys, which equals the sum of o do over the
+// columns of a head. The backward of a softmax over a part of the keys needs dot.
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
 // ds may be dp
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,

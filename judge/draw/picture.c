@@ -688,7 +688,7 @@ void picture_state(Run *run, const char *title, StateBytes local) {
         if (sum > most) most = sum;
     }
     if (run->is_root && most)
-        say(run, "%c%s: w weights  g gradients  o optimizer's moments", capital(title), title + 1);
+        say(run, "%c%s: w weights  g gradients  o optimizer state", capital(title), title + 1);
     if (run->is_root && most) {
         StateRow *row = host_alloc(run->world->size * sizeof *row);
         size_t rows = 0;
