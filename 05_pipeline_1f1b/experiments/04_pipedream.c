@@ -72,7 +72,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     const char *text[WAYS], *own = page_text(run, "=0..%zu", old);
     for (size_t way = 0; way < WAYS; way++) text[way] = page_text(run, "=%.2f", loss[way]);
     const Result rows[] = {
-        { "time of 4 more mini-batches", NULL, { "batch.1f1b", "batch.pipedream", "=-", "=-" } },
+        { "time of 4 more mini-batches", NULL, { "step.1f1b", "step.pipedream", "=-", "=-" } },
         { "weight versions kept",
           NULL,
           { "versions.flush", "versions.stashing", "versions.vertical", "versions.no-stashing" } },
@@ -108,8 +108,8 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
         time = page_text(run,
                          " Once it runs, %d more mini-batches take %s; 1F1B, which runs empty "
                          "after every %d, takes %s.",
-                         PIECES, cost_text(run, "batch.pipedream"), PIECES,
-                         cost_text(run, "batch.1f1b"));
+                         PIECES, cost_text(run, "step.pipedream"), PIECES,
+                         cost_text(run, "step.1f1b"));
     say_answer(run,
                "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
                "gradient is wrong by %.0f %%, but the loss hides it: %.2f instead of %.2f.",
@@ -142,9 +142,8 @@ static void pipedream(Run *run) {
     say(run, "keeps the weights of a forward until its backward ends. Vertical sync: all use stage "
              "0's version.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
-    pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
-    pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,
-                         "PipeDream, 8 mini-batches");
+    equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
+    equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches", 0);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         versions_compare(run, &t, "flush each time = unsplit", &ways[FLUSH]);

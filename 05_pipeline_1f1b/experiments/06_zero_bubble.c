@@ -18,30 +18,30 @@ static Schedule planned(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, zb_times(&stack));
 }
 
-// --draw and the ids of costs use `id`.
-enum { ONE_F_ONE_B, ZB_H1, PLANNED, WAYS };
-static const struct {
-    const char *name, *id;
-    ScheduleRule rule;
-} ways[WAYS] = { { "1F1B", "1f1b", schedule_1f1b },
-                 { "ZB-H1", "zb-h1", schedule_zb_h1 },
-                 { "planner, memory 2p-1", "planner", planned } };
+// Run the lists by the executor.
+static PipelineResult run_planned(Comm *pp, Model *model, const Batch *batch, size_t m) {
+    Schedule list = planned(pp->size, m, pp->rank);
+    PipelineResult r = zero_bubble_run(pp, model, &list, batch, m);
+    schedule_free(&list);
+    return r;
+}
+static PipelineResult run_zb_h1(Comm *pp, Model *model, const Batch *batch, size_t m) {
+    return pipeline_way_run(WAY_ZB_H1, pp, NULL, model, NULL, batch, m, 1);
+}
 
-// Runs and checks a step of equal stages.
-static void measure(Run *run, const Stack *stack, size_t way) {
-    size_t p = run->world->size, most = way == ZB_H1 ? p : p - run->world->rank;
-    EqualWay equal = { ways[way].id, ways[way].name, schedule_all(ways[way].rule, p, MICRO),
-                       formula(most < MICRO ? most : MICRO), NOT_PREDICTED };
-    if (way == PLANNED) equal.flight = NOT_PREDICTED;
-    int flags = way == ZB_H1 ? 0 : PICTURE_DETAIL;
-    if (way > 0) flags |= PICTURE_SAME_SCALE;
-    equal_stages(run, stack, MICRO, &equal, page_text(run, "%s, m = %d", equal.name, MICRO), flags);
+static const EqualWay planner = { WAY_ZB_H1, "planner", "planner, memory 2p-1", planned,
+                                  run_planned };
+
+// Runs and checks a step of equal stages. The page has the picture of ZB-H1.
+static void measure(Run *run, const Stack *stack, const EqualWay *way, int picture) {
+    equal_stages(run, way, stack, MICRO, page_text(run, "%s, m = %d", way->name, MICRO),
+                 equal_files(run, way) | picture);
 }
 
 // ---------------------------------------------------------------- the page
 
 static void table(Run *run) {
-    const char *const columns[] = { ways[0].name, ways[1].name, ways[2].name, NULL };
+    const char *const columns[] = { "1F1B", "ZB-H1", planner.name, NULL };
     static const Result rows[] = {
         { "step", NULL, { "step.1f1b", "step.zb-h1", "step.planner" } },
         { "idle, of the step", NULL, { "idle.1f1b", "idle.zb-h1", "idle.planner" } },
@@ -82,8 +82,8 @@ static void answer(Run *run) {
 
 static void zero_bubble(Run *run) {
     static const StagesWay by[] = {
-        { "ZB-H1 = accumulation", NULL, list_step, schedule_zb_h1, NULL },
-        { "planner = accumulation", NULL, list_step, planned, NULL },
+        { .what = "ZB-H1 = accumulation", .loop = run_zb_h1 },
+        { .what = "planner = accumulation", .loop = run_planned },
     };
     StageCosts seen[2];
     Training t = stages_training(run, &sizes, SEQUENCES);
@@ -103,7 +103,9 @@ static void zero_bubble(Run *run) {
     say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);
-    for (size_t way = 0; way < WAYS; way++) measure(run, &stack, way);
+    measure(run, &stack, &equal_ways[WAY_1F1B], PICTURE_DETAIL);
+    measure(run, &stack, &equal_ways[WAY_ZB_H1], PICTURE_SAME_SCALE);
+    measure(run, &stack, &planner, PICTURE_DETAIL | PICTURE_SAME_SCALE);
     table(run);
     answer(run);
     data_free(&t.data);
