@@ -62,7 +62,9 @@ static void table(Run *run, size_t v) {
         { "idle, of the step",
           "(p-1)/(vm+p-1), plus messages",
           { "idle.1f1b", "idle.interleaved" } },
-        { "chunks in flight", "below", { "flight.1f1b", "flight.interleaved" } },
+        { "chunks in flight",
+          "min(2(p-1-i)+(v-1)p+1, mv) on stage i",
+          { "flight.1f1b", "flight.interleaved" } },
         { "activations, peak of a rank",
           "bytes per chunk x in flight",
           { "activations.1f1b", "activations.interleaved" } },
@@ -75,11 +77,11 @@ static void table(Run *run, size_t v) {
     double most = cost_value(run, "flight.interleaved");
     say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); f, b: a stage's "
              "forward, backward.");
-    say(run, "  Chunks in flight on stage i: 1F1B min(p-i, m), else min(2(p-1-i)+(v-1)p+1, mv).");
     say(run,
-        "  A chunk is a whole stage with 1F1B, and 1/v of a stage with v: %.0f chunks are %.1f "
-        "micro-batches.",
-        most, most / (double)v);
+        "  In flight: between forward and backward. 1F1B: min(p-i, m), and a chunk is a whole "
+        "stage. "
+        "Here\n  a chunk is 1/%zu of a stage: %.0f chunks in flight are %.1f micro-batches.",
+        v, most, most / (double)v);
 }
 
 static void answer(Run *run, size_t v) {
@@ -124,14 +126,17 @@ static void interleaved(Run *run) {
     stack.model.context = option_size(run, "tokens");
     equal_step(run, &stack, m, WAY_1F1B);
     stack.chunks = v;
+    say(run,
+        "The bubble is the idle time while the pipeline fills and drains. 1F1B (05.02) gives a "
+        "stage one part");
+    say(run, "of the model, so the bubble is p-1 forwards and backwards of a whole stage.");
     if (v > 1)
         say(run,
-            "The model is cut in v p = %zu parts. Stage i has parts i, i + p, ...: they are its "
-            "chunks 0, 1, ...\n"
-            "Part p-1, the last rank's chunk 0, sends its output to part p, rank 0's chunk 1.\n"
-            "A is micro-batch 0 in chunk 0, a in chunk 1; B is micro-batch 1. Backwards are drawn "
-            "with =.",
-            v * p);
+            "Interleaved, stage i has v = %zu of v p = %zu parts: i, i + p, ... They are its "
+            "chunks "
+            "0, 1, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all stages "
+            "v times.",
+            v, v * p);
     equal_step(run, &stack, m, WAY_INTERLEAVED);
     train(run, &t);
     table(run, v);

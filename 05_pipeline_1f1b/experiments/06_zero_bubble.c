@@ -55,6 +55,10 @@ static void table(Run *run) {
     results(run, columns, clock_config()->simulated ? rows : rows + 2); // real clock: no times
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
+    say(run,
+        "  p stages, m = %d micro-batches. Kept until W: the most micro-batches between their F "
+        "and their W.",
+        MICRO);
 }
 
 static void answer(Run *run) {
@@ -69,11 +73,12 @@ static void answer(Run *run) {
     } else {
         say_answer(run, "The bits are the same. Times need the simulated clock.");
     }
-    say_cost(run,
-             "every rank keeps p micro-batches until W, and more of each between B and W: %s per "
-             "rank instead of %s, and %s with the planner's 2p-1.",
-             cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
-             cost_text(run, "activations.planner"));
+    say_cost(
+        run,
+        "activations of %s per rank instead of %s, because each rank keeps p micro-batches, and "
+        "each until its W; with the planner %s.",
+        cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
+        cost_text(run, "activations.planner"));
     say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
                       "stage.");
 }
@@ -93,13 +98,15 @@ static void zero_bubble(Run *run) {
     config_store(run, &stack.model);
     stack.model.seed = run->seed;
     OpTimes d = zb_times(&stack);
-    say(run, "A backward has two halves: B=, of inputs (the stage before waits for it), and W~, "
-             "of weights.");
-    say(run, "ZB-H1, a fixed order from the zero-bubble paper, runs the W halves later, when the "
-             "stage would be");
-    say(run, "idle. A planner picks each stage's next op greedily, with memory for 2p-1 "
-             "micro-batches\n(as the paper's ZB-H2 has). Here each step starts empty, so (p-1)F "
-             "stay idle.");
+    say(run, "A backward has two halves. B (=) computes the gradient of the inputs; the stage "
+             "before waits for it.");
+    say(run, "W (~) computes the gradients of the weights; only the update at the step's end needs "
+             "them. 1F1B runs");
+    say(run, "both as one op. ZB-H1 (Qi et al. 2023) delays W, so that W fills idle time at the "
+             "end. The planner");
+    say(run, "keeps up to 2p-1 micro-batches, so that forwards fill idle time at the beginning, "
+             "too. Each time the");
+    say(run, "planner takes the op that can start first, and W only if nothing else can start.");
     say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);

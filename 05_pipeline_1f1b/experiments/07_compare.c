@@ -22,21 +22,27 @@ static double cost_of(Run *run, const char *what, size_t way) {
     return cost_value(run, page_text(run, "%s.%s", what, equal_ways[way].id));
 }
 
-// Draws a bar for each way. The bar's length is the time of a batch: first computing, then idle.
+// Says what each way does, and draws its batch as a bar: first computing, then idle.
 static void bars(Run *run) {
-    static const char computing[] =
-        "============================================================================";
-    static const char idle[] =
-        "............................................................................";
+    static const char *const does[PIPELINE_WAYS] = {
+        "one micro-batch at a time (04.02)",  "all forwards, all backwards (04.03)",
+        "forward, backward in turn (05.02)",  "1F1B, v chunks per stage (05.03)",
+        "1F1B, backwards in halves (05.06)",  "an update per micro-batch (05.04)",
+        "one update per batch, late (05.05)",
+    };
+    static const char computing[] = "================================================";
+    static const char idle[] = "................................................";
     enum { BAR = sizeof idle - 1 }; // columns of the longest bar
     double longest = cost_of(run, "step", WAY_NAIVE);
     if (!run->is_root) return;
     say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
         value_text(run, longest / BAR, "ps"));
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        int all = (int)lround(BAR * cost_of(run, "step", k) / longest);
-        int full = (int)lround(all * (1 - cost_of(run, "idle", k) / 1e6));
-        say(run, "  %-12s %.*s%.*s", equal_ways[k].name, full, computing, all - full, idle);
+        double columns = BAR * cost_of(run, "step", k) / longest;
+        int full = (int)lround(columns * (1 - cost_of(run, "idle", k) / 1e6));
+        int rest = (int)lround(columns) - full;
+        say(run, "  %-11s %-35s %.*s%.*s", equal_ways[k].name, does[k], full, computing, rest,
+            idle);
     }
 }
 
@@ -65,10 +71,12 @@ static void table(Run *run) {
     }
     results(run, columns, rows);
     say(run,
-        "Each number is that of the rank that has most. With n versions of the weights a "
-        "gradient is n - 1\nupdates late. Formula: of idle, without messages. p stages, m "
-        "micro-batches, v = %zu chunks per stage;\nF, B, W: forward, and a backward's halves "
-        "(05.06).",
+        "Each number is that of the rank that has most. Flush: the pipeline runs empty before an "
+        "update; the\nlast two ways have none: with n versions of the weights gradients are up to "
+        "n "
+        "- 1 updates late.\nFormula: of idle, without messages. v = %zu chunks per stage; F, B, W: "
+        "a "
+        "forward, a backward's halves.",
         (size_t)CHUNKS);
 }
 
