@@ -157,7 +157,7 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
         fixed[s] = value_text(run, (double)stays->timing[s].step, "ps");
     }
     say_answer(run,
-               "Those of the cut whose slowest stage costs least: %s takes %s a step, %s %s. With "
+               "The cut whose slowest stage costs least: %s takes %s a step, %s %s. With "
                "changed costs %s takes %s, not %s.",
                blocks_text(run, moved->blocks[MOVE_EVERY]), time[MOVE_EVERY],
                blocks_text(run, stays->blocks[0]), fixed[MOVE_EVERY],
