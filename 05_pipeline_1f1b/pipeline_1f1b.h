@@ -50,7 +50,7 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 
 // The rule says which version of the weights mini-batch k reads on stage i of p. The update of
 // mini-batch k makes version k + 1 on every stage.
-//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
+//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when forward k ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
 //                       gradient of no function

@@ -108,8 +108,9 @@ double stage_sums_time(const ModelConfig *c, size_t p);
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
-// Checks a step by a lesson's own loop, which has the order of this rule and `flight` micro-batches
-// in flight: messages, memory, and under the simulated clock the time on equal stages.
+// Checks the costs of a training by a lesson's own loop, which has the order of this rule and
+// `flight` micro-batches in flight: messages, memory. Also runs the loop on equal stages, and
+// checks its time under the simulated clock.
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
@@ -121,7 +122,7 @@ double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledg
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
-// clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
+// clock then counts their FLOPs GROWTH times. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
 // The measurements of a training on this rank.

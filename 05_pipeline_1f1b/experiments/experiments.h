@@ -89,7 +89,7 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 // NOT_ONCE: an op occurs twice in a list, or never. WRONG_MESSAGE: a stage takes a message for
 // another op's message. This can happen because messages carry no names and arrive in the order in
 // which they were sent. DEADLOCK: stages wait for each other, for a result or for a send buffer
-// (pipeline.h gives their number). LEGAL lists run in pipeline_run.
+// (pipeline.h gives the number of buffers). zero_bubble_run runs LEGAL lists.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
 enum { JUDGE_REASON = 2400 };
 typedef struct {
