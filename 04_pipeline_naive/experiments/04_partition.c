@@ -146,26 +146,35 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
+    const char *cut = blocks_text(run, moved->blocks[MOVE_EVERY]);
+    const char *last = blocks_text(run, moved->blocks[LAST]);
     if (run->world->size == 1) {
-        say_answer(run, "One stage has all %s blocks, so there is nothing to cut.",
-                   blocks_text(run, moved->blocks[0]));
-        return;
+        say_answer(run, "One stage has all %s blocks, so there is nothing to cut.", cut);
+        say_cost(run, "nothing is sent.");
+    } else if (clock_config()->simulated) {
+        const char *time[PARTITION_STEPS], *fixed[PARTITION_STEPS];
+        for (size_t s = 0; s < PARTITION_STEPS; s++) {
+            time[s] = value_text(run, (double)moved->timing[s].step, "ps");
+            fixed[s] = value_text(run, (double)stays->timing[s].step, "ps");
+        }
+        say_answer(
+            run,
+            "The cut whose slowest stage costs least: %s takes %s a step, %s %s. With changed "
+            "costs %s takes %s, not %s.",
+            cut, time[MOVE_EVERY], blocks_text(run, stays->blocks[0]), fixed[MOVE_EVERY], last,
+            time[LAST], fixed[LAST]);
+        say_cost(
+            run,
+            "%s sent per rank for the blocks that move. A new cut comes late, after a measured "
+            "step: step %d takes %s, with the fixed cut %s.",
+            cost_text(run, "moved.bytes"), GROWN, time[GROWN], fixed[GROWN]);
+    } else {
+        say_answer(run,
+                   "The cut whose slowest stage costs least: %s, and %s with changed costs. Times "
+                   "need the simulated clock.",
+                   cut, last);
+        say_cost(run, "%s sent per rank for the blocks that move.", cost_text(run, "moved.bytes"));
     }
-    const char *time[PARTITION_STEPS], *fixed[PARTITION_STEPS];
-    for (size_t s = 0; s < PARTITION_STEPS; s++) {
-        time[s] = value_text(run, (double)moved->timing[s].step, "ps");
-        fixed[s] = value_text(run, (double)stays->timing[s].step, "ps");
-    }
-    say_answer(run,
-               "The cut whose slowest stage costs least: %s takes %s a step, %s %s. With "
-               "changed costs %s takes %s, not %s.",
-               blocks_text(run, moved->blocks[MOVE_EVERY]), time[MOVE_EVERY],
-               blocks_text(run, stays->blocks[0]), fixed[MOVE_EVERY],
-               blocks_text(run, moved->blocks[LAST]), time[LAST], fixed[LAST]);
-    say_cost(run,
-             "%s sent per rank for the blocks that move. A new cut comes late, after a measured "
-             "step: step %d takes %s, with the fixed cut %s.",
-             cost_text(run, "moved.bytes"), GROWN, time[GROWN], fixed[GROWN]);
     say_use_when(run, "stages are unequal. Move blocks only if costs change during training.");
 }
 
@@ -198,8 +207,7 @@ static void partition(Run *run) {
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
     say(run,
         "its cut. In the other one blocks move: before every %dnd step to the best cut for the "
-        "step "
-        "before.",
+        "step before.",
         MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);
     Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
