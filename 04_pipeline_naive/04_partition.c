@@ -54,7 +54,7 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
     return most;
 }
 
-// ---- the cut for measured costs (layer_times.c measures them) ----
+// ---- the best cut for the costs that layer_times.c has measured ----
 
 // Returns the number of costs, L + 2: one of the embedding, of each block, and of the head with the
 // loss.

@@ -1,5 +1,6 @@
 // executor.c: the rule that says which op needs which other op, and the executor. The executor runs
-// any list, and sends and receives while the stage computes. pipeline.h states its guarantees.
+// any list, and sends and receives while the stage computes. pipeline.h states the executor's
+// guarantees.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 

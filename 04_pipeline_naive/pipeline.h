@@ -163,8 +163,8 @@ size_t executor_receive(Executor *e, size_t at);
 // Runs after op `at` has computed. Starts to send y (forward) or dx (backward).
 void executor_send(Executor *e, size_t at);
 void executor_free(Executor *e); // waits until all messages are received
-// Runs one step's list of forwards and backwards. Adds to m's gradients in the order of the list's
-// backwards.
+// Runs one step's list of forwards and backwards by the executor (03_gpipe.c). Adds to m's
+// gradients in the order of the list's backwards.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches);
 

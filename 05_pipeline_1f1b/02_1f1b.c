@@ -69,7 +69,8 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
         wait_received(&activations[k]);
     }
     if (!s->first) {
-        wait_received(gradient); // for the previous dx; before the first backward there is none
+        // Waits until the previous dx has been received. Before the first backward there is no dx.
+        wait_received(gradient);
         b->dx = output_buffer(gradient, b->in);
     }
     pipeline_backward(s, k); // frees what the forward of k kept

@@ -7,7 +7,7 @@
 //     once, its weights twice (double-buffered), and activations of p - i micro-batches. The first
 //     and the last rank also hold a second gradient of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
-//     last stage exchange their gradients of the tied table, V*C elements, and each adds both.
+//     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
 // Saves: 1F1B's bubble, because each further batch of m micro-batches takes m(f+b), with 1F1B
 //     (m+p-1)(f+b); f, b: a stage's forward and backward of a micro-batch. Saves versions, too: a
 //     stage has 2, with PipeDream p - i.

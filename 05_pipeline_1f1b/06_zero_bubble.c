@@ -3,18 +3,21 @@
 // question: Can a stage fill its bubble with the half of a backward that no other stage waits for?
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i, some neighbouring layers. Activations stay until W, because W reads x
-//     and dy of every layer. ZB-H1 keeps p micro-batches, an automatic list at most cap.
+// Holds: rank i has stage i, some neighbouring layers. x and dy of every layer stay until W,
+// because
+//     W reads them. ZB-H1 keeps p micro-batches until their W, a planner's list at most cap.
 // Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, each at its
 //     end; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
 //     12L + 4 doubles over all stages.
 // Saves: idle time. Without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and 1F1B
 //     takes (m+p-1)(F+B+W).
-// Costs: activations until W, and a copy of dy for every layer; with cap 2p-1 about twice 1F1B's on
-//     stage 0, and almost no bubble.
+// Costs: every stage keeps as many micro-batches as stage 0 of 1F1B. The planner with cap 2p-1
+// keeps
+//     about twice as many, and has almost no bubble.
 // F: a forward, or its time. B (of inputs), W (of weights): halves of a backward, or their times.
 // Qi et al. 2023, sections 2 and 3.
-// Left out: updates that do not wait for the norm of all stages, and are undone if it is too large.
+// Left out: updates that do not wait for the norm of all stages, and are undone if the norm is too
+//     large.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // ---------------------------------------------------------------- one backward, two halves

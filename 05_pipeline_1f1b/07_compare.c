@@ -14,59 +14,36 @@
 // Left out: recomputation, data and tensor parallelism, which combine with all of them (07, 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
-// Return the lists of one batch.
-static Schedule naive(size_t p, size_t m, size_t batches, size_t i) {
-    (void)batches;
-    return schedule_naive(p, m, i);
-}
-static Schedule gpipe(size_t p, size_t m, size_t batches, size_t i) {
-    (void)batches;
-    return schedule_gpipe(p, m, i);
-}
-static Schedule one_f_one_b(size_t p, size_t m, size_t batches, size_t i) {
-    (void)batches;
-    return schedule_1f1b(p, m, i);
-}
-static Schedule interleaved(size_t p, size_t m, size_t batches, size_t i) {
-    (void)batches;
-    return schedule_interleaved(p, m, p == 1 ? 1 : COMPARE_CHUNKS, i);
-}
-static Schedule zero_bubble(size_t p, size_t m, size_t batches, size_t i) {
-    (void)batches;
-    return schedule_zb_h1(p, m, i);
-}
-// Return the lists of several batches. The pipeline never runs empty between two batches. PipeDream
-// updates after every micro-batch.
-static Schedule pipedream(size_t p, size_t m, size_t batches, size_t i) {
-    return schedule_pipedream(WEIGHT_STASHING, p, batches * m, i);
-}
-static Schedule two_bw(size_t p, size_t m, size_t batches, size_t i) {
-    return schedule_2bw(p, m, batches, i);
-}
-
-const PipelineWay pipeline_ways[PIPELINE_WAYS] = {
-    { "naive", WAY_FLUSH, 1, naive },      // 04.02: a micro-batch there and back, then the next
-    { "GPipe", WAY_FLUSH, 1, gpipe },      // 04.03: all forwards, all backwards
-    { "1F1B", WAY_FLUSH, 1, one_f_one_b }, // 05.02: a forward, a backward
-    { "interleaved", WAY_FLUSH, COMPARE_CHUNKS, interleaved }, // 05.03: two chunks per stage
-    { "ZB-H1", WAY_FLUSH, 1, zero_bubble }, // 05.06: a half of each backward fills the bubble
-    // 05.04: no flush, an update after every micro-batch
-    { "PipeDream", WAY_PIPEDREAM, 1, pipedream },
-    { "2BW", WAY_2BW, 1, two_bw }, // 05.05: no flush; one update per batch, one late
-};
-
-PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,
-                                Optimizer *o, const Batch *batch, size_t m, size_t batches) {
-    size_t p = pp->size, i = pp->rank, older = pipedream_older(WEIGHT_STASHING, p, i);
-    Schedule list = way->list(p, m, batches, i);
-    PipelineResult r = { 0 };
-    switch (way->kind) {
-    case WAY_FLUSH: r = zero_bubble_run(pp, model, &list, batch, m); break;
-    case WAY_PIPEDREAM:
-        r = pipeline_pipedream(pp, model, o, &list, older, batch, batches * m, NULL);
-        break;
-    case WAY_2BW: r = pipeline_2bw(pp, tied, model, o, &list, batch, batches * m, NULL); break;
+// Returns the list of stage i for `batches` batches of m micro-batches. In a way with a flush every
+// batch is a step of its own, so the list is one batch. v: the chunks of each stage.
+Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches,
+                           size_t i) {
+    switch (way) {
+    // 04.02, 04.03
+    case WAY_NAIVE: return schedule_naive(p, m, i);
+    case WAY_GPIPE: return schedule_gpipe(p, m, i);
+    // 05.02, 05.03, 05.06
+    case WAY_1F1B: return schedule_1f1b(p, m, i);
+    case WAY_INTERLEAVED: return schedule_interleaved(p, m, v, i);
+    case WAY_ZB_H1: return schedule_zb_h1(p, m, i);
+    // 05.04 updates after every micro-batch, 05.05 after every batch.
+    case WAY_PIPEDREAM: return schedule_pipedream(WEIGHT_STASHING, p, batches * m, i);
+    case WAY_2BW: return schedule_2bw(p, m, batches, i);
+    case PIPELINE_WAYS: break;
     }
+    fault("there is no way %d to run a pipeline", (int)way);
+}
+
+PipelineResult pipeline_way_run(PipelineWay way, Comm *pp, Comm *tied, Model *model, Optimizer *o,
+                                const Batch *batch, size_t m, size_t batches) {
+    size_t p = pp->size, i = pp->rank, n = batches * m;
+    Schedule list = pipeline_way_list(way, p, m, model_chunks(model), batches, i);
+    PipelineResult r;
+    if (way == WAY_PIPEDREAM) {
+        size_t older = pipedream_older(WEIGHT_STASHING, p, i);
+        r = pipeline_pipedream(pp, model, o, &list, older, batch, n, NULL);
+    } else if (way == WAY_2BW) r = pipeline_2bw(pp, tied, model, o, &list, batch, n, NULL);
+    else r = zero_bubble_run(pp, model, &list, batch, m); // one batch
     schedule_free(&list);
     return r;
 }

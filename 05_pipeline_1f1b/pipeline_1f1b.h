@@ -50,7 +50,7 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 
 // The rule says which version of the weights mini-batch k reads on stage i of p. The update of
 // mini-batch k makes version k + 1 on every stage.
-//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
+//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when forward k ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
 //                       gradient of no function
@@ -108,18 +108,22 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 
 // ---------------------------------------------------------------- 07_compare.c: seven ways
 
-// WAY_FLUSH: a list is one batch. In the other two kinds a list goes over several batches.
-typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
-typedef struct {
-    const char *name;
-    WayKind kind;
-    size_t chunks; // chunks of each stage, if there are several stages
-    Schedule (*list)(size_t p, size_t m, size_t batches, size_t i);
+// The ways before WAY_PIPEDREAM have a flush after every batch, and give the bits of one device.
+typedef enum {
+    WAY_NAIVE,
+    WAY_GPIPE,
+    WAY_1F1B,
+    WAY_INTERLEAVED,
+    WAY_ZB_H1,
+    WAY_PIPEDREAM,
+    WAY_2BW,
+    PIPELINE_WAYS
 } PipelineWay;
-enum { PIPELINE_WAYS = 7, COMPARE_CHUNKS = 2 };
-extern const PipelineWay pipeline_ways[PIPELINE_WAYS];
-// Runs `batches` batches of m micro-batches (WAY_FLUSH: one). tied has the meaning that it has in
-// pipeline_2bw.
-PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,
-                                Optimizer *o, const Batch *batch, size_t m, size_t batches);
+// Returns the list of stage i. v: the chunks of each stage, for WAY_INTERLEAVED. batches: for the
+// ways without a flush; the list of a way with a flush is one batch.
+Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches, size_t i);
+// Runs `batches` batches of m micro-batches; a way with a flush runs one. tied has the meaning that
+// it has in pipeline_2bw.
+PipelineResult pipeline_way_run(PipelineWay way, Comm *pp, Comm *tied, Model *model, Optimizer *o,
+                                const Batch *batch, size_t m, size_t batches);
 #endif

@@ -41,6 +41,11 @@ static double median(double *x, size_t n) {
     return x[n / 2];
 }
 
+static PipelineResult interleaved(const void *unused, Comm *pp, Model *stage, const Batch *batch,
+                                  size_t m) {
+    (void)unused;
+    return pipeline_way_run(WAY_INTERLEAVED, pp, NULL, stage, NULL, batch, m, 1);
+}
 // play() runs one step. The interleaved schedule has two chunks per stage, each as large as a stage
 // of the other schedules.
 enum { CHUNKS = 2 };
@@ -48,10 +53,7 @@ static Timing play(Run *run, Stack stack, ScheduleRule rule, size_t m) {
     if (rule) return stack_play(run, &stack, rule, m).timing;
     stack.blocks *= CHUNKS;
     stack.chunks = CHUNKS;
-    Schedule list = schedule_interleaved(run->world->size, m, CHUNKS, run->world->rank);
-    Timing t = play_list(run, &stack, &list, m).timing;
-    schedule_free(&list);
-    return t;
+    return stack_play_by(run, &stack, MEM_ACTIVATIONS, interleaved, NULL, m).timing;
 }
 
 static void bench(Run *run) {

@@ -78,6 +78,35 @@ static void golden(Run *run) {
     free(last);
 }
 
+// Runs a stage's list, which may have chunks and halves of backwards.
+static PipelineResult run_list(const void *list, Comm *pp, Model *stage, const Batch *batch,
+                               size_t m) {
+    return zero_bubble_run(pp, stage, list, batch, m);
+}
+// Checks that the recorded events of every stage have the order of the stage's list. Only rank 0
+// has the recording. A recording writes B for a whole backward and for a backward of inputs, so I
+// becomes B in the list's text.
+static void events_are_lists(Run *run, PipelineWay way, const char *name, size_t v, size_t m) {
+    size_t p = run->world->size, i = run->world->rank;
+    Stack stack = stack_of(run);
+    stack.chunks = v;
+    Schedule own = pipeline_way_list(way, p, m, v, 1, i);
+    stack_play_by(run, &stack, MEM_ACTIVATIONS, run_list, &own, m);
+    schedule_free(&own);
+    bool same = true;
+    for (size_t k = 0; k < p; k++) {
+        Schedule list = pipeline_way_list(way, p, m, v, 1, k);
+        char *want = schedule_text(&list), *order = picture_order(run, k);
+        for (char *letter = want; *letter; letter++)
+            if (*letter == 'I') *letter = 'B';
+        same &= !order || !strcmp(order, want);
+        free(want);
+        free(order);
+        schedule_free(&list);
+    }
+    check_true(run, "order of the events", name, same);
+}
+
 // Checks that a device at `factor` times the rate takes 1 / factor times as long for the same
 // FLOPs, and counts the same FLOPs.
 static void speeds(Run *run) {
@@ -339,6 +368,10 @@ static void clock_test(Run *run) {
         exposed(run, "GPipe", schedule_gpipe, m, m + p - 1, 2 * (p - 1));
     }
     if (p == 4) golden(run);
+    events_are_lists(run, WAY_GPIPE, "GPipe", 1, 8);
+    events_are_lists(run, WAY_1F1B, "1F1B", 1, 8);
+    if (p > 1) events_are_lists(run, WAY_INTERLEAVED, "interleaved", 2, 2 * p);
+    events_are_lists(run, WAY_ZB_H1, "ZB-H1", 1, 8);
     speeds(run);
     arrivals(run);
     ports(run);

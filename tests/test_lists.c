@@ -13,6 +13,7 @@
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 #include "tap.h"
+#include "tests/makespan.h"
 
 enum { MOST_P = 8, MOST_M = 24, MOST_V = 4, MOST_PULLS = 3, TEXT = 4096 };
 typedef struct {

@@ -14,6 +14,7 @@
 #include "common/device/device.h"
 #include "common/model/attention.h"
 #include "tap.h"
+#include "tests/makespan.h"
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
 #include "tests/gradients.h"
@@ -69,20 +70,11 @@ static void test_rule(void) {
        "an update needs only its place in the list");
 }
 
-static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
-    Timeline t = timeline_with_times(stage, p, m, times);
-    size_t end = t.stuck ? SIZE_MAX : t.end;
-    timeline_free(&t);
-    for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
-    return end;
-}
-
 static void test_lists(void) {
     // ZB-H1 (Qi et al. 2023): 1F1B's order, but stage i computes the gradients of weights i
     // micro-batches later.
-    Schedule zero[4];
-    for (size_t i = 0; i < 4; i++) zero[i] = schedule_zb_h1(4, 8, i);
-    size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
+    Schedule *zero = schedule_all(schedule_zb_h1, 4, 8);
+    size_t units = lists_makespan(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
     if (!ok(units == 27,
             "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
         printf("#   %zu units\n", units);

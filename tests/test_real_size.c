@@ -18,6 +18,7 @@
 #include "judge/frame/lesson.h"
 #include "judge/frame/presets.h"
 #include "common/model/costs.h"
+#include "tests/makespan.h"
 
 // The models. An example that needs only the number of parameters takes 7 billion for 7B.
 static const ModelConfig xl = {

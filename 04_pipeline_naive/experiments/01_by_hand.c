@@ -2,7 +2,6 @@
 // every bit. Played step times and idle shares equal their formulas.
 #include "04_pipeline_naive/by_hand.h"
 #include "judge/frame/lesson.h"
-#include <stdio.h>
 #include <string.h>
 
 static const ChainLayer *layer_of(const Chain *c, size_t n) { // n counts in the whole chain
@@ -44,13 +43,15 @@ static void draw(char row[2 * MOST_UNITS + 1], const Chain *c, size_t i) {
     }
 }
 
-// Draws a step of `split`, and compares the training of `split` with the training of one device.
-static void compare(Run *run, const char *what, Chain *split) {
+// Compares the training of `split` with the training of one device. Draws the last step of `split`
+// if there is a title.
+static void compare(Run *run, const char *what, const char *title, Chain *split) {
     Chain whole = chain_new(run->seed, 1, split->pieces, chain_there_and_back);
     double loss[STEPS], want_loss[STEPS], number[NUMBERS], want_number[NUMBERS];
     train(split, loss, number);
     train(&whole, want_loss, want_number);
-    for (size_t i = 0; i < split->p; i++) {
+    if (title) say(run, "\n%s", title);
+    for (size_t i = 0; title && i < split->p; i++) {
         char row[2 * MOST_UNITS + 1] = "";
         draw(row, split, i);
         say(run, "  %zu %s", i, row);
@@ -64,33 +65,39 @@ static double idle(const Chain *t) {
     return (double)(t->p * t->end - t->busy) / (double)(t->p * t->end);
 }
 
-// Prints the page's table and its answer.
-static void show_results(Run *run, const Chain *two, const Chain *naive, const Chain *piped) {
-    const Chain *way[] = { two, naive, piped };
-    char end[3][16], share[3][16];
-    for (size_t k = 0; k < 3; k++) {
-        sprintf(end[k], k ? "=%zu" : "=%zu x %d", way[k]->end, LAYERS / 2 * PIECES);
-        sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
+// Returns the most micro-batches between their forward and their backward on a device.
+static size_t kept(const Device *d) {
+    size_t now = 0, most = 0;
+    for (size_t n = 0; n < d->ops; n++) {
+        if (d->op[n].what == 'B') now--;
+        else if (++now > most) most = now;
     }
-    results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL },
-            (const Result[]){ { "devices p", "-", { "=2", "=4", "=4" } },
-                              { "micro-batches m", "-", { "=1", "=4", "=4" } },
-                              { "step, units of time",
-                                "naive m p (f+b), micro-batched (m+p-1)(f+b)",
-                                { end[0], end[1], end[2] } },
-                              { "idle, of the step",
-                                "naive 1-1/p, micro-batched (p-1)/(m+p-1)",
-                                { share[0], share[1], share[2] } },
-                              { 0 } });
+    return most;
+}
+
+// Prints the page's table and its answer.
+static void show_results(Run *run, const Chain *naive, const Chain *piped) {
+    const Chain *way[] = { naive, piped };
+    Result rows[] = { { .what = "step", .formula = "naive m p (f+b), micro-batched (m+p-1)(f+b)" },
+                      { .what = "idle, of the step",
+                        .formula = "naive 1-1/p, micro-batched (p-1)/(m+p-1)" },
+                      { .what = "micro-batches kept", .formula = "naive 1, micro-batched m" },
+                      { 0 } };
+    for (size_t k = 0; k < 2; k++) {
+        rows[0].cell[k] = page_text(run, "=%zu units", way[k]->end);
+        rows[1].cell[k] = page_text(run, "=%.1f %%", 100 * idle(way[k]));
+        rows[2].cell[k] = page_text(run, "=%zu", kept(&way[k]->device[0]));
+    }
+    results(run, (const char *const[]){ "naive", "micro-batched", NULL }, rows);
+    say(run, "  p = %zu devices, m = %zu micro-batches. Kept: from a forward to its backward.",
+        naive->p, naive->pieces);
     say_answer(run,
-               "In the naive order one device works at a time, because each waits for its "
-               "neighbour: %zu devices are idle for %.0f %% of the time. With all forwards "
-               "first, a step takes %zu units instead of %zu.",
-               naive->p, 100 * idle(naive), piped->end, naive->end);
-    say_cost(run,
-             "every device keeps the outputs of %zu micro-batches instead of 1, and is still "
-             "idle for %.0f %% of the time.",
-             piped->pieces, 100 * idle(piped));
+               "In the naive order one device works at a time, and %zu devices are idle for "
+               "%.0f %% of the step. Micro-batched, the devices work on different micro-batches at "
+               "the same time: a step takes %zu units instead of %zu, and %.0f %% of it is idle.",
+               naive->p, 100 * idle(naive), piped->end, naive->end, 100 * idle(piped));
+    say_cost(run, "every device keeps the outputs of %zu micro-batches instead of %zu.",
+             kept(&piped->device[0]), kept(&naive->device[0]));
     say_use_when(run, "the model does not fit on one device, and a batch has many more "
                       "micro-batches than devices.");
 }
@@ -100,18 +107,23 @@ static void by_hand(Run *run) {
     Chain piped = chain_new(run->seed, LAYERS, PIECES, chain_all_there_all_back);
     Chain two = chain_new(run->seed, 2, 1, chain_there_and_back),
           naive = chain_new(run->seed, LAYERS, PIECES, chain_there_and_back);
-    say(run, "A row is a device, two columns are a unit of time. F0: forward of micro-batch 0, "
-             "f = 1 unit.");
-    say(run, "B0--: its backward, b = 2 units. A dot: idle.");
     say(run,
-        "\nNaive, 2 devices with %d layers each, the batch in one piece. Here a unit is %d of the "
-        "units below:",
-        LAYERS / 2, LAYERS / 2 * PIECES);
-    compare(run, "naive, 2 devices = unsplit", &two);
-    say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
-    compare(run, "naive, 4 devices = unsplit", &naive);
-    say(run, "\nMicro-batched, 4 devices: all forwards, then all backwards:");
-    compare(run, "micro-batched = unsplit", &piped);
+        "%d devices have one layer each. A batch of %d samples is cut into %d micro-batches. A row "
+        "is a device.",
+        LAYERS, SAMPLES, PIECES);
+    say(run, "F0 is the forward of micro-batch 0; it takes f = 1 unit of time, two signs. B0-- is "
+             "its backward,");
+    say(run, "b = 2 units. \". \" is an idle unit. A forward needs the output of the device above, "
+             "a backward the");
+    say(run, "gradient from the device below.");
+    // Two devices with two layers each; the batch is one micro-batch.
+    compare(run, "naive, 2 devices = unsplit", NULL, &two);
+    compare(run, "naive, 4 devices = unsplit",
+            "Naive: a micro-batch goes through all devices and comes back before the next one "
+            "starts:",
+            &naive);
+    compare(run, "micro-batched = unsplit",
+            "Micro-batched: every device runs all its forwards, then all its backwards:", &piped);
     double p = LAYERS, m = PIECES, both = T_FORWARD + T_BACKWARD;
     double units[] = { two.end, naive.end, piped.end },
            want_units[] = { 2 * both, m * p * both, (m + p - 1) * both };
@@ -121,7 +133,7 @@ static void by_hand(Run *run) {
                   want_units, 3, 0);
     check_numbers(run, "played = formula", "idle share: 1-1/2, 1-1/p, (p-1)/(m+p-1)", share,
                   want_share, 3, 1e-15);
-    show_results(run, &two, &naive, &piped);
+    show_results(run, &naive, &piped);
 }
 
 static const Option options[] = {

@@ -70,8 +70,8 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
 
 static void naive(Run *run) {
     Training t = stages_training(run, &sizes, SEQUENCES);
-    const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
-    const StagesWay single = { "a sequence each = unsplit", NULL, naive_step, NULL, NULL };
+    const StagesWay way = { "naive = unsplit", .step = naive_step };
+    const StagesWay single = { "a sequence each = unsplit", .step = naive_step };
     StageCosts seen, unused;
     // One step in which each sequence is a micro-batch, so that the loop has several turns.
     Training one_by_one = t;

@@ -2,6 +2,7 @@
 // loops and with the executor. The page shows GPipe's times and memory beside those of the naive
 // order, for equal stages and m = 1 to 32.
 #include "04_pipeline_naive/experiments/experiments.h"
+#include <math.h>
 
 // The 4 micro-batches have 2, 2, 2 and 1 of the 7 sequences. A sequence has 5 to 10 counted tokens.
 // The 4 stages have 3, 2, 2 and 2 of the 9 blocks.
@@ -9,16 +10,6 @@ static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };
 enum { SEQUENCES = 7 };
-
-// Checks that the lesson's own loop and the executor give the same bits. The executor runs the
-// loop's list.
-static StageCosts same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
-                            ScheduleRule rule) {
-    Schedule list = rule(run->world->size, t->micro_batches, run->world->rank);
-    StageCosts costs = stages_same_bits(run, what, t, NULL, loop, &list, pipeline_run);
-    schedule_free(&list);
-    return costs;
-}
 
 // ---------------------------------------------------------------- equal stages
 
@@ -57,12 +48,11 @@ static void equal_stages(Run *run, const Stack *stack, double unequal) {
                 { "exposed", "exposed", "ps", BY_FORMULA(exposed), gpipe.timing.exposed },
                 { "hidden", "hidden", "ps", BY_FORMULA(links * 2 * m * d - exposed),
                   gpipe.timing.hidden },
+                { "idle", "bubble / step", "millionths", BY_FORMULA(stack_idle(stack, m, step)),
+                  round(1e6 * gpipe.timing.idle_of_total) },
                 { "naive", "naive order, step", "ps", BY_FORMULA(m * (p * (f + b) + 2 * links * d)),
                   naive.step },
                 { 0 } });
-        if (timed)
-            stack_check_bubble(run, page_text(run, "m%zu", m), name, stack, m, formula(step),
-                               NOT_PREDICTED, &gpipe.timing);
         columns[k] = page_text(run, "m = %zu", m);
         row[NAIVE_STEP].cell[k] = value_cell(run, (double)naive.step, "ps");
         row[STEP].cell[k] = value_cell(run, (double)gpipe.timing.step, "ps");
@@ -98,27 +88,28 @@ static void gpipe(Run *run) {
     t.recorded = true;
     t.watched = MEM_ACTIVATIONS;
     t.model.dropout = option_real(run, "dropout");
-    same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
-    StageCosts loops =
-        same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
-    stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &loops);
-    // A forward has buffers for x and y, a backward for dy and dx.
-    size_t message = stage_tokens(&t, 0) * t.model.width * weight_bytes(&t.model);
-    check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
-               formula(stage_neighbours(run) * message), NOT_PREDICTED, loops.message_buffers);
-
     const Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     const Timing drawn = stack_play(run, &stack, schedule_gpipe, t.micro_batches).timing;
     picture_show(run, "GPipe, equal stages", PICTURE_MEMORY);
     picture_summary(run, &drawn);
-    static const StagesWay way = { "GPipe = accumulation", NULL, pipeline_step, schedule_gpipe,
-                                   NULL };
-    StageCosts seen;
-    stages_compare(run, &t, &way, 1, &seen);
-    t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
+    // The lesson's own loops, then the executor with the lists of both lessons.
+    enum { LOOPS, NAIVE_LIST, GPIPE_LIST, WAYS };
+    static const StagesWay ways[WAYS] = {
+        { .what = "GPipe, own loops = accumulation", .loop = pipeline_gpipe },
+        { "naive list = accumulation", .step = pipeline_step, .schedule = schedule_naive },
+        { "GPipe = accumulation", .step = pipeline_step, .schedule = schedule_gpipe },
+    };
+    StageCosts seen[WAYS];
+    stages_compare(run, &t, ways, WAYS, seen);
+    t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
+    stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &seen[LOOPS]);
+    // A forward has buffers for x and y, a backward for dy and dx.
+    size_t message = stage_tokens(&t, 0) * t.model.width * weight_bytes(&t.model);
+    check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
+               BY_FORMULA(stage_neighbours(run) * message), seen[LOOPS].message_buffers);
     size_t p = run->world->size, buffers = stage_message_buffers(&t, p, run->world->rank);
-    stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen);
-    equal_stages(run, &stack, seen.timing.idle_of_total);
+    stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen[GPIPE_LIST]);
+    equal_stages(run, &stack, seen[GPIPE_LIST].timing.idle_of_total);
     data_free(&t.data);
 }
 

@@ -81,7 +81,9 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
         trajectory_record(out, s, m, seen.loss, seen.norm);
         if (every && (s == 0 || s + 1 == t->steps)) {
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
-            picture_show(run, page_text(run, "Step %zu: cut %s", s, blocks_text(run, r->blocks[s])),
+            picture_show(run,
+                         page_text(run, "Moving cut, step %zu: %s", s,
+                                   blocks_text(run, r->blocks[s])),
                          file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
         free(batch);
@@ -144,19 +146,36 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
-    say_answer(run,
-               "The cut whose slowest stage costs least: %s blocks instead of %s, and %s when "
-               "costs have changed. The last step then takes %s instead of %s. All results keep "
-               "their bits.",
-               blocks_text(run, moved->blocks[MOVE_EVERY]), blocks_text(run, moved->blocks[0]),
-               blocks_text(run, moved->blocks[LAST]),
-               value_text(run, (double)moved->timing[LAST].step, "ps"),
-               value_text(run, (double)stays->timing[LAST].step, "ps"));
-    say_cost(run, "%s sent per rank. Costs are measured first, so a new cut comes a step late.",
-             cost_text(run, "moved.bytes"));
-    say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
-                      "blocks needs more memory. Move blocks only if costs change during "
-                      "training.");
+    const char *cut = blocks_text(run, moved->blocks[MOVE_EVERY]);
+    const char *last = blocks_text(run, moved->blocks[LAST]);
+    if (run->world->size == 1) {
+        say_answer(run, "One stage has all %s blocks, so there is nothing to cut.", cut);
+        say_cost(run, "nothing is sent.");
+    } else if (clock_config()->simulated) {
+        const char *time[PARTITION_STEPS], *fixed[PARTITION_STEPS];
+        for (size_t s = 0; s < PARTITION_STEPS; s++) {
+            time[s] = value_text(run, (double)moved->timing[s].step, "ps");
+            fixed[s] = value_text(run, (double)stays->timing[s].step, "ps");
+        }
+        say_answer(
+            run,
+            "The cut whose slowest stage costs least: %s takes %s a step, %s %s. With changed "
+            "costs %s takes %s, not %s.",
+            cut, time[MOVE_EVERY], blocks_text(run, stays->blocks[0]), fixed[MOVE_EVERY], last,
+            time[LAST], fixed[LAST]);
+        say_cost(
+            run,
+            "%s sent per rank for the blocks that move. A new cut comes late, after a measured "
+            "step: step %d takes %s, with the fixed cut %s.",
+            cost_text(run, "moved.bytes"), GROWN, time[GROWN], fixed[GROWN]);
+    } else {
+        say_answer(run,
+                   "The cut whose slowest stage costs least: %s, and %s with changed costs. Times "
+                   "need the simulated clock.",
+                   cut, last);
+        say_cost(run, "%s sent per rank for the blocks that move.", cost_text(run, "moved.bytes"));
+    }
+    say_use_when(run, "stages are unequal. Move blocks only if costs change during training.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -180,13 +199,16 @@ static void partition(Run *run) {
     training_store(run, &t);
     partition_cuts(run);
     CutSizes z = cut_sizes(&t.model, 1, 0);
+    say(run, "A cut is the number of blocks of each stage, here %s. The head, on the last stage,",
+        blocks_text(run, moved.blocks[0]));
     say(run,
-        "Cut %s: the blocks of stages 0, 1, ... A planner chooses the moving cut every %d steps.",
-        blocks_text(run, moved.blocks[0]), MOVE_EVERY);
-    say(run,
-        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as "
-        "long.",
+        "takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as long. One "
+        "training keeps",
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
+    say(run,
+        "its cut. In the other one blocks move: before every %dnd step to the best cut for the "
+        "step before.",
+        MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);
     Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
     train(run, &t, 0, &stays, &fixed);

@@ -29,15 +29,16 @@ typedef struct {
 // caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. step is called with a PipelineRank that has this schedule. stage: makes this
-// rank's model, which may have several chunks; NULL: stages as equal as possible. what: the name of
-// the comparison; NULL: the results are not compared. title: of a recorded step's picture, which
-// needs --verbose.
+// A way to train. what: the name of the comparison with one device. A training calls `step`, with a
+// PipelineRank that has this schedule; or, without a step, the lesson's own loop and then
+// pipeline_update. stage: makes this rank's model, which may have several chunks; NULL: stages as
+// equal as possible. title: of a recorded step's picture, which needs --verbose.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
     const char *what, *title;
     PipelineStep *step;
     ScheduleRule schedule;
+    PipelineLoop *loop;
     StageModel *stage;
 } StagesWay;
 // Trains an allocated model of the caller; way->stage is not called. Compares and draws nothing.
@@ -47,14 +48,6 @@ StageCosts stages_train_model(Run *run, const Training *t, Model *m, const Stage
 // gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
 // [n]: of the trainings with AdamW.
 void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
-
-// Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
-// and loss have the same bits. stage: as in StagesWay. Returns the loop's messages, message_bytes,
-// in_flight, activations and message_buffers; the other numbers are 0.
-typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
-                                  size_t micro_batches);
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
-                            PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 
 // ---- stack.c ----
 // A stack of equal blocks, for which the closed forms of pipelines are exact. The stack has no
@@ -92,10 +85,8 @@ typedef struct {
 StackTimes stack_times(const Stack *s);
 // Returns the bytes of activations that stage i of p keeps per micro-batch.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
-// Checks the idle time of all ranks as a share of the step. by_formula, by_play: the predicted time
-// of the step; at least one is given. The check's id is idle.<id>.
-void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
-                        Predicted by_formula, Predicted by_play, const Timing *seen);
+// Returns the idle time of all ranks, in millionths of a step of m micro-batches that takes `step`.
+double stack_idle(const Stack *s, size_t m, double step);
 
 // ---- stage_costs.c ----
 // Predicts the costs of stage i of p from sizes alone, without a Model or a ledger, for any order
@@ -117,8 +108,9 @@ double stage_sums_time(const ModelConfig *c, size_t p);
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
-// Checks a step by a lesson's own loop, which has the order of this rule and `flight` micro-batches
-// in flight: messages, memory, and under the simulated clock the time on equal stages.
+// Checks the costs of a training by a lesson's own loop, which has the order of this rule and
+// `flight` micro-batches in flight: messages, memory. Also runs the loop on equal stages, and
+// checks its time under the simulated clock.
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
@@ -130,7 +122,7 @@ double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledg
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
-// clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
+// clock then counts their FLOPs GROWTH times. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
 // The measurements of a training on this rank.

@@ -134,17 +134,7 @@ size_t stack_kept(const Stack *s, size_t p, size_t i) {
     return (all - reals) * weight_bytes(&s->model) + reals * sizeof(real);
 }
 
-// Returns the idle time of a step that takes `step`, in millionths of the step. ideal: the time of
-// the work.
-static Predicted idle_share(Predicted step, double ideal) {
-    if (!step.given) return NOT_PREDICTED;
-    return formula(round(1e6 * (step.value - ideal) / step.value));
-}
-void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
-                        Predicted by_formula, Predicted by_play, const Timing *seen) {
+double stack_idle(const Stack *s, size_t m, double step) {
     StackTimes t = stack_times(s);
-    double ideal = (double)(m * (t.forward + t.backward));
-    check_cost(run, page_text(run, "idle.%s", id), page_text(run, "%s: bubble / step", name),
-               "millionths", idle_share(by_formula, ideal), idle_share(by_play, ideal),
-               round(1e6 * seen->idle_of_total));
+    return round(1e6 * (1 - (double)(m * (t.forward + t.backward)) / step));
 }

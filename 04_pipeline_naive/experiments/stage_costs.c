@@ -63,9 +63,10 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
     if (!clock_config()->simulated) return; // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes d = stack_times(&stack);
-    Picoseconds step = stack_play_loop(run, &stack, loop, m).timing.step;
-    check_cost(run, "loop.step", "own loops: equal stages, step", "ps", NOT_PREDICTED,
-               played(makespan_with_link(rule, p, m, d.forward, d.backward, d.message)), step);
+    OpTimes times = { d.forward, d.backward, 0, d.message };
+    size_t end = lists_makespan(schedule_all(rule, p, m), p, m, &times);
+    check_cost(run, "loop.step", "own loops: equal stages, step", "ps", BY_PLAY(end),
+               stack_play_loop(run, &stack, loop, m).timing.step);
 }
 
 double sum_of_ranks(Run *run, double sum) {

@@ -25,22 +25,24 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     return t;
 }
 
-// training_run calls a Step; one_step turns a lesson's PipelineStep into a Step.
+// training_run calls a Step; one_step turns the way's PipelineStep or PipelineLoop into a Step.
 typedef struct {
     PipelineRank rank;
-    PipelineStep *step;
+    const StagesWay *way;
 } Trained;
 static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t,
                            const Batch *b) {
     Trained *s = trained;
-    return s->step(&s->rank, m, o, b, t->micro_batches);
+    if (s->way->step) return s->way->step(&s->rank, m, o, b, t->micro_batches);
+    model_zero_gradients(m);
+    PipelineResult r = s->way->loop(s->rank.pp, m, b, t->micro_batches);
+    return pipeline_update(&s->rank, m, o, b, r);
 }
 
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
-    Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = way->schedule },
-                   way->step };
+    Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = way->schedule }, way };
     double n = t->steps;
     comm_ledger_reset(pp);
     training_run(out, m, t, 1, 0, one_step, &me); // every rank knows all tokens
@@ -85,45 +87,12 @@ void stages_compare(Run *run, const Training *training, const StagesWay *way, si
                 picture_show(run, way[k].title, PICTURE_MEMORY | PICTURE_NO_FILES | scale);
                 picture_summary(run, &costs[k].timing);
             }
-            if (way[k].what) training_compare(run, way[k].what, &got, &want, 0);
-            if (way[k].what && t.clip > 0)
+            training_compare(run, way[k].what, &got, &want, 0);
+            if (t.clip > 0)
                 check_true(run, "clipping", "is at work in every step",
                            trajectory_clipped(&got, t.clip));
             trajectory_free(&got);
         }
         trajectory_free(&want);
     }
-}
-
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
-                            PipelineLoop *loop, const Schedule *list, ListRunner *runner) {
-    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
-    Model *m[2];
-    double loss[2];
-    StageCosts costs = { 0 };
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    for (size_t k = 0; k < 2; k++) {
-        m[k] = model_of(run, t, stage);
-        model_zero_gradients(m[k]);
-        comm_ledger_reset(pp);
-        memory_reset_peaks();
-        PipelineResult r = k ? runner(pp, m[k], list, batch, t->micro_batches)
-                             : loop(pp, m[k], batch, t->micro_batches);
-        loss[k] = r.loss;
-        if (k == 0)
-            costs = (StageCosts){ .messages = pp->ledger[COMM_SEND].calls,
-                                  .message_bytes = pp->ledger[COMM_SEND].bytes,
-                                  .in_flight = r.in_flight,
-                                  .activations = memory_peak(MEM_ACTIVATIONS),
-                                  .message_buffers = memory_peak(MEM_COMMUNICATION) };
-        pipeline_tied_sum(m[k], tied);
-    }
-    check_true(run, what, "gradients of a step, every bit", tensor_equal(m[0]->g, m[1]->g));
-    check_true(run, what, "loss, every bit", loss[0] == loss[1]);
-    free(batch);
-    arena_free(&tokens);
-    for (size_t k = 0; k < 2; k++) model_free(m[k]);
-    if (tied) comm_free(tied);
-    return costs;
 }

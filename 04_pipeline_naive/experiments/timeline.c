@@ -127,13 +127,8 @@ size_t timeline_busy(const Timeline *t) {
     return units;
 }
 
-size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b) {
-    return makespan_with_link(rule, p, m, t_f, t_b, 0);
-}
-size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b,
-                          size_t message) {
-    Schedule *stage = schedule_all(rule, p, m);
-    Timeline t = timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
+size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
+    Timeline t = timeline_with_times(stage, p, m, times);
     size_t end = t.stuck ? SIZE_MAX : t.end;
     timeline_free(&t);
     schedule_all_free(stage, p);

@@ -40,10 +40,9 @@ size_t timeline_busy(const Timeline *t); // returns the units of work of all sta
 char *schedule_text(const Schedule *s);
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m); // returns the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
-// Return the time from the first forward to the last backward, or SIZE_MAX if the lists deadlock.
-size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b);
-size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b,
-                          size_t message);
+// Returns the time at which the last op of these lists ends, in the units of `times`, or SIZE_MAX
+// if the lists deadlock. Frees the lists.
+size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
 
 // ---- pipeline_steps.c ----
 // The steps that the executor must make for a schedule list, for the player (judge/play). The rules

@@ -11,22 +11,16 @@ static const ModelConfig sizes = {
 enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: micro-batches on equal stages
 static const double clip = 0.25;
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 // ----------------------------------------------- equal stages: GPipe and 1F1B beside each other
 
 static void beside_each_other(Run *run, const Training *t) {
-    static const struct {
-        const char *id, *name;
-        ScheduleRule rule;
-    } ways[] = { { "gpipe", "GPipe", schedule_gpipe }, { "1f1b", "1F1B", schedule_1f1b } };
-    size_t p = run->world->size, i = run->world->rank, flight[] = { MICRO, least(p - i, MICRO) };
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    for (size_t k = 0; k < 2; k++) {
-        EqualWay way = { ways[k].id, ways[k].name, schedule_all(ways[k].rule, p, MICRO),
-                         formula(flight[k]), formula(flight[k] * stack_kept(&stack, p, i)) };
-        const char *title = page_text(run, "%s, %zu equal stages, m = %d", way.name, p, MICRO);
-        equal_stages(run, &stack, MICRO, &way, title, k ? PICTURE_SAME_SCALE : 0);
+    for (size_t k = WAY_GPIPE; k <= WAY_1F1B; k++) {
+        const EqualWay *way = &equal_ways[k];
+        const char *title =
+            page_text(run, "%s, %zu equal stages, m = %d", way->name, run->world->size, MICRO);
+        int scale = k == WAY_1F1B ? PICTURE_SAME_SCALE : 0;
+        equal_stages(run, way, &stack, MICRO, title, equal_files(run, way) | scale);
     }
 }
 
@@ -79,22 +73,22 @@ static void one_forward_one_backward(Run *run) {
     t.recorded = true;
     t.model.dropout = option_real(run, "dropout");
     beside_each_other(run, &t);
-    Schedule list = schedule_1f1b(p, m, i);
-    StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, pipeline_1f1b,
-                                       &list, pipeline_run);
-    stage_check_loop(run, &t, pipeline_1f1b, schedule_1f1b, least(p - i, m), &loop);
-    schedule_free(&list);
-    // Both trainings run the same step; only the list differs.
-    static const StagesWay ways[] = {
-        { "GPipe = accumulation", "GPipe, the last step", pipeline_step, schedule_gpipe, NULL },
-        { "1F1B = accumulation", "1F1B, the last step", pipeline_step, schedule_1f1b, NULL },
+    // The trainings by lists run the same step; only the list differs.
+    enum { LOOPS, GPIPE_LIST, LIST, WAYS };
+    static const StagesWay ways[WAYS] = {
+        { .what = "1F1B, own loops = accumulation", .loop = pipeline_1f1b },
+        { "GPipe = accumulation", "GPipe, the last step", .step = pipeline_step,
+          .schedule = schedule_gpipe },
+        { "1F1B = accumulation", "1F1B, the last step", .step = pipeline_step,
+          .schedule = schedule_1f1b },
     };
-    StageCosts seen[2];
-    stages_compare(run, &t, ways, 2, seen);
+    StageCosts seen[WAYS];
+    stages_compare(run, &t, ways, WAYS, seen);
     t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
-    size_t buffers = stage_message_buffers(&t, p, i);
-    stage_check_costs(run, &t, "gpipe", m, buffers, &seen[0]);
-    stage_check_costs(run, &t, NULL, least(p - i, m), buffers, &seen[1]);
+    size_t buffers = stage_message_buffers(&t, p, i), flight = p - i < m ? p - i : m;
+    stage_check_loop(run, &t, pipeline_1f1b, schedule_1f1b, flight, &seen[LOOPS]);
+    stage_check_costs(run, &t, "gpipe", m, buffers, &seen[GPIPE_LIST]);
+    stage_check_costs(run, &t, NULL, flight, buffers, &seen[LIST]);
     table(run);
     answer(run);
     data_free(&t.data);

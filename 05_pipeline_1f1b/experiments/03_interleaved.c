@@ -13,24 +13,14 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// Returns the published number of chunks in flight: for v = 1 that of 1F1B, else the number by
-// Megatron's formula.
-static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
-    size_t most = v == 1 ? p - i : 2 * (p - 1 - i) + (v - 1) * p + 1;
-    return most < m * v ? most : m * v;
-}
-
 // Runs and draws one step. The step of 1F1B is drawn with --verbose only.
-static void equal_step(Run *run, const Stack *stack, size_t m, bool is_1f1b) {
-    size_t p = run->world->size, v = stack->chunks;
-    const char *title = is_1f1b ? "1F1B" : page_text(run, "With v = %zu", v);
-    EqualWay way = { .id = is_1f1b ? "1f1b" : "interleaved",
-                     .name = is_1f1b ? "1F1B" : "interleaved",
-                     .stage = host_alloc(p * sizeof *way.stage),
-                     .flight = formula(in_flight(p, m, v, run->world->rank)) };
-    for (size_t k = 0; k < p; k++) way.stage[k] = schedule_interleaved(p, m, v, k);
-    equal_stages(run, stack, m, &way, page_text(run, "%s, %zu equal stages, m = %zu", title, p, m),
-                 is_1f1b ? PICTURE_DETAIL : PICTURE_SAME_SCALE);
+static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which) {
+    const EqualWay *way = &equal_ways[which];
+    const char *name =
+        which == WAY_1F1B ? way->name : page_text(run, "With v = %zu", stack->chunks);
+    const char *title = page_text(run, "%s, %zu equal stages, m = %zu", name, run->world->size, m);
+    equal_stages(run, way, stack, m, title,
+                 equal_files(run, way) | (which == WAY_1F1B ? PICTURE_DETAIL : PICTURE_SAME_SCALE));
 }
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
@@ -45,18 +35,22 @@ static Model *stage_of(Run *run, const Training *t) {
     return m;
 }
 
+// Runs the list by the executor.
+static PipelineResult run_list(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
+    return pipeline_way_run(WAY_INTERLEAVED, pp, NULL, m, NULL, batch, micro_batches, 1);
+}
 static void train(Run *run, const Training *t) {
-    static const StagesWay way = { "interleaved = accumulation", NULL, list_step, NULL, stage_of };
-    Comm *pp = run->world;
-    StageCosts seen;
-    Schedule list = schedule_interleaved(pp->size, t->micro_batches, chunks(run), pp->rank);
-    StageCosts loop = stages_same_bits(run, "executor = own loop", t, stage_of,
-                                       pipeline_interleaved, &list, zero_bubble_run);
-    schedule_free(&list);
+    enum { LOOP, EXECUTOR, WAYS };
+    static const StagesWay ways[WAYS] = {
+        { .what = "own loop = accumulation", .loop = pipeline_interleaved, .stage = stage_of },
+        { .what = "interleaved = accumulation", .loop = run_list, .stage = stage_of },
+    };
+    StageCosts seen[WAYS];
+    stages_compare(run, t, ways, WAYS, seen);
+    size_t p = run->world->size, i = run->world->rank;
     check_cost(run, "loop.flight", "own loop: in flight", "chunks",
-               formula(in_flight(pp->size, t->micro_batches, chunks(run), pp->rank)), NOT_PREDICTED,
-               loop.in_flight);
-    stages_compare(run, t, &way, 1, &seen);
+               equal_flight(&equal_ways[WAY_INTERLEAVED], p, t->micro_batches, chunks(run), i),
+               NOT_PREDICTED, seen[LOOP].in_flight);
 }
 
 // ---------------------------------------------------------------- the page
@@ -68,7 +62,9 @@ static void table(Run *run, size_t v) {
         { "idle, of the step",
           "(p-1)/(vm+p-1), plus messages",
           { "idle.1f1b", "idle.interleaved" } },
-        { "chunks in flight", "below", { "flight.1f1b", "flight.interleaved" } },
+        { "chunks in flight",
+          "min(2(p-1-i)+(v-1)p+1, mv) on stage i",
+          { "flight.1f1b", "flight.interleaved" } },
         { "activations, peak of a rank",
           "bytes per chunk x in flight",
           { "activations.1f1b", "activations.interleaved" } },
@@ -81,11 +77,11 @@ static void table(Run *run, size_t v) {
     double most = cost_value(run, "flight.interleaved");
     say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); f, b: a stage's "
              "forward, backward.");
-    say(run, "  Chunks in flight on stage i: 1F1B min(p-i, m), else min(2(p-1-i)+(v-1)p+1, mv).");
     say(run,
-        "  A chunk is a whole stage with 1F1B, and 1/v of a stage with v: %.0f chunks are %.1f "
-        "micro-batches.",
-        most, most / (double)v);
+        "  In flight: between forward and backward. 1F1B: min(p-i, m), and a chunk is a whole "
+        "stage. "
+        "Here\n  a chunk is 1/%zu of a stage: %.0f chunks in flight are %.1f micro-batches.",
+        v, most, most / (double)v);
 }
 
 static void answer(Run *run, size_t v) {
@@ -128,17 +124,20 @@ static void interleaved(Run *run) {
     t.model.dropout = option_real(run, "dropout");
     Stack stack = { .model = t.model, .blocks = v < 2 ? 2 : v, .sequences = 1, .chunks = 1 };
     stack.model.context = option_size(run, "tokens");
-    equal_step(run, &stack, m, true);
+    equal_step(run, &stack, m, WAY_1F1B);
     stack.chunks = v;
+    say(run,
+        "The bubble is the idle time while the pipeline fills and drains. 1F1B (05.02) gives a "
+        "stage one part");
+    say(run, "of the model, so the bubble is p-1 forwards and backwards of a whole stage.");
     if (v > 1)
         say(run,
-            "The model is cut in v p = %zu parts. Stage i has parts i, i + p, ...: they are its "
-            "chunks 0, 1, ...\n"
-            "Part p-1, the last rank's chunk 0, sends its output to part p, rank 0's chunk 1.\n"
-            "A is micro-batch 0 in chunk 0, a in chunk 1; B is micro-batch 1. Backwards are drawn "
-            "with =.",
-            v * p);
-    equal_step(run, &stack, m, false);
+            "Interleaved, stage i has v = %zu of v p = %zu parts: i, i + p, ... They are its "
+            "chunks "
+            "0, 1, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all stages "
+            "v times.",
+            v, v * p);
+    equal_step(run, &stack, m, WAY_INTERLEAVED);
     train(run, &t);
     table(run, v);
     answer(run, v);

@@ -72,7 +72,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     const char *text[WAYS], *own = page_text(run, "=0..%zu", old);
     for (size_t way = 0; way < WAYS; way++) text[way] = page_text(run, "=%.2f", loss[way]);
     const Result rows[] = {
-        { "time of 4 more mini-batches", NULL, { "batch.1f1b", "batch.pipedream", "=-", "=-" } },
+        { "time of 4 more mini-batches", NULL, { "step.1f1b", "step.pipedream", "=-", "=-" } },
         { "weight versions kept",
           NULL,
           { "versions.flush", "versions.stashing", "versions.vertical", "versions.no-stashing" } },
@@ -85,18 +85,18 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
     say(run,
-        "  Time: 1F1B with m = %d (m+p-1)(f+b), stashing m(f+b); f, b: forward, "
+        "  Time: 1F1B, a step of m = %d, (m+p-1)(f+b); stashing m(f+b); f, b: a stage's forward, "
         "backward.",
         PIECES);
-    say(run, "  Updates late: updates between the read of a weight and the use of its gradient. "
-             "mixed: the forward");
-    say(run, "  reads old weights, the backward new ones. On stage i of p, stashing keeps p-i "
-             "versions and is");
-    say(run, "  p-1-i updates late; vertical sync keeps p and is p-1 late. Error: relative to one "
-             "device whose");
     say(run,
-        "  weights are as old as the forward's. Loss: mean of the last %d updates; 1F1B "
-        "flushes after each.",
+        "  Stage i of p: stashing p-i versions, p-1-i updates late; vertical sync p and p-1. Late: "
+        "between");
+    say(run, "  the forward's reading and the update. mixed: only the forward's weights are late. "
+             "Error: against");
+    say(run,
+        "  one device with those weights. Loss: mean of the last %d updates; 1F1B flushes "
+        "after "
+        "each one.",
         LAST);
 }
 
@@ -106,16 +106,16 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
     const char *time = "";
     if (clock_config()->simulated && run->is_root)
         time = page_text(run,
-                         " Once it runs, %d more mini-batches take %s; 1F1B, which runs empty "
-                         "after every %d, takes %s.",
-                         PIECES, cost_text(run, "batch.pipedream"), PIECES,
-                         cost_text(run, "batch.1f1b"));
+                         " When the pipeline is full, %d more mini-batches take %s; 1F1B with a "
+                         "flush takes %s.",
+                         PIECES, cost_text(run, "step.pipedream"), cost_text(run, "step.1f1b"));
     say_answer(run,
                "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
-               "gradient is wrong by %.0f %%, but the loss hides it: %.2f instead of %.2f.",
+               "gradient is wrong by %.0f %%; the loss (%.2f, not %.2f) hides it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
-             "%s versions of weights per rank; loss %.2f (with a flush after each update: %.2f).",
+             "%s versions of the weights per rank, and old gradients: on a text the loss is %.2f, "
+             "with a flush %.2f.",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);
 }
 
@@ -131,20 +131,20 @@ static void pipedream(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     training_store(run, &t);
-    say(run, "1F1B ends each step with a flush: it runs empty, then updates. PipeDream updates "
-             "after each backward");
-    say(run, "and goes on. On the simulated clock an update takes no time, so the boxes are "
-             "those of 1F1B with");
+    say(run, "PipeDream has 1F1B's order without an end. After each backward a stage updates its "
+             "weights and goes");
     say(run,
-        "m = %d. The picture ends after %d mini-batches (micro-batches with an update each). "
-        "Stashing: a stage",
-        2 * PIECES, 2 * PIECES);
-    say(run, "keeps the weights of a forward until its backward ends. Vertical sync: all use stage "
-             "0's version.");
+        "on, so updates come between forward and backward of a mini-batch (a micro-batch with an "
+        "update).");
+    say(run,
+        "Stashing: a backward reads the weights of its forward. Vertical sync: also, all stages "
+        "read weights");
+    say(run,
+        "as old as stage 0's. No stashing, a bug: a backward reads the newest. Flush: 1F1B runs "
+        "empty first.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
-    pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
-    pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,
-                         "PipeDream, 8 mini-batches");
+    equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
+    equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches", 0);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         versions_compare(run, &t, "flush each time = unsplit", &ways[FLUSH]);

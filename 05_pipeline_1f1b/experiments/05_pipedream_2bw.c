@@ -30,21 +30,21 @@ static void losses_on_text(Run *run, double loss[2]) {
 // ---------------------------------------------------------------- equal stages: four ways
 
 enum { WAYS = 4 };
-static const size_t ways[WAYS] = { EQUAL_GPIPE, EQUAL_1F1B, EQUAL_PIPEDREAM, EQUAL_2BW };
+static const size_t ways[WAYS] = { WAY_GPIPE, WAY_1F1B, WAY_PIPEDREAM, WAY_2BW };
 
 static void four_ways(Run *run, const Training *t) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     for (size_t k = 0; k < WAYS; k++)
-        pipeline_way_measure(run, &pipeline_ways[ways[k]], &stack, m,
-                             ways[k] == EQUAL_2BW ? "2BW, two batches" : NULL);
+        equal_stages(run, &equal_ways[ways[k]], &stack, m,
+                     ways[k] == WAY_2BW ? "2BW, two batches" : NULL, 0);
 }
 
 // ---------------------------------------------------------------- the page
 
 static void table(Run *run, const double loss[2]) {
     enum { COSTS = 4 };
-    static const char *const id[COSTS] = { "batch", "versions", "weights", "activations" };
+    static const char *const id[COSTS] = { "step", "versions", "weights", "activations" };
     size_t old = run->world->size - 1;
     const char *columns[WAYS + 1] = { NULL };
     const char *none = page_text(run, "=%.2f", loss[0]), *late = page_text(run, "=%.2f", loss[1]);
@@ -57,9 +57,9 @@ static void table(Run *run, const double loss[2]) {
                       { "loss, another model on a text", NULL, { none, none, "=-", late } },
                       { 0 } };
     for (size_t k = 0; k < WAYS; k++) {
-        columns[k] = pipeline_ways[ways[k]].name;
+        columns[k] = equal_ways[ways[k]].name;
         for (size_t q = 0; q < COSTS; q++)
-            rows[q].cell[k] = page_text(run, "%s.%s", id[q], pipeline_way_id[ways[k]]);
+            rows[q].cell[k] = page_text(run, "%s.%s", id[q], equal_ways[ways[k]].id);
     }
     results(run, columns, clock_config()->simulated ? rows : rows + 1);
     say(run, "  Time: GPipe, 1F1B (m+p-1)(f+b), others m(f+b); f, b: a stage's "
@@ -77,10 +77,10 @@ static void answer(Run *run, const double loss[2]) {
     size_t p = run->world->size;
     if (clock_config()->simulated && run->is_root) {
         const char *batch =
-            compare_times(run, cost_value(run, "batch.2bw"), cost_value(run, "batch.1f1b"));
+            compare_times(run, cost_value(run, "step.2bw"), cost_value(run, "step.1f1b"));
         time = page_text(run, "%s%zu a further batch takes %s, %s with 1F1B.",
                          p < 4 ? " With m = " : " The gain is largest if m = p: for p = ",
-                         p < 4 ? (size_t)4 : p, cost_text(run, "batch.2bw"), batch);
+                         p < 4 ? (size_t)4 : p, cost_text(run, "step.2bw"), batch);
     }
     say_answer(run,
                "Yes, with at least as many micro-batches as stages. The result equals, in "

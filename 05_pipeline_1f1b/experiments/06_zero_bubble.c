@@ -18,30 +18,30 @@ static Schedule planned(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, zb_times(&stack));
 }
 
-// --draw and the ids of costs use `id`.
-enum { ONE_F_ONE_B, ZB_H1, PLANNED, WAYS };
-static const struct {
-    const char *name, *id;
-    ScheduleRule rule;
-} ways[WAYS] = { { "1F1B", "1f1b", schedule_1f1b },
-                 { "ZB-H1", "zb-h1", schedule_zb_h1 },
-                 { "planner, memory 2p-1", "planner", planned } };
+// Run the lists by the executor.
+static PipelineResult run_planned(Comm *pp, Model *model, const Batch *batch, size_t m) {
+    Schedule list = planned(pp->size, m, pp->rank);
+    PipelineResult r = zero_bubble_run(pp, model, &list, batch, m);
+    schedule_free(&list);
+    return r;
+}
+static PipelineResult run_zb_h1(Comm *pp, Model *model, const Batch *batch, size_t m) {
+    return pipeline_way_run(WAY_ZB_H1, pp, NULL, model, NULL, batch, m, 1);
+}
 
-// Runs and checks a step of equal stages.
-static void measure(Run *run, const Stack *stack, size_t way) {
-    size_t p = run->world->size, most = way == ZB_H1 ? p : p - run->world->rank;
-    EqualWay equal = { ways[way].id, ways[way].name, schedule_all(ways[way].rule, p, MICRO),
-                       formula(most < MICRO ? most : MICRO), NOT_PREDICTED };
-    if (way == PLANNED) equal.flight = NOT_PREDICTED;
-    int flags = way == ZB_H1 ? 0 : PICTURE_DETAIL;
-    if (way > 0) flags |= PICTURE_SAME_SCALE;
-    equal_stages(run, stack, MICRO, &equal, page_text(run, "%s, m = %d", equal.name, MICRO), flags);
+static const EqualWay planner = { WAY_ZB_H1, "planner", "planner, memory 2p-1", planned,
+                                  run_planned };
+
+// Runs and checks a step of equal stages. The page has the picture of ZB-H1.
+static void measure(Run *run, const Stack *stack, const EqualWay *way, int picture) {
+    equal_stages(run, way, stack, MICRO, page_text(run, "%s, m = %d", way->name, MICRO),
+                 equal_files(run, way) | picture);
 }
 
 // ---------------------------------------------------------------- the page
 
 static void table(Run *run) {
-    const char *const columns[] = { ways[0].name, ways[1].name, ways[2].name, NULL };
+    const char *const columns[] = { "1F1B", "ZB-H1", planner.name, NULL };
     static const Result rows[] = {
         { "step", NULL, { "step.1f1b", "step.zb-h1", "step.planner" } },
         { "idle, of the step", NULL, { "idle.1f1b", "idle.zb-h1", "idle.planner" } },
@@ -55,6 +55,10 @@ static void table(Run *run) {
     results(run, columns, clock_config()->simulated ? rows : rows + 2); // real clock: no times
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
+    say(run,
+        "  p stages, m = %d micro-batches. Kept until W: the most micro-batches between their F "
+        "and their W.",
+        MICRO);
 }
 
 static void answer(Run *run) {
@@ -69,11 +73,12 @@ static void answer(Run *run) {
     } else {
         say_answer(run, "The bits are the same. Times need the simulated clock.");
     }
-    say_cost(run,
-             "every rank keeps p micro-batches until W, and more of each between B and W: %s per "
-             "rank instead of %s, and %s with the planner's 2p-1.",
-             cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
-             cost_text(run, "activations.planner"));
+    say_cost(
+        run,
+        "activations of %s per rank instead of %s, because each rank keeps p micro-batches, and "
+        "each until its W; with the planner %s.",
+        cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
+        cost_text(run, "activations.planner"));
     say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
                       "stage.");
 }
@@ -82,8 +87,8 @@ static void answer(Run *run) {
 
 static void zero_bubble(Run *run) {
     static const StagesWay by[] = {
-        { "ZB-H1 = accumulation", NULL, list_step, schedule_zb_h1, NULL },
-        { "planner = accumulation", NULL, list_step, planned, NULL },
+        { .what = "ZB-H1 = accumulation", .loop = run_zb_h1 },
+        { .what = "planner = accumulation", .loop = run_planned },
     };
     StageCosts seen[2];
     Training t = stages_training(run, &sizes, SEQUENCES);
@@ -93,17 +98,21 @@ static void zero_bubble(Run *run) {
     config_store(run, &stack.model);
     stack.model.seed = run->seed;
     OpTimes d = zb_times(&stack);
-    say(run, "A backward has two halves: B=, of inputs (the stage before waits for it), and W~, "
-             "of weights.");
-    say(run, "ZB-H1, a fixed order from the zero-bubble paper, runs the W halves later, when the "
-             "stage would be");
-    say(run, "idle. A planner picks each stage's next op greedily, with memory for 2p-1 "
-             "micro-batches\n(as the paper's ZB-H2 has). Here each step starts empty, so (p-1)F "
-             "stay idle.");
+    say(run, "A backward has two halves. B (=) computes the gradient of the inputs; the stage "
+             "before waits for it.");
+    say(run, "W (~) computes the gradients of the weights; only the update at the step's end needs "
+             "them. 1F1B runs");
+    say(run, "both as one op. ZB-H1 (Qi et al. 2023) delays W, so that W fills idle time at the "
+             "end. The planner");
+    say(run, "keeps up to 2p-1 micro-batches, so that forwards fill idle time at the beginning, "
+             "too. Each time the");
+    say(run, "planner takes the op that can start first, and W only if nothing else can start.");
     say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);
-    for (size_t way = 0; way < WAYS; way++) measure(run, &stack, way);
+    measure(run, &stack, &equal_ways[WAY_1F1B], PICTURE_DETAIL);
+    measure(run, &stack, &equal_ways[WAY_ZB_H1], PICTURE_SAME_SCALE);
+    measure(run, &stack, &planner, PICTURE_DETAIL | PICTURE_SAME_SCALE);
     table(run);
     answer(run);
     data_free(&t.data);

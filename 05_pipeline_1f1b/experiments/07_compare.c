@@ -1,5 +1,5 @@
 // 07_compare.c (experiment): measures one batch in each of the seven ways: time, idle share,
-// memory, messages, age of gradients (ways.c). tests/schedule.t recomputes published figures.
+// memory, messages, age of gradients (equal.c). tests/schedule.t recomputes published figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -7,6 +7,8 @@
 static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
+
+enum { CHUNKS = 2 }; // of each stage, interleaved
 
 // ---------------------------------------------------------------- bars, table, plot
 
@@ -17,24 +19,30 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
 
 // Returns on rank 0 a measured cost of a way, the largest value of all ranks.
 static double cost_of(Run *run, const char *what, size_t way) {
-    return cost_value(run, page_text(run, "%s.%s", what, pipeline_way_id[way]));
+    return cost_value(run, page_text(run, "%s.%s", what, equal_ways[way].id));
 }
 
-// Draws a bar for each way. The bar's length is the time of a batch: first computing, then idle.
+// Says what each way does, and draws its batch as a bar: first computing, then idle.
 static void bars(Run *run) {
-    static const char computing[] =
-        "============================================================================";
-    static const char idle[] =
-        "............................................................................";
+    static const char *const does[PIPELINE_WAYS] = {
+        "one micro-batch at a time (04.02)",  "all forwards, all backwards (04.03)",
+        "forward, backward in turn (05.02)",  "1F1B, v chunks per stage (05.03)",
+        "1F1B, backwards in halves (05.06)",  "an update per micro-batch (05.04)",
+        "one update per batch, late (05.05)",
+    };
+    static const char computing[] = "================================================";
+    static const char idle[] = "................................................";
     enum { BAR = sizeof idle - 1 }; // columns of the longest bar
-    double longest = cost_of(run, "batch", EQUAL_NAIVE);
+    double longest = cost_of(run, "step", WAY_NAIVE);
     if (!run->is_root) return;
     say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
         value_text(run, longest / BAR, "ps"));
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        int all = (int)lround(BAR * cost_of(run, "batch", k) / longest);
-        int full = (int)lround(all * (1 - cost_of(run, "idle", k) / 1e6));
-        say(run, "  %-12s %.*s%.*s", pipeline_ways[k].name, full, computing, all - full, idle);
+        double columns = BAR * cost_of(run, "step", k) / longest;
+        int full = (int)lround(columns * (1 - cost_of(run, "idle", k) / 1e6));
+        int rest = (int)lround(columns) - full;
+        say(run, "  %-11s %-35s %.*s%.*s", equal_ways[k].name, does[k], full, computing, rest,
+            idle);
     }
 }
 
@@ -42,18 +50,19 @@ static void bars(Run *run) {
 static void table(Run *run) {
     static const struct {
         const char *column, *id, *unit;
-    } cost[] = {
-        { "batch time", "batch", "ps" },           { "idle", "idle", "millionths" },
-        { "activations", "activations", "bytes" }, { "weights", "weights", "bytes" },
-        { "messages", "sent", "calls" },           { "versions", "versions", "versions" }
-    };
+    } cost[] = { { "batch time", "step", "ps" },
+                 { "idle", "idle", "millionths" },
+                 { "activations", "activations", "bytes" },
+                 { "weights", "weights", "bytes" },
+                 { "messages", "sent", "calls" },
+                 { "versions", "versions", "versions" } };
     enum { COSTS = sizeof cost / sizeof *cost };
     bool simulated = clock_config()->simulated;
     size_t first = simulated ? 0 : 2; // the real clock has no columns of times
     const char *columns[COSTS + 1] = { NULL };
     Result rows[PIPELINE_WAYS + 1] = { { 0 } };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        rows[k].what = pipeline_ways[k].name;
+        rows[k].what = equal_ways[k].name;
         rows[k].formula = simulated ? idle_formula[k] : NULL;
         for (size_t c = first; c < COSTS; c++) {
             columns[c - first] = cost[c].column;
@@ -62,18 +71,20 @@ static void table(Run *run) {
     }
     results(run, columns, rows);
     say(run,
-        "Each number is that of the rank that has most. With n versions of the weights a "
-        "gradient is n - 1\nupdates late. Formula: of idle, without messages. p stages, m "
-        "micro-batches, v = %zu chunks per stage;\nF, B, W: forward, and a backward's halves "
-        "(05.06).",
-        (size_t)COMPARE_CHUNKS);
+        "Each number is that of the rank that has most. Flush: the pipeline runs empty before an "
+        "update; the\nlast two ways have none: with n versions of the weights gradients are up to "
+        "n "
+        "- 1 updates late.\nFormula: of idle, without messages. v = %zu chunks per stage; F, B, W: "
+        "a "
+        "forward, a backward's halves.",
+        (size_t)CHUNKS);
 }
 
 // Returns the fastest way of [from, to), or the first of equally fast ways.
 static size_t fastest(Run *run, size_t from, size_t to) {
     size_t best = from;
     for (size_t k = from + 1; k < to; k++)
-        if (cost_of(run, "batch", k) < cost_of(run, "batch", best)) best = k;
+        if (cost_of(run, "step", k) < cost_of(run, "step", best)) best = k;
     return best;
 }
 
@@ -91,17 +102,23 @@ static void answer(Run *run) {
         return;
     }
     // The ways before PipeDream give the bits of one device.
-    size_t fast = fastest(run, 0, EQUAL_PIPEDREAM);
-    size_t late = fastest(run, EQUAL_PIPEDREAM, PIPELINE_WAYS);
+    size_t fast = fastest(run, 0, WAY_PIPEDREAM);
+    size_t late = fastest(run, WAY_PIPEDREAM, PIPELINE_WAYS);
     say_answer(run,
                "Of the ways that give the bits of one device, %s is fastest: %s per batch; 1F1B "
                "takes %s. Without a "
                "flush a batch takes %s, but gradients are late: with PipeDream by up to %.0f "
                "updates, with 2BW by %.0f.",
-               pipeline_ways[fast].name, value_text(run, cost_of(run, "batch", fast), "ps"),
-               cost_text(run, "batch.1f1b"), value_text(run, cost_of(run, "batch", late), "ps"),
-               cost_of(run, "versions", EQUAL_PIPEDREAM) - 1,
-               cost_of(run, "versions", EQUAL_2BW) - 1);
+               equal_ways[fast].name, value_text(run, cost_of(run, "step", fast), "ps"),
+               cost_text(run, "step.1f1b"), value_text(run, cost_of(run, "step", late), "ps"),
+               cost_of(run, "versions", WAY_PIPEDREAM) - 1, cost_of(run, "versions", WAY_2BW) - 1);
+}
+
+// Returns the stack whose stages have as many chunks as the way.
+static Stack chunked(const Stack *stack, size_t p, size_t way) {
+    Stack s = *stack;
+    s.chunks = p > 1 && way == WAY_INTERLEAVED ? CHUNKS : 1;
+    return s;
 }
 
 // Plots the idle share by the number of micro-batches, from the played lists with their messages.
@@ -110,14 +127,14 @@ static void plot(Run *run, const Stack *stack) {
     double x[POINTS], y[PIPELINE_WAYS][POINTS];
     PlotLine lines[PIPELINE_WAYS];
     size_t p = run->world->size;
-    StackTimes t = stack_times(stack);
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        lines[k] = (PlotLine){ pipeline_ways[k].name, y[k] };
+        Stack stages = chunked(stack, p, k);
+        lines[k] = (PlotLine){ equal_ways[k].name, y[k] };
         for (size_t n = 0; n < POINTS; n++) {
             size_t m = (n + 1) * p;
-            double batch = (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, true);
+            double batch = equal_batch(&equal_ways[k], &stages, p, m, true);
             x[n] = (double)m;
-            y[k][n] = 100 - 100 * (double)(m * (t.forward + t.backward)) / batch;
+            y[k][n] = stack_idle(stack, m, batch) / 1e4;
         }
     }
     Plot plot = { .title = "idle, by the number of micro-batches",
@@ -135,7 +152,7 @@ static void plot(Run *run, const Stack *stack) {
 // Checks that the times of the lists equal the closed forms if messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size;
-    double v = p > 1 ? COMPARE_CHUNKS : 1, full = (double)m, ramp = (double)(p - 1);
+    double v = p > 1 ? CHUNKS : 1, full = (double)m, ramp = (double)(p - 1);
     StackTimes t = stack_times(stack);
     OpTimes halves = zb_times(stack);
     double both = (double)(t.forward + t.backward), got[PIPELINE_WAYS];
@@ -147,8 +164,10 @@ static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
                                    full * both + ramp * bubble,
                                    full * both,
                                    full * both };
-    for (size_t k = 0; k < PIPELINE_WAYS; k++)
-        got[k] = (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, false);
+    for (size_t k = 0; k < PIPELINE_WAYS; k++) {
+        Stack stages = chunked(stack, p, k);
+        got[k] = equal_batch(&equal_ways[k], &stages, p, m, false);
+    }
     check_numbers(run, "lists = closed forms", "a batch, without messages", got, want,
                   PIPELINE_WAYS, 1e-12);
 }
@@ -159,8 +178,10 @@ static void compare(Run *run) {
     Stack stack = { .model = sizes, .blocks = 2, .sequences = 1 };
     stack.model.seed = run->seed;
     config_store(run, &stack.model);
-    for (size_t k = 0; k < PIPELINE_WAYS; k++)
-        pipeline_way_measure(run, &pipeline_ways[k], &stack, m, NULL);
+    for (size_t k = 0; k < PIPELINE_WAYS; k++) {
+        Stack stages = chunked(&stack, p, k);
+        equal_stages(run, &equal_ways[k], &stages, m, NULL, 0);
+    }
     compare_closed_forms(run, &stack, m);
     say(run, "A batch of m = %zu micro-batches on p = %zu stages of %zu blocks.", m, p,
         stack.blocks);

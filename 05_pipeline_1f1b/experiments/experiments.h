@@ -7,31 +7,36 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/frame/lesson.h"
 
-// ---- checks.c: equal stages ----
-// Runs one step of equal stages by this rank's list, without updates.
-Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
-// Runs one step of training by the rank's schedule, or by the interleaved list of the model's
-// chunks if the rank has no schedule. The list may have chunks or backwards in halves.
-PipelineStep list_step;
-// A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
-// the lists of all stages. flight, activations: of this rank, where there is a formula.
+// ---- equal.c: equal stages ----
+// A way to run equal stages: one of 07_compare.c, or the lists of `rule`, which `loop` runs with a
+// flush. id: the name for --draw and the end of the ids, such as "step.1f1b".
 typedef struct {
+    PipelineWay way;
     const char *id, *name;
-    Schedule *stage;
-    Predicted flight, activations;
+    ScheduleRule rule;
+    PipelineLoop *loop;
 } EqualWay;
-// Runs, records and draws one step, and frees the lists. flags: for picture_show. Checks that the
-// events have the order of the lists. Checks micro-batches in flight, activations, messages, step
-// and idle share.
-Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
-                    int flags);
+extern const EqualWay equal_ways[PIPELINE_WAYS];
+// Returns the time of one batch, from the lists alone. Without a flush this is the time of one more
+// batch when the pipeline is full. messages: whether messages take the time of the chosen link, or
+// none.
+double equal_batch(const EqualWay *w, const Stack *stack, size_t p, size_t m, bool messages);
+// Returns the published number of micro-batches in flight on stage i; with v > 1 chunks per stage,
+// the number of chunks by Megatron's formula. The lists of a rule have no formula.
+Predicted equal_flight(const EqualWay *w, size_t p, size_t m, size_t v, size_t i);
+// Runs a batch, draws it if there is a title, and checks micro-batches in flight, activations,
+// versions and bytes of the weights, messages, time and idle share. Without a flush the time of a
+// batch is the difference between three batches and two, because the pipeline is then full; two
+// batches are drawn. picture: flags of picture_show.
+void equal_stages(Run *run, const EqualWay *w, const Stack *stack, size_t m, const char *title,
+                  int picture);
+// Returns flags of picture_show. --verbose, --svg and --trace add strips of memory. Only the way
+// that --draw names gets files.
+int equal_files(Run *run, const EqualWay *w);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
 const char *compare_times(Run *run, double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
-// Returns the time at which the last op of these lists ends, in the units of `times`, or UINT64_MAX
-// if the lists deadlock. Frees the lists.
-Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
 // Returns a list of `steps` steps of m micro-batches in a row, made from one step's list, which
 // this function frees. updates: each step ends with an update, and the next step reads the new
 // version.
@@ -46,29 +51,6 @@ OpTimes zb_times(const Stack *s);
 // Returns the peak of the activations of stage i of this stack, in bytes, when the stage runs this
 // list.
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
-
-// ---- ways.c: equal stages in the ways of 07_compare.c ----
-// The places of the ways in pipeline_ways.
-enum {
-    EQUAL_NAIVE,
-    EQUAL_GPIPE,
-    EQUAL_1F1B,
-    EQUAL_CHUNKS,
-    EQUAL_ZB_H1,
-    EQUAL_PIPEDREAM,
-    EQUAL_2BW
-};
-extern const char *const pipeline_way_id[PIPELINE_WAYS];
-// Returns the time of one batch, from the lists alone. Without a flush this is the time of one more
-// batch when the pipeline is full. messages: whether messages take the time of the chosen link, or
-// none.
-Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
-                               bool messages);
-// Measures one batch and checks its costs, with ids such as "batch.2bw". Without a flush a batch is
-// the difference between three batches and two, because the pipeline is then full. title: draws the
-// two batches.
-void pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
-                          const char *title);
 
 // ---- versions.c: lists with updates in them, trained ----
 
@@ -107,7 +89,7 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 // NOT_ONCE: an op occurs twice in a list, or never. WRONG_MESSAGE: a stage takes a message for
 // another op's message. This can happen because messages carry no names and arrive in the order in
 // which they were sent. DEADLOCK: stages wait for each other, for a result or for a send buffer
-// (pipeline.h gives their number). LEGAL lists run in pipeline_run.
+// (pipeline.h gives the number of buffers). zero_bubble_run runs LEGAL lists.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
 enum { JUDGE_REASON = 2400 };
 typedef struct {

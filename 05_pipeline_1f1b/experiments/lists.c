@@ -3,13 +3,6 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
-Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
-    Timeline t = timeline_with_times(stage, p, m, times);
-    Picoseconds end = t.stuck ? UINT64_MAX : t.end;
-    timeline_free(&t);
-    schedule_all_free(stage, p);
-    return end;
-}
 Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
     Schedule all = { 0 };
     for (size_t step = 0; step < steps; step++) {
@@ -41,8 +34,9 @@ OpTimes zb_times(const Stack *s) {
 size_t list_in_flight(const Schedule *s) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < s->n; n++) {
-        if (s->ops[n].what == FORWARD) now++;
-        else if (s->ops[n].what != BACKWARD_INPUTS && now)
+        PipeWhat what = s->ops[n].what;
+        if (what == FORWARD) now++;
+        else if ((what == BACKWARD || what == BACKWARD_WEIGHTS) && now)
             now--; // in flight until W, which reads x last
         if (now > most) most = now;
     }

@@ -20,11 +20,14 @@ static double units_of(size_t ticks) { return (double)ticks / TICKS; }
 
 // ---------------------------------------------------------------- known schedules
 
-typedef enum { NAIVE, GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_AUTO, KNOWN } Known;
-static const char *const known_name[KNOWN] = { "naive",       "gpipe", "1f1b",
-                                               "interleaved", "zb-h1", "zb-auto" };
-static const char *const known_title[KNOWN] = { "naive",       "GPipe", "1F1B",
-                                                "interleaved", "ZB-H1", "ZB auto" };
+// These are the ways with a flush (equal_ways), and then the planner's lists.
+enum { ZB_AUTO = WAY_ZB_H1 + 1, KNOWN };
+static const char *known_id(size_t which) {
+    return which == ZB_AUTO ? "zb-auto" : equal_ways[which].id;
+}
+static const char *known_title(size_t which) {
+    return which == ZB_AUTO ? "ZB auto" : equal_ways[which].name;
+}
 
 static OpTimes times_of(Run *run, size_t v) {
     double tf = option_real(run, "tf"), tb = option_real(run, "tb"), tw = option_real(run, "tw");
@@ -39,25 +42,18 @@ static OpTimes times_of(Run *run, size_t v) {
                       .message = (size_t)lround(message * TICKS) };
 }
 
-static bool possible(Known which, size_t p, size_t m) { return which != INTERLEAVED || m % p == 0; }
-
-static Schedule known_list(Known which, const Shown *s, size_t i) {
-    switch (which) {
-    case NAIVE: return schedule_naive(s->p, s->m, i);
-    case GPIPE: return schedule_gpipe(s->p, s->m, i);
-    case ONE_F_ONE_B: return schedule_1f1b(s->p, s->m, i);
-    case INTERLEAVED: return schedule_interleaved(s->p, s->m, s->v, i);
-    case ZB_H1: return schedule_zb_h1(s->p, s->m, i);
-    case ZB_AUTO: return schedule_zb_auto(s->p, s->m, i, s->p, s->times);
-    case KNOWN: break;
-    }
-    fault("there is no known schedule %d", (int)which);
+static bool possible(size_t which, size_t p, size_t m) {
+    return which != WAY_INTERLEAVED || m % p == 0;
 }
-static Shown known(Run *run, Known which, size_t p, size_t m, size_t v) {
-    Shown s = { .title = known_title[which], .p = p, .m = m, .v = which == INTERLEAVED ? v : 1 };
+
+static Shown known(Run *run, size_t which, size_t p, size_t m, size_t v) {
+    Shown s = { .title = known_title(which), .p = p, .m = m };
+    s.v = which == WAY_INTERLEAVED ? v : 1;
     s.stage = host_alloc(p * sizeof *s.stage);
     s.times = times_of(run, s.v);
-    for (size_t i = 0; i < p; i++) s.stage[i] = known_list(which, &s, i);
+    for (size_t i = 0; i < p; i++)
+        s.stage[i] = which == ZB_AUTO ? schedule_zb_auto(p, m, i, p, s.times)
+                                      : pipeline_way_list((PipelineWay)which, p, m, s.v, 1, i);
     s.judgement = judge_lists(s.stage, p, m, s.v, &s.times);
     return s;
 }
@@ -102,9 +98,9 @@ static Shown wanted(Run *run) {
     if (list) return typed(run, list);
     size_t p = option_size(run, "p"), m = option_size(run, "m"), v = option_size(run, "v");
     check_sizes(p, m, v);
-    Known which = ONE_F_ONE_B;
-    for (Known k = 0; name && k < KNOWN; k++)
-        if (!strcmp(name, known_name[k])) which = k;
+    size_t which = WAY_1F1B;
+    for (size_t k = 0; name && k < KNOWN; k++)
+        if (!strcmp(name, known_id(k))) which = k;
     REQUIRE(possible(which, p, m),
             "--m %zu: interleaved stages take micro-batches in groups of p = %zu: choose a "
             "multiple of %zu, or another --schedule",
@@ -206,8 +202,8 @@ bool player(Run *run) {
                       { .what = "in flight", .formula = "F to B or W" },
                       { 0 } };
     size_t n = 1, v = s->v > 1 ? s->v : option_size(run, "v");
-    for (Known k = GPIPE; k < KNOWN; k++)
-        if (possible(k, s->p, s->m) && strcmp(s->title, known_title[k]) != 0)
+    for (size_t k = WAY_GPIPE; k < KNOWN; k++)
+        if (possible(k, s->p, s->m) && strcmp(s->title, known_title(k)) != 0)
             shown[n++] = known(run, k, s->p, s->m, v);
     for (size_t k = 0; k < n; k++) {
         const Judgement *j = &shown[k].judgement;
