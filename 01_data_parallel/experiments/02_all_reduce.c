@@ -114,7 +114,7 @@ static void table(Run *run, const ModelConfig *c) {
         "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
         "per byte.\nExposed: communication while a rank does not compute. Hidden: while it "
         "computes.%s\n",
-        uneven_shares("\n", SEQUENCES, run->world->size).text);
+        uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

@@ -65,11 +65,6 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e
 // tree, over this run's link between nodes. Its beta must not be 0.
 size_t way_ring_overtakes(size_t N, size_t e);
 
-// ------------------------------------------ ring_page.c: 03_ring's page
-
-void ring_hops(Run *run);    // draws which chunk each rank sends in each hop
-void ring_fastest(Run *run); // the table of the faster of ring and tree, by size and ranks
-
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
 // Returns this rank's tensor of small whole numbers. Sums of such tensors over ranks are exact.
@@ -137,12 +132,9 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
 
 // ------------------------------------------------- page_texts.c: texts of several pages
 
-typedef struct {
-    char text[96];
-} PageText;
-// Says that ranks with fewer sequences wait in the picture. before: a space or a newline before the
-// sentence. Returns an empty text if all shares are equal.
-PageText uneven_shares(const char *before, size_t sequences, size_t ranks);
+// Returns a sentence that ranks with fewer sequences wait in the picture, after `before`, a space
+// or a newline. Returns an empty text if all shares are equal.
+const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
@@ -246,8 +238,7 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
 
 // ---- server_log.c ----
 // The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes. One function predicts the log from sizes and speeds, another one replays the log on
-// one device.
+// the pushes.
 
 // Line v is the push that made version v + 1 of the weights from version v.
 typedef struct {
@@ -267,9 +258,9 @@ typedef struct {
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
-// Checks that the log is the one that follows from the times of a worker's step and of a message.
-// Also checks the bound on the age of gradients.
-void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
+// Checks that the pushes were served in the order of their arrival, of equal times the lower worker
+// first. Also checks the bound on the age of gradients.
+void server_log_check(Run *run, const ServerLog *log);
 // Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
 // the version that the worker had, and applies this gradient to the newest weights. A step of the
 // result is a line of the log.

@@ -138,11 +138,14 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const double F = compute_time(t, N, 0, t->micro_batches) / 3;
     const double R = ring_time(ALL_REDUCE_PASSES, N, config_parameters(c), gradient_bytes(c));
     say(run,
-        "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-        "rank 0's forward\n(a backward takes 2F). R: one all-reduce. h: the time that buckets "
-        "save.%s%s\n",
-        timed ? page_text(run, " Here\nF = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
-        uneven_shares(timed ? " " : "\n", SEQUENCES, run->world->size).text);
+        "\nN ranks, m = %zu micro-batches, Psi parameters of e bytes, wte: the embedding table "
+        "(two "
+        "gradients).\nF: forward of rank 0's sequences (a backward takes 2F). R: one all-reduce of "
+        "Psi. h: "
+        "the time that\nbuckets save.%s%s\n",
+        t->micro_batches,
+        timed ? page_text(run, " Here F = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
+        uneven_shares(run, timed ? " " : "\n", SEQUENCES));
     results(run, (const char *const[]){ "no_sync", "forgetful", "overlapped", NULL },
             (const Result[]){
                 { "all-reduces, 3 steps",
@@ -214,8 +217,11 @@ static void accumulation_on_ranks(Run *run) {
     once.steps = 1;
     Trajectory drawn = replica_train(run, &once, one_after_the_other, BUCKET, &other);
     trajectory_free(&drawn);
-    say(run, "no_sync makes one all-reduce, after the last micro-batch; forgetful one after "
-             "each micro-batch.\noverlapped makes one per bucket during the last backward.");
+    say(run,
+        "no_sync: one all-reduce per step, after the last micro-batch.\nforgetful: one after each "
+        "micro-batch, as if no_sync were forgotten.\noverlapped: as no_sync, but in buckets "
+        "(groups "
+        "of tensors) that start during the last backward.");
     picture_show(run, "Three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
     costs(run, &t, way);
     show(run, &t, way);
