@@ -56,7 +56,7 @@ enum { AT_END, BUCKETS, CUTS };
 static void costs(Run *run, const ModelConfig *c, size_t capacity, const Measured seen[CUTS]) {
     size_t N = run->world->size, e = gradient_bytes(c), Psi = config_parameters(c);
     const CutSizes whole = cut_sizes(c, 1, 0);
-    const BucketCosts want = overlap_costs(c, capacity, N, SEQUENCES);
+    const BucketCosts want = bucket_costs(c, capacity, N, SEQUENCES, 1);
     const Measured *cut = &seen[BUCKETS], *end = &seen[AT_END];
     const double ring_sends = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     check_costs(run, "%s", "%s",

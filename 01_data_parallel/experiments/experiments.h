@@ -93,13 +93,6 @@ typedef struct {
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
                      BucketPiece **piece);
 
-// The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds
-// after the start of the step, and how many sequences it has.
-typedef struct {
-    double begin;
-    size_t sequences;
-} LastBatch;
-
 typedef struct {
     size_t buckets;
     double bytes;           // sent by each rank
@@ -107,11 +100,11 @@ typedef struct {
     double exposed, hidden; // added over ranks
     double step;            // until backward and the last bucket have ended
 } BucketCosts;
-// Predicts the costs of a step. The times follow from a recurrence over the buckets.
-BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
-                         const LastBatch *batch);
-// Returns bucket_costs() of a step with one micro-batch, whose `sequences` are cut over the ranks.
-BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
+// Predicts the costs of a step whose `sequences` are cut over the ranks, and on each rank in
+// micro-batches. The last micro-batch's backward starts the buckets. The times follow from a
+// recurrence over the buckets.
+BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences,
+                         size_t micro_batches);
 
 // ----------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
 
