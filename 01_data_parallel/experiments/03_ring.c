@@ -6,7 +6,6 @@
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 // POINTS sizes of 1, 4, 16, ... elements, up to 4 MB in fp32, are drawn. The last size, UNEVEN
 // elements, is not drawn; few numbers of ranks divide it.
@@ -126,7 +125,7 @@ static void chart(Run *run, double took[WAYS][SIZES]) {
     const char *title = page_text(run, "All-reduce on %zu ranks, %s", run->world->size,
                                   k->simulated ? k->between.name : "real time");
     Plot plot = { title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true };
-    plot_show(run, &plot, 0);
+    plot_show(run, &plot, PICTURE_DETAIL);
 }
 
 static void table(Run *run, double took[WAYS][SIZES]) {
@@ -205,20 +204,15 @@ static void ring(Run *run) {
     for (Way way = RING; way < WAYS; way++) check_way(run, way, took[way]);
     clock_set_link(NULL);
     clock_set_one_port(false);
-    if (option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0)
-        chart(run, took);
+    chart(run, took);
     draw_hops(run);
     table(run, took);
     const bool nodes = ring_nodes(run) && k->simulated;
     answer(run, took, nodes);
 }
 
-static const Option options[] = {
-    { "picture", "none|times", "none",
-      "times: a chart of the four ways' times by size, as --svg writes it" },
-    { "link", "NAME[,NAME]", "fast,slow", NULL },
-    { "node", "N", "2", "N neighbouring ranks share a node" },
-    ONLY_STORAGE_OPTION,
-    { 0 }
-};
+static const Option options[] = { { "link", "NAME[,NAME]", "fast,slow", NULL },
+                                  { "node", "N", "2", "N neighbouring ranks share a node" },
+                                  ONLY_STORAGE_OPTION,
+                                  { 0 } };
 EXPERIMENT(ring, options);
