@@ -111,12 +111,9 @@ static void table(Run *run, const ModelConfig *c) {
     };
     say(run,
         "\nN ranks, B sequences, Psi parameters of e bytes. wte: the V x C table that embedding "
-        "and "
-        "head share;\neach use has a gradient. F(k): a forward of k sequences. A message takes "
-        "alpha "
-        "seconds, and 1/beta\nseconds per byte. Exposed: communication while a rank does not "
-        "compute; "
-        "hidden: while it computes.%s\n",
+        "and head share;\neach use has a gradient. F(k): a forward of k sequences. A message "
+        "takes alpha seconds, and 1/beta\nseconds per byte. Exposed: communication while a rank "
+        "does not compute; hidden: while it computes.%s\n",
         uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }

@@ -154,11 +154,9 @@ static void table(Run *run, double took[WAYS][SIZES]) {
     const char *link = k->simulated ? page_text(run, ", on link %s", k->between.name) : "";
     say(run,
         "\nGather + broadcast: rank 0 adds all tensors and sends the sum. Tree: ranks add in "
-        "pairs, "
-        "then pairs\nof pairs. Halving-doubling: partners swap halves, then halves of halves. In a "
-        "row: messages that\nwait for one another. Each takes alpha, and 1/beta per byte%s. The "
-        "times "
-        "of S bytes:\n",
+        "pairs, then pairs\nof pairs. Halving-doubling: partners swap halves, then halves of "
+        "halves. In a row: messages that\nwait for one another. Each takes alpha, and 1/beta per "
+        "byte%s. The times of S bytes:\n",
         link);
     results(run,
             (const char *const[]){ way_name[RING], way_name[GATHER], way_name[TREE],

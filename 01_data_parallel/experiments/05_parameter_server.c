@@ -60,11 +60,9 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     }
     say(run,
         "\nsynchronous: a server waits for all pushes, then updates once; else it updates after "
-        "every "
-        "push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. t: computing of the "
-        "slowest. c: "
-        "a message.\nThe losses are of another model, on a text. Equal time: half of its "
-        "synchronous training.\n",
+        "every push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. t: computing of "
+        "the slowest. c: a message.\nThe losses are of another model, on a text. Equal time: half "
+        "of its synchronous training.\n",
         z->workers, z->servers, z->servers > 1 ? "s" : "");
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, rows);
 }
@@ -89,8 +87,7 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
         lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(run,
              "up to %zu updates between a pull and its push. In the picture a server handles "
-             "messages at "
-             "the same time; one by one, %d synchronous steps take %s instead of %s.",
+             "messages at the same time; one by one, %d synchronous steps take %s instead of %s.",
              server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
              cost_text(run, "time.links"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

@@ -84,14 +84,11 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
     }
     say(run,
-        "\nfp16: every element in 16 bits. top-k: only the k largest elements, 1 of %d, with their "
-        "indices.\n1-bit: the sign of every element, and a scale per message. With top-k and 1-bit "
-        "a "
-        "rank adds the\nresidual, the part that it has not sent, to its next gradient. N ranks, "
-        "Psi "
-        "elements of e bytes.\nOne device with the same rule sends nothing. 1-bit changes many "
-        "weights by "
-        "the same amount: compare\nit with that device.%s\n",
+        "\nfp16: every element in 16 bits. top-k: only the k largest elements, 1 of %d, with "
+        "their indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
+        "and 1-bit a rank adds the\nresidual, the part that it has not sent, to its next "
+        "gradient. N ranks, Psi elements of e bytes.\nOne device with the same rule sends "
+        "nothing. 1-bit changes many weights by the same amount: compare\nit with that device.%s\n",
         ONE_OF, uneven_shares(run, " ", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }

@@ -242,22 +242,17 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "\nSo the ranks agree on an order while they compute. After %zu of their %d gradients (a "
         "cycle) they tell\neach other which gradients they have. Then all ranks start one "
-        "all-reduce, "
-        "of the gradients that\nall ranks have. The first %zu of %zu cycles%s:\n",
+        "all-reduce, of the gradients that\nall ranks have. The first %zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\nfirst step: a rank sends the names of its new gradients to rank 0, which broadcasts the "
-        "names "
-        "that\n  all ranks have. In J = %zu of K = %zu cycles there are such names.\n"
-        "later: all names are known. One small all-reduce per cycle counts the ranks that have "
-        "each "
-        "gradient;\n  it travels during the next cycle. q = %zu elements of e = %zu bytes hold all "
-        "counts.\n"
-        "single: as later, but each of the n = %d gradients has its own all-reduce.\n"
-        "fixed order: no messages to agree. A layer has one all-reduce, when all its %d "
-        "gradients are "
-        "final.\n",
+        "\nfirst step: a rank sends the names of its new gradients to rank 0, which broadcasts "
+        "the names that\n  all ranks have. In J = %zu of K = %zu cycles there are such "
+        "names.\nlater: all names are known. One small all-reduce per cycle counts the ranks that "
+        "have each gradient;\n  it travels during the next cycle. q = %zu elements of e = %zu "
+        "bytes hold all counts.\nsingle: as later, but each of the n = %d gradients has its own "
+        "all-reduce.\nfixed order: no messages to agree. A layer has one all-reduce, when all its "
+        "%d gradients are final.\n",
         answers, K, question_size(N), sizeof(real), TENSORS, BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
     results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },

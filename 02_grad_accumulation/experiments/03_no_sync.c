@@ -122,10 +122,8 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const double R = ring_time(ALL_REDUCE_PASSES, N, config_parameters(c), gradient_bytes(c));
     say(run,
         "\nN ranks, m = %zu micro-batches, Psi parameters of e bytes, wte: the embedding table "
-        "(two "
-        "gradients).\nF: forward of rank 0's sequences (a backward takes 2F). R: one all-reduce of "
-        "Psi. h: "
-        "the time that\nbuckets save.%s%s\n",
+        "(two gradients).\nF: forward of rank 0's sequences (a backward takes 2F). R: one "
+        "all-reduce of Psi. h: the time that\nbuckets save.%s%s\n",
         t->micro_batches,
         timed ? page_text(run, " Here F = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
         uneven_shares(run, timed ? " " : "\n", SEQUENCES));
@@ -201,10 +199,9 @@ static void accumulation_on_ranks(Run *run) {
     Trajectory drawn = replica_train(run, &once, one_after_the_other, BUCKET, &other);
     trajectory_free(&drawn);
     say(run,
-        "no_sync: one all-reduce per step, after the last micro-batch.\nforgetful: one after each "
-        "micro-batch, as if no_sync were forgotten.\noverlapped: as no_sync, but in buckets "
-        "(groups "
-        "of tensors) that start during the last backward.");
+        "no_sync: one all-reduce per step, after the last micro-batch.\nforgetful: one after "
+        "each micro-batch, as if no_sync were forgotten.\noverlapped: as no_sync, but in buckets "
+        "(groups of tensors) that start during the last backward.");
     picture_show(run, "Three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
     costs(run, &t, way);
     show(run, &t, way);
