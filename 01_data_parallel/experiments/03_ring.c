@@ -139,6 +139,7 @@ static void table(Run *run, double took[WAYS][SIZES]) {
     Result rows[SHOWN + 3] = { { 0 } };
     for (size_t i = 0; i < SHOWN; i++)
         rows[i].what = value_text(run, (double)(size_of(shown[i]) * e), "bytes");
+    rows[0].formula = "ring: 1 chunk of S"; // one element cannot be cut
     rows[SHOWN].what = "messages in a row";
     rows[SHOWN].formula = "alpha each";
     rows[SHOWN + 1].what = "bytes in a row";
