@@ -10,8 +10,9 @@
 // Sends:  the counts are per rank, step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes,
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
-// Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits: half of them. One bit: 31 of
-//         32 bits. Top-k sends 8 (N-1) k bytes, with k = n/32 N/32 of them.
+// Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes; with k = n/32 these are N/32 of
+//         them.
 // Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
 //         takes more calls. From N = 32 on this top-k saves nothing.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is

@@ -9,7 +9,7 @@
 // Sends:  a bucket takes up to three all-reduces per step. One has all P's [rows, r], one all Q's
 //         [cols, r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
 //         2(N-1)/N of r (rows + cols) elements.
-// Saves:  against an all-reduce, 2(N-1)/N of rows cols - r (rows + cols) elements per matrix.
+// Saves:  against an all-reduce, 2(N-1)/N of (rows cols - r (rows + cols)) elements per matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
 //         residual. A matrix takes three products and orthonormal columns.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,

@@ -1,5 +1,7 @@
 // test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show: the
-// two ends of staleness, and AdamW without a bound. tests/server.t runs this program.
+// two ends of staleness, and AdamW without a bound. An asynchronous server's log must be the one
+// that follows from sizes and speeds. No worker may go on if another worker is too far behind.
+// tests/server.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -12,6 +14,101 @@ enum { SEQUENCES = 7, STEPS = 6 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
+
+// ---------------------------------------------------------------- the predicted log
+
+// Push number step * workers + worker, before its place in the log is known.
+typedef struct {
+    size_t number;
+    double arrival;
+} Push;
+static int by_arrival(const void *a, const void *b) {
+    const Push *x = a, *y = b;
+    if (x->arrival != y->arrival) return x->arrival < y->arrival ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+// Returns the largest of value[push] among the pushes for which the answer to a push of step j
+// waits. The weights must contain this push, and every worker's push of step j - s.
+static double answered(const double *value, size_t push, size_t n, size_t staleness) {
+    size_t step = push / n;
+    double last = value[push];
+    for (size_t x = 0; x < n && step >= staleness; x++)
+        last = fmax(last, value[(step - staleness) * n + x]);
+    return last;
+}
+
+// Returns the lines of the log that follow from the times alone. A push arrives at the time of the
+// answer, plus the worker's computation, plus the push's message.
+static Served *predicted(const ServerLog *log, const ServerSizes *z) {
+    const double weights = server_answer(z), push_time = server_push(z);
+    size_t n = log->workers, lines = n * log->steps;
+    Served *line = host_alloc(lines * sizeof *line);
+    Push *push = host_alloc(lines * sizeof *push);
+    double *arrival = host_alloc(lines * sizeof *arrival);
+    double *version = host_alloc(lines * sizeof *version); // the version that each push made
+    for (size_t i = 0; i < lines; i++) {
+        double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
+        arrival[i] = answer + weights + server_computing(z, i % n) + push_time;
+        push[i] = (Push){ i, arrival[i] };
+    }
+    qsort(push, lines, sizeof *push, by_arrival);
+    for (size_t v = 0; v < lines; v++) version[push[v].number] = (double)(v + 1);
+    for (size_t v = 0; v < lines; v++) {
+        size_t i = push[v].number;
+        size_t taken = i < n ? 0 : (size_t)answered(version, i - n, n, log->staleness);
+        line[v] = (Served){ i % n, taken, (Picoseconds)push[v].arrival };
+    }
+    free(push);
+    free(arrival);
+    free(version);
+    return line;
+}
+
+// Trains with this bound, and compares the log with the prediction.
+static void check_log(Run *run, const Cluster *c, const Training *t, size_t staleness,
+                      const ServerSizes *z) {
+    static const char *const name[] = { "log: whose push", "log: the version it was taken at",
+                                        "log: when it arrived" };
+    ServerRecord record = { .log = server_log_new(c->workers, STEPS, staleness) };
+    Trajectory got = server_train(run, c, t, &record);
+    const ServerLog *log = &record.log;
+    const size_t lines = log->workers * log->steps;
+    Served *want = predicted(log, z);
+    double *a = host_alloc(lines * sizeof *a), *b = host_alloc(lines * sizeof *b);
+    for (size_t column = 0; column < 3; column++) {
+        for (size_t v = 0; v < lines; v++) {
+            const Served *x = &log->line[v], *y = &want[v];
+            a[v] = (double)(column == 0 ? x->worker : column == 1 ? x->taken : x->arrival);
+            b[v] = (double)(column == 0 ? y->worker : column == 1 ? y->taken : y->arrival);
+        }
+        check_numbers(run, log->name, name[column], a, b, lines, 0);
+    }
+    free(a);
+    free(b);
+    free(want);
+    free(record.log.line);
+    trajectory_free(&got);
+}
+
+// ---------------------------------------------------------------- the bound
+
+// Calls server_may_go_on() with each worker in turn as the slowest, 2 steps behind all other
+// workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker. In
+// a training the slowest worker is always the same one.
+static void check_bound(Run *run, const Cluster *c) {
+    size_t done[SEQUENCES];
+    bool right = true;
+    for (size_t slowest = 0; slowest < c->workers; slowest++) {
+        for (size_t w = 0; w < c->workers; w++) done[w] = w == slowest ? 1 : 3;
+        for (size_t w = 0; w < c->workers; w++)
+            right = right && server_may_go_on(c, done, w, 2) &&
+                    server_may_go_on(c, done, w, 1) == (w == slowest);
+    }
+    check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
+}
+
+// ---------------------------------------------------------------- staleness
 
 // loss[j] <- the workers' parts of the loss of step j, added.
 static void losses_by_step(const Trajectory *got, const ServerLog *log, double loss[STEPS]) {
@@ -44,7 +141,12 @@ static void check_staleness(Run *run, const Cluster *c, const Training *t, const
 static void server(Run *run) {
     Cluster c = cluster_new(run->world, option_size(run, "servers"), STEPS);
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
-    if (run->world->rank == c.servers) clock_set_speed(0.5);
+    const size_t slow = option_size(run, "slow"), staleness = option_size(run, "staleness");
+    const ServerSizes z = { &t.model, SEQUENCES, STEPS, c.servers, c.workers, slow };
+    if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
+    check_bound(run, &c);
+    check_log(run, &c, &t, STEPS, &z);
+    check_log(run, &c, &t, staleness < STEPS ? staleness : STEPS, &z);
     ServerRecord plain = { 0 };
     Trajectory sync = server_train(run, &c, &t, &plain);
     check_staleness(run, &c, &t, &sync, 0);
@@ -63,6 +165,8 @@ static void server(Run *run) {
 }
 
 static const Option options[] = { { "servers", "N", "1", "ranks that hold the weights" },
+                                  { "staleness", "N", "1", "the bound of the second log" },
+                                  { "slow", "N", "2", "the first worker's time, in others'" },
                                   { "link", "NAME[,NAME]", "slow", NULL },
                                   ONLY_STORAGE_OPTION,
                                   { 0 } };

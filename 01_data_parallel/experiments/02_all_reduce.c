@@ -110,11 +110,11 @@ static void table(Run *run, const ModelConfig *c) {
         { 0 },
     };
     say(run,
-        "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
-        "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
-        "per byte.\nExposed: communication while a rank does not compute. Hidden: while it "
-        "computes.%s\n",
-        uneven_shares("\n", SEQUENCES, run->world->size).text);
+        "\nN ranks, B sequences, Psi parameters of e bytes. wte: the V x C table that embedding "
+        "and head share;\neach use has a gradient. F(k): a forward of k sequences. A message "
+        "takes alpha seconds, and 1/beta\nseconds per byte. Exposed: communication while a rank "
+        "does not compute; hidden: while it computes.%s\n",
+        uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

@@ -1,10 +1,8 @@
 // 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. Both
 // trainings must give the same bits. Compares bytes and calls with formulas, and times with a
-// recurrence over the buckets (bucket_costs.c). --picture sweep draws the step for many sizes of
-// buckets. tests/buckets.t has other sizes, from a bucket per tensor to one bucket of all.
+// recurrence over the buckets (bucket_costs.c). tests/buckets.t has other sizes of buckets, from a
+// bucket per tensor to one bucket of all.
 #include "01_data_parallel/experiments/experiments.h"
-#include "judge/draw/plot.h"
-#include <string.h>
 
 // With 4 ranks the last rank has one sequence and the other ranks have two. With 8 ranks the last
 // rank has no sequence.
@@ -58,7 +56,7 @@ enum { AT_END, BUCKETS, CUTS };
 static void costs(Run *run, const ModelConfig *c, size_t capacity, const Measured seen[CUTS]) {
     size_t N = run->world->size, e = gradient_bytes(c), Psi = config_parameters(c);
     const CutSizes whole = cut_sizes(c, 1, 0);
-    const BucketCosts want = overlap_costs(c, capacity, N, SEQUENCES);
+    const BucketCosts want = bucket_costs(c, capacity, N, SEQUENCES, 1);
     const Measured *cut = &seen[BUCKETS], *end = &seen[AT_END];
     const double ring_sends = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     check_costs(run, "%s", "%s",
@@ -95,38 +93,6 @@ static void costs(Run *run, const ModelConfig *c, size_t capacity, const Measure
 
 // ---------------------------------------------------------------- the page
 
-// Plots the time of a step for every capacity, from a bucket per tensor to one bucket of all,
-// beside two bounds: all communication after all computation, and computation alone.
-static void sweep(Run *run, const Training *t, const Timing *end) {
-    enum { SIZES = 12 };
-    double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
-    Training one = *t;
-    one.steps = 1;
-    for (size_t i = 0; i < SIZES; i++) {
-        Measured seen;
-        const size_t capacity = (size_t)128 << i;
-        // The smallest capacity closes a bucket after every tensor.
-        Trajectory c = replica_train(run, &one, overlapped, i ? capacity : 1, &seen);
-        trajectory_free(&c);
-        x[i] = (double)capacity;
-        in_buckets[i] = (double)seen.last.step * 1e-9;
-        at_end[i] = (double)end->step * 1e-9;
-        alone[i] = (double)end->busiest * 1e-9;
-    }
-    PlotLine lines[] = { { "in buckets", in_buckets },
-                         { "at the end", at_end },
-                         { "computing alone", alone } };
-    Plot plot = { .title = "a step, by the size of a bucket",
-                  .x_label = "bytes a bucket; leftmost: one a tensor",
-                  .y_label = "ms",
-                  .x = x,
-                  .n = SIZES,
-                  .lines = lines,
-                  .n_lines = 3,
-                  .log_x = true };
-    plot_show(run, &plot, 0);
-}
-
 static void table(Run *run, const Measured seen[CUTS]) {
     const size_t N = run->world->size, buckets = (size_t)seen[BUCKETS].reductions / STEPS;
     Result rows[] = {
@@ -147,7 +113,7 @@ static void table(Run *run, const Measured seen[CUTS]) {
     say(run,
         "\nN ranks. Psi_k: the parameters of bucket k, of e bytes each. Exposed: "
         "communication while the rank\ndoes not compute. Hidden: while it computes.%s\n",
-        uneven_shares(" ", SEQUENCES, N).text);
+        uneven_shares(run, " ", SEQUENCES));
     const char *column = page_text(run, "%zu bucket%s", buckets, buckets > 1 ? "s" : "");
     results(run, (const char *const[]){ "at the end", column, NULL }, rows);
 }
@@ -172,8 +138,9 @@ static void answer(Run *run, const Measured seen[CUTS]) {
              "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
              "bucket is exposed: no backward is left to hide it.",
              2 * (N - 1), cost_text(run, "peak.flight"));
-    say_use_when(run, "the all-reduce is a visible part of the step. The best size of a bucket "
-                      "depends on the link; ARGS=\"--picture sweep\" draws it.");
+    say_use_when(run,
+                 "the all-reduce is a visible part of the step. The best size of a bucket "
+                 "depends on the link: many small ones cost latency, few large ones end late.");
 }
 
 static void overlap(Run *run) {
@@ -192,18 +159,16 @@ static void overlap(Run *run) {
     training_compare(run, "overlapped = at the end", &got, &late, exact_limit(run));
     costs(run, &t.model, capacity, seen);
 
-    if (strcmp(option_text(run, "picture"), "step") == 0) {
-        Training once = t;
-        Measured drawn;
-        once.steps = 1;
-        Trajectory both = replica_train(run, &once, one_after_the_other, capacity, &drawn);
-        say(run,
-            "This model has %zu blocks, more than 01.02's. A bucket is a group of tensors. One "
-            "all-reduce sends\na bucket as soon as backward has the bucket's gradients.\n",
-            t.model.layers);
-        picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
-        trajectory_free(&both);
-    } else sweep(run, &t, &seen[AT_END].last);
+    Training once = t;
+    Measured drawn;
+    once.steps = 1;
+    Trajectory both = replica_train(run, &once, one_after_the_other, capacity, &drawn);
+    say(run,
+        "This model has %zu blocks, more than 01.02's. A bucket is a group of tensors. One "
+        "all-reduce sends\na bucket as soon as backward has the bucket's gradients.\n",
+        t.model.layers);
+    picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
+    trajectory_free(&both);
     table(run, seen);
     answer(run, seen);
     trajectory_free(&got);
@@ -214,8 +179,6 @@ static void overlap(Run *run) {
 
 static const Option options[] = {
     { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
-    { "picture", "step|sweep", "step",
-      "draws two steps, or the step time over the size of a bucket" },
     { "link", "NAME[,NAME]", "slow", NULL },
     STORAGE_OPTION,
     { 0 },

@@ -60,21 +60,21 @@ static const char *loss_cell(Run *run, const double last[CURVES], Course i) {
 }
 
 static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
-    enum { SENT, FORMULA, CALLS, STEP, LOSS, FORGETS, ALONE };
+    enum { SENT, FORMULA, CALLS, EACH, STEP, LOSS, FORGETS, ALONE };
     static const Course forgets[] = { CURVES, CURVES, TOPK_FORGETS, ONEBIT_FORGETS };
     static const Course alone[] = { EXACT, CURVES, TOPK_ALONE, ONEBIT_ALONE };
     Result rows[] = { { "sent per rank and step", NULL, { 0 } },
-                      { "formula (c = 2(N-1)/N, k elements)",
+                      { "formula, with c = 2(N-1)/N",
                         NULL,
-                        { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
+                        { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + scales" } },
                       { NULL, NULL, { 0 } },
+                      { "formula, calls per bucket", NULL, { "=-", "=N+1", "=1", "=N+2" } },
                       { "step", NULL, { 0 } },
                       { "loss of another model, on a text", NULL, { 0 } },
                       { "loss without the residual", NULL, { 0 } },
                       { "loss of the same rule on one device", NULL, { 0 } },
                       { 0 } };
-    // top-k makes one call per bucket
-    rows[CALLS].what = page_text(run, "calls per step (%.0f buckets; exact: 1)", seen[TOPK].calls);
+    rows[CALLS].what = page_text(run, "calls per step, %.0f buckets", seen[TOPK].calls);
     for (Course i = EXACT; i <= ONEBIT; i++) {
         rows[SENT].cell[i] = compression_sent(run, &seen[i], &seen[EXACT]);
         rows[CALLS].cell[i] = page_text(run, "=%.0f", seen[i].calls);
@@ -84,14 +84,12 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
     }
     say(run,
-        "\nfp16: 16-bit elements. top-k: only the k largest elements (1 of %d), each with its "
-        "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
-        "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
-        "elements of e bytes. 1-bit\nchanges many weights by the same amount. This is another "
-        "training: compare with the last row.\nCalls per bucket: fp16 N+1 (largest "
-        "element, N-1 sends, all-gather); 1-bit N+2 (scales for sends\nand gather). NCCL adds fp16 "
-        "in one call.%s\n",
-        ONE_OF, uneven_shares(" ", SEQUENCES, run->world->size).text);
+        "\nfp16: every element in 16 bits. top-k: only the k largest elements, 1 of %d, with "
+        "their indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
+        "and 1-bit a rank adds the\nresidual, the part that it has not sent, to its next "
+        "gradient. N ranks, Psi elements of e bytes.\nOne device with the same rule sends "
+        "nothing. 1-bit changes many weights by the same amount: compare\nit with that device.%s\n",
+        ONE_OF, uneven_shares(run, " ", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
 
@@ -116,18 +114,16 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
                    COMPRESSION_LONG);
     // Top-k sends (N-1) (4+e) Psi/ONE_OF, the exact sum 2(N-1)/N e Psi.
     const size_t e = sizeof(real), as_much = ceil_div(2 * ONE_OF * e, 4 + e);
-    say_cost(run,
-             "top-k's bytes grow with the ranks: from %zu ranks on top-k sends as much as the "
-             "exact sum or more. Top-k and 1-bit keep a residual of %s per rank. With 1-bit a rank "
-             "also rounds its part of the sum, and keeps a residual of %s for it. 1-bit makes %.0f "
-             "calls per step instead "
-             "of %.0f. Without the residual "
-             "top-k's loss ends %.2f higher.",
-             as_much, value_text(run, (double)(config_parameters(&tiny) * e), "bytes"),
-             value_text(run,
-                        cost_value(run, "gradients.1-bit") - cost_value(run, "gradients.top-k"),
-                        "bytes"),
-             seen[ONEBIT].calls, seen[EXACT].calls, last[TOPK_FORGETS] - last[TOPK]);
+    const double workers = (double)(config_parameters(&tiny) * e);
+    const double servers = cost_value(run, "gradients.1-bit") - cost_value(run, "gradients.top-k");
+    say_cost(
+        run,
+        "top-k's bytes grow with the ranks: from %zu ranks on it sends as much as the exact sum or "
+        "more. Top-k and 1-bit keep a residual of %s per rank; with 1-bit a rank also rounds its "
+        "part of the sum, and keeps a residual of %s for it. 1-bit makes %.0f calls per step "
+        "instead of %.0f.",
+        as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
+        seen[ONEBIT].calls, seen[EXACT].calls);
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");
 }

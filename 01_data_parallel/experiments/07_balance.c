@@ -37,18 +37,6 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
-// Calls balance_observe() after a step in which rank 0 had 4 sequences and took 8 picoseconds, and
-// the other ranks had none. In the trainings every rank has sequences, unless it is very slow.
-static void check_idle(Run *run) {
-    Range share[SEQUENCES] = { { 0, 4 } };
-    double rate[SEQUENCES];
-    for (size_t r = 0; r < SEQUENCES; r++) rate[r] = 1.5;
-    balance_observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
-    bool right = rate[0] == 1; // the mean of 1.5 and 4/8
-    for (size_t r = 1; r < run->world->size; r++) right = right && rate[r] == 1.5;
-    check_true(run, "rates", "a rank without sequences keeps its rate", right);
-}
-
 // ---------------------------------------------------------------- training
 
 // Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
@@ -194,7 +182,6 @@ static void balance(Run *run) {
     trajectory_free(&whole);
     balance_show_times(run, &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
     show_steps(run, &t, &d);
-    check_idle(run);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
     for (size_t step = 0; step < STEPS; step++) ideal += balance_ideal(&d, step);
     balance_table(run, &d, seen, ideal);

@@ -26,16 +26,18 @@ static void check_learning(Run *run, double last[CURVES]) {
 }
 
 static void table(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
-    Result rows[] = { { "sent per rank and step", "2(N-1)/N of the bytes to add", { 0 } },
-                      { "calls per step", "2 x 2 (P, Q) + 2 x 3 (P, Q, vectors) + 1", { 0 } },
-                      { "step", "simulated", { 0 } },
-                      { "loss of another model, on a text",
-                        page_text(run, "after %d steps", COMPRESSION_LONG),
-                        { 0 } },
-                      { "loss without the residual",
-                        "the trap",
-                        { "=-", page_text(run, "=%.2f", last[FORGETS]) } },
-                      { 0 } };
+    Result rows[] = {
+        { "sent per rank and step", "2(N-1)/N of (a + b) r e, and of vectors", { 0 } },
+        { "calls per step", "2 tables x 2, 2 blocks x 3, last norm 1", { 0 } },
+        { "step", "simulated", { 0 } },
+        { "loss of another model, on a text",
+          page_text(run, "after %d steps", COMPRESSION_LONG),
+          { 0 } },
+        { "loss without the residual",
+          "dropped in each step",
+          { "=-", page_text(run, "=%.2f", last[FORGETS]) } },
+        { 0 }
+    };
     for (Course i = EXACT; i <= RANK_2; i++) {
         rows[0].cell[i] = compression_sent(run, &seen[i], &seen[EXACT]);
         rows[1].cell[i] = page_text(run, "=%.0f", seen[i].calls);
@@ -52,12 +54,13 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
                    "exact %.2f.",
                    RANK, last[RANK_2], COMPRESSION_LONG, last[EXACT]);
     else
-        say_answer(run,
-                   "Yes. Two matrices with %d columns are %.0f %% of the bytes. Ranks can add "
-                   "them, so this share does not grow with the number of ranks. Top-k's "
-                   "share (01.06) grows. The loss after %d steps is %.2f, with the exact sum %.2f.",
-                   RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG,
-                   last[RANK_2], last[EXACT]);
+        say_answer(
+            run,
+            "Yes. Two matrices with %d columns are %.0f %% of the bytes. After %d steps the "
+            "loss is %.2f, with the exact sum %.2f. Ranks can add the matrices, so the share "
+            "of bytes does not grow with the number of ranks, as top-k's share (01.06) does.",
+            RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG, last[RANK_2],
+            last[EXACT]);
     say_cost(run,
              "a residual of %s per rank, %.0f calls per step instead of %.0f, and three products "
              "per matrix. Without the residual the loss ends %.2f higher.",
@@ -78,12 +81,13 @@ static void power_sgd(Run *run) {
     trajectory_free(&plain);
     check_learning(run, last);
     say(run,
-        "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
-        "r = %d: (a + b) r\nnumbers instead of a b. Each step: P = G Q with the Q of the last "
-        "step, all-reduce of P, columns of\nP made orthonormal, Q = G^T P, all-reduce of Q. "
-        "Vectors (biases and gains) are sent whole. The\nresidual, the part that a rank has "
-        "not sent yet, is added to its next G. N ranks.%s\n",
-        RANK, uneven_shares("\n", SEQUENCES, run->world->size).text);
+        "\nThe gradient G [a, b] of a matrix is sent as P [a, r] and Q [b, r], here with r = %d "
+        "columns:\n(a + b) r numbers instead of a b. P Q^T takes the place of G. In each step: P "
+        "= G Q with the Q of\nthe last step, all-reduce of P, columns of P made orthonormal "
+        "(length 1, at right angles),\nQ = G^T P, all-reduce of Q. Vectors (biases and gains) are "
+        "sent whole. A rank adds the residual,\nthe part of G that P Q^T lacks, to its next G. N "
+        "ranks, e bytes per number.%s\n",
+        RANK, uneven_shares(run, "\n", SEQUENCES));
     table(run, seen, last);
     answer(run, seen, last);
     data_free(&t.data);

@@ -235,10 +235,56 @@ static void picture(Run *run, size_t cycle, size_t cycles) {
     }
 }
 
-static void coordinator(Run *run) {
+static void page(Run *run, size_t cycle) {
+    const size_t N = run->world->size, K = ceil_div(TENSORS, cycle), shown = K < 4 ? K : 4;
+    size_t answers = 0;
+    for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
+    say(run,
+        "\nSo the ranks agree on an order while they compute. After %zu of their %d gradients (a "
+        "cycle) they tell\neach other which gradients they have. Then all ranks start one "
+        "all-reduce, of the gradients that\nall ranks have. The first %zu of %zu cycles%s:\n",
+        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
+    picture(run, cycle, shown);
+    say(run,
+        "\nfirst step: a rank sends the names of its new gradients to rank 0, which broadcasts "
+        "the names that\n  all ranks have. In J = %zu of K = %zu cycles there are such "
+        "names.\nlater: all names are known. One small all-reduce per cycle counts the ranks that "
+        "have each gradient;\n  it travels during the next cycle. q = %zu elements of e = %zu "
+        "bytes hold all counts.\nsingle: as later, but each of the n = %d gradients has its own "
+        "all-reduce.\nfixed order: no messages to agree. A layer has one all-reduce, when all its "
+        "%d gradients are final.\n",
+        answers, K, question_size(N), sizeof(real), TENSORS, BRANCHES);
+#define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
+    results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },
+            (const Result[]){
+                { "calls to agree", "first: rank 0 K+J, else 3K+J; later: K", EACH("calls") },
+                { "bytes to agree", "rank 0 (K+n)e, else (K+2n)e; K q-rings", EACH("bytes") },
+                { "all-reduces", "single: n", EACH("sums") },
+                { clock_config()->simulated ? "step" : NULL, "computing, then the rest of the sums",
+                  EACH("time") },
+                { 0 } });
+}
+
+static void answer(Run *run) {
     const size_t N = run->world->size;
+    if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
+    else
+        say_answer(
+            run,
+            "The one whose gradients all ranks have. %d gradients, finished in %d different "
+            "orders, need %s all-reduces in one order. The sums have the bits of one device.",
+            TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
+    say_cost(run, "a gradient waits for the end of its cycle and for the answer.%s",
+             clock_config()->simulated
+                 ? page_text(run, " So a step takes %s; in a fixed order it takes %s.",
+                             cost_text(run, "time.cache"), cost_text(run, "time.fixed"))
+                 : "");
+    say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order, as "
+                      "DDP's, is cheaper.");
+}
+
+static void coordinator(Run *run) {
     const size_t cycle = option_size(run, "cycle"), fused = option_size(run, "fused");
-    const bool simulated = clock_config()->simulated;
     if (cycle < 1 || cycle > TENSORS || fused < 1)
         usage_error("--cycle must be 1 to %d, and --fused at least 1", TENSORS);
     require_one_link(run);
@@ -254,53 +300,8 @@ static void coordinator(Run *run) {
     check_step(run, "single", expect(run, CACHE, cycle, 1), single[1]);
 
     deadlock(run);
-    const size_t shown = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
-    size_t answers = 0;
-    for (size_t j = 0; j * cycle < TENSORS; j++) answers += agreed_in(j, N, cycle) > 0;
-    say(run,
-        "\nSo the ranks agree on an order while they compute. A cycle ends after %zu of the %d "
-        "gradients: the\nranks tell each other which gradients they have.%s\n",
-        cycle, TENSORS, N > BRANCHES ? " Rank 3 has the order of rank 0." : "");
-    say(run, "The first %zu of %zu cycles:\n", shown, ceil_div(TENSORS, cycle));
-    picture(run, cycle, shown);
-    say(run,
-        "\nAll ranks start the same all-reduce, for the gradients that all ranks have.\n"
-        "first step: in each of K cycles a rank sends rank 0 a count, then names and sizes. Rank 0 "
-        "broadcasts\nthe number of gradients that all ranks have. If it is not 0 (J cycles), a "
-        "second broadcast names\nthem. Calls: K + J, on other ranks 3K + J.\n"
-        "later: the names are known. A small all-reduce per cycle counts the ranks that have each "
-        "gradient.\nIt is 1 call instead of 3 or 4 (rank 0: 1 or 2), and it travels during the "
-        "next cycle.\n"
-        "single: like later, but each gradient has its own all-reduce.\n"
-        "fixed order: no messages to agree. Every rank waits for all %d gradients of a layer, as "
-        "DDP "
-        "does.\n",
-        BRANCHES);
-#define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
-    results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },
-            (const Result[]){
-                { "calls to agree", "see above; later and single: K", EACH("calls") },
-                { "bytes to agree", "first: rank 0 (K+n)e, else (K+2n)e", EACH("bytes") },
-                { "all-reduces", "fixed: layers; single: n", EACH("sums") },
-                { simulated ? "step" : NULL, "computing, then the rest of the sums", EACH("time") },
-                { 0 } });
-    say(run,
-        "  n = %d gradients, K = %zu cycles, J = %zu of them with an all-reduce, e = %zu bytes\n"
-        "  Bytes to agree, later: 2(N-1) ceil(q/N) e per cycle; q = %zu elements hold all counts.",
-        TENSORS, ceil_div(TENSORS, cycle), answers, sizeof(real), question_size(N));
-    if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
-    else
-        say_answer(
-            run,
-            "The one whose gradients all ranks have. %d gradients, finished in %d different "
-            "orders, need %s all-reduces in one order. The sums have the bits of one device.",
-            TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
-    say_cost(run, "a gradient waits for the end of its cycle and for the answer.%s",
-             simulated ? page_text(run, " So a step takes %s; in a fixed order it takes %s.",
-                                   cost_text(run, "time.cache"), cost_text(run, "time.fixed"))
-                       : "");
-    say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order is "
-                      "cheaper.");
+    page(run, cycle);
+    answer(run);
 }
 
 static const Option options[] = { { "cycle", "N", "2", "gradients of a cycle" },

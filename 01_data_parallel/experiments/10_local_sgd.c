@@ -191,13 +191,14 @@ static void page(Run *run, const double last[PLANS]) {
         say_answer(run, "One rank has nobody to average with. Only DiLoCo's outer step changes its "
                         "training.");
     else
-        say_answer(run,
-                   "%s. The bytes fall to 1/k. The loss after 96 steps changes by %+.2f at k = 4 "
-                   "and by %+.2f at k = 48. At k = 16 it changes by %+.2f, with DiLoCo by %+.2f.",
-                   last[1] > last[0] && last[2] > last[0] && last[3] > last[0]
-                       ? "Over these few steps not as well as with an all-reduce per step"
-                       : "With these weights and this rate some k do",
-                   last[1] - last[0], last[3] - last[0], last[2] - last[0], last[4] - last[0]);
+        say_answer(
+            run,
+            "%s at equal steps and rate: the loss is %.2f at k = 1, %.2f at k = 4 and %.2f at k = "
+            "48. At k = 16 it is %.2f, and with DiLoCo's outer step %.2f. The bytes fall to 1/k.",
+            last[1] > last[0] && last[2] > last[0] && last[3] > last[0]
+                ? "Not quite as well"
+                : "With these weights and this rate some k do",
+            last[0], last[1], last[3], last[2], last[4]);
     say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
              value_text(run, cost_value(run, "state.diloco") - cost_value(run, "state.k16"),
                         "bytes"));
@@ -228,15 +229,15 @@ static void local_sgd(Run *run) {
     check_rule(run, "DiLoCo = the rule on one device", &t, &diloco, N, exact_limit(run));
     const size_t text_parameters = learn(run, last);
     say(run,
-        "\nIn a round each rank takes k steps of SGD alone. Then the ranks average their weights. "
+        "\nA round: each rank takes k steps of SGD alone, then the ranks average their weights. "
         "DiLoCo 16:\nk = 16, and a second optimizer with Nesterov momentum takes a round's mean "
-        "change as its gradient.\n(In the DiLoCo paper ranks take steps of AdamW.) N ranks, Psi "
-        "parameters of e bytes. 3F: forward and\nbackward of a shard. R: time of an all-reduce.\n"
-        "The table is of another model, trained on a text: Psi e = %s. The picture's model has "
-        "%s.%s\n",
+        "change as its gradient.\n(DiLoCo's paper has AdamW in the rounds, here SGD.) N ranks, "
+        "Psi parameters of e bytes, F: forward\nof a shard (a backward takes 2F), R: an "
+        "all-reduce. The table is of another model, on a text,\nwith Psi e = %s; the picture's "
+        "has %s.%s\n",
         value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),
         value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
-        uneven_shares("\n", SEQUENCES, N).text);
+        uneven_shares(run, " ", SEQUENCES));
     page(run, last);
     data_free(&t.data);
 }

@@ -52,6 +52,20 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
+// The last micro-batch of a step on one rank: when its forward begins, in picoseconds after the
+// start of the step, and how many sequences it has. A rank computes the earlier micro-batches
+// without waiting.
+typedef struct {
+    double begin;
+    size_t sequences;
+} LastBatch;
+static LastBatch last_batch(const ModelConfig *c, size_t shard, size_t micro_batches) {
+    LastBatch b = { 0, part_size(shard, micro_batches, micro_batches - 1) };
+    for (size_t k = 0; k + 1 < micro_batches; k++)
+        b.begin += work_model(c, part_size(shard, micro_batches, k)).time;
+    return b;
+}
+
 // Returns the time at which the backward of `layer` is done on a rank. The embedding's backward
 // takes no time, because it has no product of matrices.
 static double done(const ModelConfig *c, LastBatch b, size_t layer) {
@@ -70,9 +84,12 @@ static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatc
 
 // Plays the buckets one after another. Bucket k begins when this bucket is complete on the last
 // rank and bucket k - 1 has ended.
-BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
-                         const LastBatch *batch) {
+BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences,
+                         size_t micro_batches) {
     BucketPiece *piece;
+    LastBatch *batch = host_alloc(ranks * sizeof *batch);
+    for (size_t r = 0; r < ranks; r++)
+        batch[r] = last_batch(c, part_size(sequences, ranks, r), micro_batches);
     CutSizes z = cut_sizes(c, 1, 0);
     TensorElements of = { .wte = elements_wte(&z), .wpe = elements_unit(&z, 0), .norm = z.C };
     of.norm_bias = z.norm_bias * z.C;
@@ -97,13 +114,6 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
     }
     if (end > costs.step) costs.step = end;
     free(piece);
-    return costs;
-}
-
-BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences) {
-    LastBatch *batch = host_alloc(ranks * sizeof *batch);
-    for (size_t r = 0; r < ranks; r++) batch[r] = (LastBatch){ 0, part_size(sequences, ranks, r) };
-    BucketCosts costs = bucket_costs(c, capacity, ranks, batch);
     free(batch);
     return costs;
 }

@@ -19,7 +19,7 @@ static double replica_gradients(Replica *r, Model *m, const Batch *b) {
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    if (r->c) compression_all_reduce(r->c, m->g); // the only line that differs from 02_all_reduce
+    if (r->c) compression_all_reduce(r->c, m->g); // only this line differs from 02_all_reduce
     else data_parallel_all_reduce(r->dp, m);
     return loss;
 }

@@ -65,11 +65,6 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e
 // tree, over this run's link between nodes. Its beta must not be 0.
 size_t way_ring_overtakes(size_t N, size_t e);
 
-// ------------------------------------------ ring_page.c: 03_ring's page
-
-void ring_hops(Run *run);    // draws which chunk each rank sends in each hop
-void ring_fastest(Run *run); // the table of the faster of ring and tree, by size and ranks
-
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
 // Returns this rank's tensor of small whole numbers. Sums of such tensors over ranks are exact.
@@ -98,13 +93,6 @@ typedef struct {
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
                      BucketPiece **piece);
 
-// The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds
-// after the start of the step, and how many sequences it has.
-typedef struct {
-    double begin;
-    size_t sequences;
-} LastBatch;
-
 typedef struct {
     size_t buckets;
     double bytes;           // sent by each rank
@@ -112,11 +100,11 @@ typedef struct {
     double exposed, hidden; // added over ranks
     double step;            // until backward and the last bucket have ended
 } BucketCosts;
-// Predicts the costs of a step. The times follow from a recurrence over the buckets.
-BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
-                         const LastBatch *batch);
-// Returns bucket_costs() of a step with one micro-batch, whose `sequences` are cut over the ranks.
-BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
+// Predicts the costs of a step whose `sequences` are cut over the ranks, and on each rank in
+// micro-batches. The last micro-batch's backward starts the buckets. The times follow from a
+// recurrence over the buckets.
+BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences,
+                         size_t micro_batches);
 
 // ----------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
 
@@ -137,12 +125,9 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
 
 // ------------------------------------------------- page_texts.c: texts of several pages
 
-typedef struct {
-    char text[96];
-} PageText;
-// Says that ranks with fewer sequences wait in the picture. before: a space or a newline before the
-// sentence. Returns an empty text if all shares are equal.
-PageText uneven_shares(const char *before, size_t sequences, size_t ranks);
+// Returns a sentence that ranks with fewer sequences wait in the picture, after `before`, a space
+// or a newline. Returns an empty text if all shares are equal.
+const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
@@ -246,8 +231,7 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
 
 // ---- server_log.c ----
 // The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes. One function predicts the log from sizes and speeds, another one replays the log on
-// one device.
+// the pushes.
 
 // Line v is the push that made version v + 1 of the weights from version v.
 typedef struct {
@@ -267,9 +251,9 @@ typedef struct {
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
-// Checks that the log is the one that follows from the times of a worker's step and of a message.
-// Also checks the bound on the age of gradients.
-void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
+// Checks that the pushes were served in the order of their arrival, of equal times the lower worker
+// first. Also checks the bound on the age of gradients.
+void server_log_check(Run *run, const ServerLog *log);
 // Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
 // the version that the worker had, and applies this gradient to the newest weights. A step of the
 // result is a line of the log.

@@ -1,15 +1,12 @@
 // page_texts.c: sentences and table cells that several pages of this chapter share (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
-#include <stdio.h>
 
-PageText uneven_shares(const char *before, size_t sequences, size_t ranks) {
-    PageText t = { "" };
-    const size_t most = part_size(sequences, ranks, 0), least = sequences / ranks;
-    if (most > least)
-        snprintf(t.text, sizeof t.text,
-                 "%sRanks with %zu of %zu sequences wait for those with %zu.", before, least,
-                 sequences, most);
-    return t;
+const char *uneven_shares(Run *run, const char *before, size_t sequences) {
+    const size_t ranks = run->world->size, most = part_size(sequences, ranks, 0);
+    const size_t least = sequences / ranks;
+    if (most == least) return "";
+    return page_text(run, "%sRanks with %zu of %zu sequences wait for those with %zu.", before,
+                     least, sequences, most);
 }
 
 // ---------------------------------------------------------------- 06_compression, 08_power_sgd

@@ -86,10 +86,9 @@ static void costs(Run *run, Comm *inside, Comm *between) {
 static void table(Run *run, size_t n, size_t M) {
     const ClockConfig *k = clock_config();
     say(run,
-        "\nOver nodes: %zu ranks, M = %zu nodes of n = %zu, link %s inside and %s between. "
-        "S = %s.\nFlat: %zu ring%s of all ranks, one per network card of a node. Each ring "
-        "adds %s of S.\n"
-        "Hierarchical: reduce-scatter in each node, all-reduce of each part between nodes, "
+        "\nOver nodes: %zu ranks, M = %zu nodes of n = %zu, link %s inside and %s between. S = "
+        "%s.\nFlat: %zu ring%s of all ranks, one per network card of a node. Each ring adds %s of "
+        "S.\nHierarchical: reduce-scatter in each node, all-reduce of each part between nodes, "
         "all-gather inside.\n",
         n * M, M, n, k->link.name, k->between.name,
         value_text(run, (double)(ACROSS * element_size(option_storage(run))), "bytes"), rings(n),

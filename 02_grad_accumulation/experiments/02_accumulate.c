@@ -63,8 +63,8 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     // Rounding stays a hundred times below 1e-3; with 16 bits it stays below its own limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
     say(run,
-        "Trap: the mean of the micro-batches' means is %.4f, the mean loss of all tokens %.4f "
-        "(step %zu).",
+        "Trap: each micro-batch takes the mean of its own tokens. The mean of these means is "
+        "%.4f, the mean\nloss of all tokens %.4f (step %zu).",
         loss_wrong, loss, (size_t)step);
     snapshot_free(wrong);
     snapshot_free(right);

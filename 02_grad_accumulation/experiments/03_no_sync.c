@@ -3,7 +3,6 @@
 // Their calls, bytes and times differ.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
-#include <stdlib.h>
 
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
 // have 6 sequences each, in micro-batches of 2.
@@ -62,28 +61,12 @@ static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o,
 
 // ---------------------------------------------------------------- costs
 
-// Returns the number of sequences in micro-batch k of rank r. The batch is cut in N shards, and
-// each shard in m pieces.
-static size_t micro_batch_size(const Training *t, size_t N, size_t r, size_t k) {
-    return part_size(part_size(t->sequences, N, r), t->micro_batches, k);
-}
-// Returns the time of rank r's first n micro-batches.
-static double compute_time(const Training *t, size_t N, size_t r, size_t n) {
+// Returns the time of rank 0's micro-batches. Rank 0 has the most sequences.
+static double compute_time(const Training *t, size_t N) {
+    const size_t shard = part_size(t->sequences, N, 0), m = t->micro_batches;
     double time = 0;
-    for (size_t k = 0; k < n; k++) time += work_model(&t->model, micro_batch_size(t, N, r, k)).time;
+    for (size_t k = 0; k < m; k++) time += work_model(&t->model, part_size(shard, m, k)).time;
     return time;
-}
-
-// Predicts the costs of overlapped_step. A rank computes all micro-batches but the last without
-// waiting.
-static BucketCosts overlapped_forecast(const Training *t, size_t N) {
-    const size_t last = t->micro_batches - 1;
-    LastBatch *batch = host_alloc(N * sizeof *batch);
-    for (size_t r = 0; r < N; r++)
-        batch[r] = (LastBatch){ compute_time(t, N, r, last), micro_batch_size(t, N, r, last) };
-    BucketCosts costs = bucket_costs(&t->model, BUCKET, N, batch);
-    free(batch);
-    return costs;
 }
 
 static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
@@ -91,12 +74,12 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     const size_t N = run->world->size, e = gradient_bytes(c), Psi = config_parameters(c);
     const CutSizes whole = cut_sizes(c, 1, 0);
     const double m = t->micro_batches, sum = Psi * e, gradients = elements_gradients(&whole) * e;
-    const BucketCosts f = overlapped_forecast(t, N);
+    const BucketCosts f = bucket_costs(c, BUCKET, N, t->sequences, t->micro_batches);
     // Bytes per rank and time of one all-reduce. Each all-reduce waits for the rank with the
     // largest micro-batch, which is always rank 0.
     const double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     const double R = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
-    const double compute = compute_time(t, N, 0, t->micro_batches);
+    const double compute = compute_time(t, N);
     const double calls[KINDS] = { 1, m, f.buckets }, bytes[KINDS] = { ring, m * ring, f.bytes };
     const double step[KINDS] = { compute + R, compute + m * R, f.step };
     const bool timed = clock_config()->simulated;
@@ -135,14 +118,15 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const ModelConfig *c = &t->model;
     const size_t N = run->world->size;
     const double buckets = way[OVERLAPPED].reductions / t->steps;
-    const double F = compute_time(t, N, 0, t->micro_batches) / 3;
+    const double F = compute_time(t, N) / 3;
     const double R = ring_time(ALL_REDUCE_PASSES, N, config_parameters(c), gradient_bytes(c));
     say(run,
-        "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-        "rank 0's forward\n(a backward takes 2F). R: one all-reduce. h: the time that buckets "
-        "save.%s%s\n",
-        timed ? page_text(run, " Here\nF = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
-        uneven_shares(timed ? " " : "\n", SEQUENCES, run->world->size).text);
+        "\nN ranks, m = %zu micro-batches, Psi parameters of e bytes, wte: the embedding table "
+        "(two gradients).\nF: forward of rank 0's sequences (a backward takes 2F). R: one "
+        "all-reduce of Psi. h: the time that\nbuckets save.%s%s\n",
+        t->micro_batches,
+        timed ? page_text(run, " Here F = %.2f ms, R = %.2f ms.", F / 1e9, R / 1e9) : "",
+        uneven_shares(run, timed ? " " : "\n", SEQUENCES));
     results(run, (const char *const[]){ "no_sync", "forgetful", "overlapped", NULL },
             (const Result[]){
                 { "all-reduces, 3 steps",
@@ -214,8 +198,10 @@ static void accumulation_on_ranks(Run *run) {
     once.steps = 1;
     Trajectory drawn = replica_train(run, &once, one_after_the_other, BUCKET, &other);
     trajectory_free(&drawn);
-    say(run, "no_sync makes one all-reduce, after the last micro-batch; forgetful one after "
-             "each micro-batch.\noverlapped makes one per bucket during the last backward.");
+    say(run,
+        "no_sync: one all-reduce per step, after the last micro-batch.\nforgetful: one after "
+        "each micro-batch, as if no_sync were forgotten.\noverlapped: as no_sync, but in buckets "
+        "(groups of tensors) that start during the last backward.");
     picture_show(run, "Three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
     costs(run, &t, way);
     show(run, &t, way);
