@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Why does a model that writes text keep the keys and values of earlier tokens?
+// question: When a model writes text token by token, what can it keep from earlier tokens?
 // vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an

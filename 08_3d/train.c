@@ -1,13 +1,13 @@
 // ranks: 8
 // level: core
-// question: Can all techniques be combined, and do they still compute the result of one device?
+// question: Do all techniques together still compute the result of one device, and at which cost?
 // vary: ranks 2|4|8
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8
 // --batch 8 --reduce ordered
 //
 // Trains a model of GPT-2's or Llama's architecture on text, with data x tensor x pipeline
 // parallelism. trainer.c has the step, train_settings.c reads the options. This file has the loop.
-// With --check rank 0 trains the unsplit model beside the split one.
+// With --check rank 0 trains the unsplit model, too.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@
 #include "judge/draw/sketch.h"
 #include "judge/frame/training.h"
 
-// --------------------------------------------------- the unsplit model beside it (rank 0, --check)
+// ---------------------------------------------------------------- the unsplit model of --check
 
 // rule: --compress on one device; NULL without --compress.
 typedef struct {
@@ -333,7 +333,7 @@ static Weights init_open(Run *run) {
 static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
     REQUIRE(!option_given(run, "init") || !option_given(run, "resume"),
-            "--init begins a training, and --resume goes on with one: leave one of the two out");
+            "--init begins a training, and --resume continues one: leave --init or --resume out");
     RunOptions options = train_run_options(run, NULL);
     Checkpoint *before = resume_open(run->world, &options, note);
     say_note(run, note);

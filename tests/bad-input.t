@@ -43,8 +43,10 @@ my @mistakes = (
     [2, '--schedule diagonal', 2, qr/--schedule diagonal: expected one of naive\|gpipe\|1f1b/],
     [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
     [
-        2, '--prefetch --zero 2',
-        2, qr/--prefetch gathers weights ahead, and --zero 2 has them whole: choose --zero 3/
+        2,
+        '--prefetch --zero 2',
+        2,
+        qr/--prefetch gathers weights ahead, and with --zero 2 every rank has all weights: choose --zero 3/
     ],
     [
         2, '--prefetch --zero 3 --schedule zero-bubble',
@@ -86,13 +88,13 @@ my @mistakes = (
         2,
         '--dp 2 --compress top-k --overlap',
         2,
-        qr/--compress needs a unit's whole gradient .* and --overlap sends buckets as they are: leave one of them out/
+        qr/--compress needs a unit's whole gradient .* and --overlap sends uncompressed buckets: leave --compress or --overlap out/
     ],
     [
         2,
         '--dp 2 --compress top-k --rebalance 5',
         2,
-        qr/--rebalance moves layers, and what --compress has not sent of them stays/
+        qr/--rebalance moves layers, but the residuals of --compress stay on their ranks/
     ],
     [
         4,
@@ -114,12 +116,17 @@ my @mistakes = (
     ],
     [2, '--dp 2 --compress top-k --keep-one-of 0', 2, qr/--keep-one-of must be at least 1/],
     [2, '--dp 2 --compress power-sgd --power-rank 0', 2, qr/--power-rank must be at least 1/],
-    [2, '--dp 2 --keep-one-of 4', 2, qr/--keep-one-of says what --compress top-k keeps: give that/],
+    [
+        2,
+        '--dp 2 --keep-one-of 4',
+        2,
+        qr/--keep-one-of is of --compress top-k: choose --compress top-k/
+    ],
     [
         2,
         '--dp 2 --compress top-k --power-rank 4',
         2,
-        qr/--power-rank is of --compress power-sgd: give that/
+        qr/--power-rank is of --compress power-sgd: choose it/
     ],
     [2, '--recompute some', 2, qr/expected one of none\|selective\|full/],
     [2, '--optimizer adam', 2, qr/expected one of sgd\|adamw/],

@@ -30,8 +30,8 @@ static const char opposite[] = ", opposite";
 // blocks: of the model. micro_batches: of a step, over all replicas.
 static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong, size_t blocks,
                   size_t micro_batches) {
-    static const char *const columns[] = { "step",  "sent in node", "sent across",
-                                           "state", "activations",  NULL };
+    static const char *const columns[] = { "step",  "sent in nodes", "between nodes",
+                                           "state", "activations",   NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
@@ -41,10 +41,10 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong,
     }
     results(run, columns, rows);
     say(run,
-        "  %zu blocks, m = %zu/dp micro-batches. Bars: mean of ranks; bytes: largest. across: "
-        "calls over nodes.\n"
-        "  state: weights, gradients, moments. opposite: neighbours are pp, not tp. Nothing hides "
-        "dp's sums.",
+        "  %zu blocks, %zu/dp micro-batches. Bytes: of the rank with most. between nodes: calls "
+        "across nodes.\n"
+        "  state: weights and gradients. opposite: tp ranks are numbered far apart, pp ranks are "
+        "neighbours.",
         blocks, micro_batches);
 }
 
@@ -56,9 +56,11 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) 
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
-        "dp replicas, tp slices, pp stages. A sign is %s: = computes  # is in a call  . has no "
-        "work",
-        sign);
+        "dp replicas of the model x tp slices of each layer x pp stages of layers, on %zu "
+        "devices.\n"
+        "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
+        ". idle",
+        run->world->size, sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : wrong;
         char bar[WIDTH + 1];
@@ -83,8 +85,7 @@ static Cause cause(const Layout *fast, const Layout *slow) {
 }
 static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong,
                    size_t micro_batches) {
-    static const char *const because[] = { "wait longer for messages", "idle longer",
-                                           "compute longer" };
+    static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
     char name[2][NAME], step[32];
     page_value(step, sizeof step, fast->step, "ps");
@@ -93,26 +94,30 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     const size_t turns = micro_batches / fast->n.dp + fast->n.pp - 1;
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        reason = page_text(
-            run, ": its sums over tp and dp stay inside a node, and its bubble is only %zu/%zu",
-            fast->n.pp - 1, turns);
+        reason = page_text(run,
+                           ": its sums over tp and dp stay inside a node, and its pipeline is idle "
+                           "for only %zu/%zu",
+                           fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others = page_text(run, "%s%s %zu mostly %s", others, *others ? "," : "", slower[i],
-                               because[i]);
+            others = page_text(run, "%s%s %zu %s%s", others, *others ? "," : "", slower[i],
+                               *others ? "" : "lose most time ", because[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
         say_answer(
             run,
-            "%s, with %s per step%s. Of the others%s. The slowest, %s, takes %.2f times as long.",
-            layout_name(name[0], fast), step, reason, others, layout_name(name[1], slow),
+            "%s, with %s per step%s. Of the other %zu layouts%s. The slowest, %s, takes %.2f "
+            "times as long.",
+            layout_name(name[0], fast), step, reason, n - 1, others, layout_name(name[1], slow),
             slow->step / fast->step);
-    say_cost(run, "a wrong choice: the opposite order takes %.2f times as long, with equal losses.",
+    say_cost(run,
+             "a careful order of the ranks. In the opposite order the fastest layout takes %.2f "
+             "times as long, with the same loss.",
              wrong->step / fast->step);
-    say_use_when(
-        run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");
+    say_use_when(run, "the model does not fit on one device, or its sums over dp take too long. "
+                      "Keep tp inside a node. pp and dp may cross nodes.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
