@@ -1,6 +1,6 @@
 // ranks: 8
 // level: core
-// question: Which mix of data, tensor and pipeline parallelism is fastest on two nodes, and why?
+// question: What mix of data, tensor and pipeline parallelism is fastest on two nodes, and why?
 //
 // Holds:  per rank 1/(tp pp) of the model; dp ranks hold the same part.
 // Sends:  over tp 8(t-1)/t B T C elements per block and micro-batch; over dp 2(N-1)/N of the

@@ -126,7 +126,7 @@ static void layouts(Run *run) {
     Comm *other = layout_reordered(run->world, best, wrong_way_round);
     Layout wrong = run_layout(run, other, &d, best, wrong_way_round);
     comm_free(other);
-    layouts_page(run, layout, n, &wrong, model.layers, BATCH / MICRO_BATCH);
+    layouts_page(run, layout, n, &wrong, BATCH / MICRO_BATCH);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
         run_layout(run, run->world, &d, best, NULL); // once more, to draw it

@@ -134,9 +134,9 @@ bool layout_as_planned(const TrainerConfig *c, const Layout *l);
 // chunks of c are replaced.
 bool layout_lanes_as_played(const TrainerConfig *c);
 // Prints the page of the layouts (layout_page.c). layout [n]: the fastest layout first. opposed:
-// the fastest layout, with its ranks numbered in the opposite order. blocks: blocks of the model.
-// micro_batches: micro-batches per step, of all replicas together.
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+// the fastest layout, with its ranks numbered in the opposite order. micro_batches: micro-batches
+// per step, of all replicas together.
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)

@@ -27,9 +27,7 @@ static Row row_of(const Layout *l, const char *order) {
     return row;
 }
 static const char opposite[] = ", opposite";
-// blocks: of the model. micro_batches: of a step, over all replicas.
-static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong, size_t blocks,
-                  size_t micro_batches) {
+static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
     static const char *const columns[] = { "step",  "sent in nodes", "between nodes",
                                            "state", "activations",   NULL };
     Row text[MOST_LAYOUTS + 1];
@@ -40,27 +38,24 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong,
         for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
     }
     results(run, columns, rows);
-    say(run,
-        "  %zu blocks, %zu/dp micro-batches. Bytes: of the rank with most. between nodes: calls "
-        "across nodes.\n"
-        "  state: weights and gradients. opposite: tp ranks are numbered far apart, pp ranks are "
-        "neighbours.",
-        blocks, micro_batches);
+    say(run, "  Bytes: the rank with most. state: weights, gradients. opposite: neighbours are pp, "
+             "not tp ranks.");
 }
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
 // as a mean over the ranks.
-static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong,
+                 size_t micro_batches) {
     enum { WIDTH = 66 };
     double longest = fmax(layout[n - 1].step, wrong->step);
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
-        "dp replicas of the model x tp slices of each layer x pp stages of layers, on %zu "
-        "devices.\n"
+        "dp replicas of the model x tp slices of each layer x pp stages of layers; %zu/dp "
+        "micro-batches.\n"
         "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
         ". idle",
-        run->world->size, sign);
+        micro_batches, sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : wrong;
         char bar[WIDTH + 1];
@@ -102,27 +97,24 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others = page_text(run, "%s%s %zu %s%s", others, *others ? "," : "", slower[i],
-                               *others ? "" : "lose most time ", because[i]);
+            others =
+                page_text(run, "%s%s %s (%zu)", others, *others ? "," : "", because[i], slower[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
-        say_answer(
-            run,
-            "%s, with %s per step%s. Of the other %zu layouts%s. The slowest, %s, takes %.2f "
-            "times as long.",
-            layout_name(name[0], fast), step, reason, n - 1, others, layout_name(name[1], slow),
-            slow->step / fast->step);
-    say_cost(run,
-             "a careful order of the ranks. In the opposite order the fastest layout takes %.2f "
-             "times as long, with the same loss.",
+        say_answer(run,
+                   "%s, %s per step%s. The other %zu lose most time%s. The slowest, %s, takes %.2f "
+                   "times as long.",
+                   layout_name(name[0], fast), step, reason, n - 1, others,
+                   layout_name(name[1], slow), slow->step / fast->step);
+    say_cost(run, "care: in the opposite order of the ranks the step takes %.2f times as long.",
              wrong->step / fast->step);
-    say_use_when(run, "the model does not fit on one device, or its sums over dp take too long. "
-                      "Keep tp inside a node. pp and dp may cross nodes.");
+    say_use_when(
+        run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");
 }
 
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   size_t micro_batches) {
-    bars(run, layout, n, opposed);
-    table(run, layout, n, opposed, blocks, micro_batches);
+    bars(run, layout, n, opposed, micro_batches);
+    table(run, layout, n, opposed);
     answer(run, layout, n, opposed, micro_batches);
 }
