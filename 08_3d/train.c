@@ -220,7 +220,7 @@ static void train_export(Run *run, const Trainer *t) {
 // Prints the places of the saved results.
 static void say_saved(Run *run, size_t done) {
     if (option_given(run, "save"))
-        say(run, "saved: %s/step-%06zu; --resume %s and more --steps go on\n",
+        say(run, "saved: %s/step-%06zu; continue with --resume %s and more --steps\n",
             option_text(run, "save"), done, option_text(run, "save"));
     if (option_given(run, "export"))
         say(run, "exported: %s, with config.json beside it\n", option_text(run, "export"));
@@ -253,7 +253,7 @@ static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCu
               got.loss[done.hi - 1], range_size(done));
     say_answer(run, "%s The loss %s, at %.0f tokens/s in real time.",
                option_flag(run, "check") ? "Yes, it equals the reference of one device."
-                                         : "They train together; --check compares with one device.",
+                                         : "This run has not compared them; --check does.",
                loss, speed.tokens / speed.seconds);
     say_cost(run,
              "a rank sends %s over tp, %s over pp and %s over dp per step; ranks are idle for %.1f "

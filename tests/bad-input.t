@@ -53,12 +53,14 @@ my @mistakes = (
         2, qr/--prefetch gathers for whole backwards, and .* leave --prefetch out/
     ],
     [
-        2, '--overlap --schedule zero-bubble',
-        2, qr/--overlap reduces what a whole backward has completed.* choose --schedule 1f1b/
+        2,
+        '--overlap --schedule zero-bubble',
+        2,
+        qr/--overlap reduces the gradients that a whole backward has completed.* choose --schedule 1f1b/
     ],
     [
         2, '--overlap --rebalance 5',
-        2, qr/--rebalance moves layers, and --overlap lists those of a stage/
+        2, qr/--rebalance moves layers, and --overlap lists the layers of a stage only once/
     ],
     [
         2,
@@ -80,7 +82,7 @@ my @mistakes = (
         map {
             [
                 2, "--dp 2 --compress top-k --zero $_", 2,
-                qr/--compress leaves the whole sum on every replica, and --zero $_ reduces it in parts: choose --zero 0/
+                qr/--compress leaves the whole sum on every replica, and --zero $_ leaves a part of it: choose --zero 0/
             ]
         } 1 .. 3
     ),
@@ -100,7 +102,7 @@ my @mistakes = (
         4,
         '--dp 2 --tp 1 --cp 2 --compress top-k',
         2,
-        qr/--compress takes a replica's whole gradient, and with --cp a rank has that of some positions/
+        qr/--compress takes a replica's whole gradient, and with --cp a rank has the gradient of some positions only/
     ],
     [
         8,
@@ -112,7 +114,7 @@ my @mistakes = (
         4,
         '--dp 2 --tp 2 --compress top-k',
         2,
-        qr/the slices of --tp 2 would choose other elements of the norms .*: choose --tp 1, or --compress power-sgd/
+        qr/the slices of --tp 2 would choose different elements of their common norms: choose --tp 1, or --compress power-sgd/
     ],
     [2, '--dp 2 --compress top-k --keep-one-of 0', 2, qr/--keep-one-of must be at least 1/],
     [2, '--dp 2 --compress power-sgd --power-rank 0', 2, qr/--power-rank must be at least 1/],

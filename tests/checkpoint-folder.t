@@ -216,7 +216,7 @@ my ($id) = index_of("$dir/step-000010")->{run};
 like($id, qr/^[0-9a-f]{16}$/, 'a checkpoint has the id of its run');
 refused(
     fresh('--save', $dir, qw(--steps 10)),
-    qr/step-0000(05|10) is a checkpoint of another run, $id: .*save elsewhere, or say --save-over/,
+    qr/step-0000(05|10) is a checkpoint of another run, $id: .*save elsewhere, or remove this checkpoint with --save-over/,
     'a new run in a used folder'
 );
 {
