@@ -33,9 +33,10 @@ static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOr
                          LayoutTraffic sent, double step) {
     Degrees n = c->mesh;
     char ids[64], names[96];
-    snprintf(ids, sizeof ids, "dp%zu.tp%zu.pp%zu%s.%%s", n.dp, n.tp, n.pp, process ? ".wrong" : "");
+    snprintf(ids, sizeof ids, "dp%zu.tp%zu.pp%zu%s.%%s", n.dp, n.tp, n.pp,
+             process ? ".opposite" : "");
     snprintf(names, sizeof names, "dp %zu x tp %zu x pp %zu%s: %%s", n.dp, n.tp, n.pp,
-             process ? ", the wrong way round" : "");
+             process ? ", opposite order" : "");
     Prediction p = predict_step(c, rank, false);
     LayoutTraffic want = layout_traffic(c, &p, rank, clock_config()->node, process);
     // step_time() knows only the mesh's order. If groups of one kind differ, step_time() leaves out
@@ -57,7 +58,7 @@ static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOr
 // Returns the largest value of a cost over all ranks, on rank 0.
 static double most_of(Run *run, Degrees n, LayoutOrder *process, const char *what) {
     char id[64];
-    snprintf(id, sizeof id, "dp%zu.tp%zu.pp%zu%s.%s", n.dp, n.tp, n.pp, process ? ".wrong" : "",
+    snprintf(id, sizeof id, "dp%zu.tp%zu.pp%zu%s.%s", n.dp, n.tp, n.pp, process ? ".opposite" : "",
              what);
     return cost_value(run, id);
 }
@@ -123,10 +124,10 @@ static void layouts(Run *run) {
     qsort(layout, n, sizeof *layout, by_step);
 
     Degrees best = layout[0].n;
-    Comm *other = layout_reordered(run->world, best, wrong_way_round);
-    Layout wrong = run_layout(run, other, &d, best, wrong_way_round);
+    Comm *other = layout_reordered(run->world, best, opposite_order);
+    Layout opposed = run_layout(run, other, &d, best, opposite_order);
     comm_free(other);
-    layouts_page(run, layout, n, &wrong, BATCH / MICRO_BATCH);
+    layouts_page(run, layout, n, &opposed, BATCH / MICRO_BATCH);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
         run_layout(run, run->world, &d, best, NULL); // once more, to draw it
@@ -139,8 +140,8 @@ static void layouts(Run *run) {
     check_numbers(run, "every layout = unsplit", "gradient norm", norm, want_norm, n,
                   LIMIT_ROUNDING);
     check_true(run, "the opposite order of ranks", "loss and gradient norm, to the bit",
-               wrong.result.loss == layout[0].result.loss &&
-                   wrong.result.norm == layout[0].result.norm);
+               opposed.result.loss == layout[0].result.loss &&
+                   opposed.result.norm == layout[0].result.norm);
     bool as_plan = true;
     for (size_t i = 0; i < n; i++) as_plan = as_plan && layout[i].as_planned;
     check_true(run, "the plan", "every layout's memory and step", as_plan);

@@ -27,13 +27,13 @@ static Row row_of(const Layout *l, const char *order) {
     return row;
 }
 static const char opposite[] = ", opposite";
-static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+static void table(Run *run, const Layout *layout, size_t n, const Layout *opposed) {
     static const char *const columns[] = { "step",  "sent in nodes", "between nodes",
                                            "state", "activations",   NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
-        text[i] = i < n ? row_of(&layout[i], "") : row_of(wrong, opposite);
+        text[i] = i < n ? row_of(&layout[i], "") : row_of(opposed, opposite);
         rows[i] = (Result){ .what = text[i].name };
         for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
     }
@@ -44,10 +44,10 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
 // as a mean over the ranks.
-static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong,
+static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                  size_t micro_batches) {
     enum { WIDTH = 66 };
-    double longest = fmax(layout[n - 1].step, wrong->step);
+    double longest = fmax(layout[n - 1].step, opposed->step);
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
@@ -57,7 +57,7 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong,
         ". idle",
         micro_batches, sign);
     for (size_t i = 0; i <= n; i++) {
-        const Layout *l = i < n ? &layout[i] : wrong;
+        const Layout *l = i < n ? &layout[i] : opposed;
         char bar[WIDTH + 1];
         size_t all = (size_t)(l->step / longest * WIDTH + 0.5);
         size_t computing = (size_t)(l->computing / longest * WIDTH + 0.5);
@@ -78,7 +78,7 @@ static Cause cause(const Layout *fast, const Layout *slow) {
     if (waits >= idles && waits >= computes) return WAITS;
     return idles >= computes ? IDLES : COMPUTES;
 }
-static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong,
+static void answer(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                    size_t micro_batches) {
     static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
@@ -107,7 +107,7 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
                    layout_name(name[0], fast), step, reason, n - 1, others,
                    layout_name(name[1], slow), slow->step / fast->step);
     say_cost(run, "care: in the opposite order of the ranks the step takes %.2f times as long.",
-             wrong->step / fast->step);
+             opposed->step / fast->step);
     say_use_when(
         run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");
 }
