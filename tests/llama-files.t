@@ -139,7 +139,7 @@ SKIP: {
             fine($job, "$model, $ranks ranks @options: all checks hold");
             like(
                 $job->{out},
-                qr/No tokenizer is read, so their text is missing/,
+                qr/No tokenizer is read, so the text is missing/,
                 '... ids, and why no text'
             );
             is(
