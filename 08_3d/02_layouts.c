@@ -1,6 +1,6 @@
 // ranks: 8
 // level: core
-// question: Which dp x tp x pp layout of eight devices in two nodes is the fastest, and why?
+// question: What mix of data, tensor and pipeline parallelism is fastest on two nodes, and why?
 //
 // Holds:  per rank 1/(tp pp) of the model; dp ranks hold the same part.
 // Sends:  over tp 8(t-1)/t B T C elements per block and micro-batch; over dp 2(N-1)/N of the
@@ -26,7 +26,7 @@ size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
 // Returns the process that is rank r in the opposite order. In a mesh tp varies fastest and pp
 // slowest (01_mesh.c). In the opposite order pp varies fastest and tp slowest, so the ranks of a
 // tensor-parallel group lie in different nodes.
-size_t wrong_way_round(Degrees n, size_t r) {
+size_t opposite_order(Degrees n, size_t r) {
     Coordinates c = mesh_coordinates(n, r);
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }

@@ -111,8 +111,8 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]) {
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) {
     if (file_sum_of(c->file[i].map, c->file[i].bytes).sum == c->index.sum[i].sum) return true;
     snprintf(why, CHECKPOINT_WHY,
-             "%.600s/rank-%04zu.safetensors is not what was written: the sum over its bytes is "
-             "another one",
+             "%.600s/rank-%04zu.safetensors is not what was written: the sum over its bytes has "
+             "changed",
              c->dir, i);
     return false;
 }
@@ -274,14 +274,14 @@ real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *w
         cJSON_GetObjectItemCaseSensitive(c->index.json, checkpoint_rank_state));
     if (!layout) return NULL;
     REQUIRE(strcmp(layout, want->layout) == 0,
-            "--resume: %s has what each rank had not sent, of %s, and this is %s: choose that one, "
-            "or --compress none --override compress, which drops it",
+            "--resume: %s has the residuals of each rank for the layout %s, and this run has the "
+            "layout %s: choose the former layout, or drop the residuals with --compress none "
+            "--override compress",
             c->dir, layout, want->layout);
     const FileTensor *t =
         rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
     REQUIRE(t && t->count == want->n && t->type == own_type,
-            "%s lacks what rank %zu had not sent: it is not what this program writes", c->dir,
-            rank);
+            "%s lacks the residuals of rank %zu: this program has not written it", c->dir, rank);
     real *values = host_alloc(want->n * sizeof *values);
     for (size_t i = 0; i < want->n; i++) values[i] = tensor_file_finite(t, i, c->dir);
     return values;

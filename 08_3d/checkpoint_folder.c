@@ -253,7 +253,7 @@ bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]) {
     bool agree = wrong || !step_of(path, &step) || step == x->step;
     if (!agree)
         snprintf(why, FOLDER_WHY,
-                 "%.600s is of step %zu, and the folder has another one in its name", file,
+                 "%.600s is of step %zu, and its folder has the name of another step", file,
                  x->step);
     free(file);
     free(text);

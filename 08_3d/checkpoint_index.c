@@ -103,7 +103,7 @@ static const char *parse_files(CheckpointIndex *x) {
         FileSum *sum = &x->sum[x->n];
         if (!hexadecimal(file, "fnv1a", &sum->sum) ||
             !number(file, "bytes", SIZE_MAX / 2, &sum->bytes))
-            return "does not say how its files must be";
+            return "lacks the size or the sum of a file";
         x->n++;
     }
     return NULL;
@@ -119,19 +119,20 @@ const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t 
         return "is no checkpoint of this program";
     if (!number(x->json, "version", SIZE_MAX / 2, &version) || version == 0)
         return "has no version";
-    if (version > CHECKPOINT_VERSION) return "is of a later version of this program: take that one";
+    if (version > CHECKPOINT_VERSION)
+        return "is of a later version of this program: use that version";
     if (version < CHECKPOINT_VERSION)
-        return "is of an earlier version of this program, whose checkpoints had no sum over the "
-               "index: take that one";
+        return "is of an earlier version of this program, which wrote no sum over the index: use "
+               "that version";
     if (!is_sealed(text, bytes))
-        return "is not what was written: the sum over its bytes is another one";
+        return "is not what was written: the sum over its bytes has changed";
     if (!dtype || strcmp(dtype, sizeof(real) == 8 ? "F64" : "F32") != 0)
         return sizeof(real) == 8 ? "has F32 weights: leave PRECISION=fp64 out"
                                  : "has F64 weights: use PRECISION=fp64";
     if (!number(x->json, "step", 1000000000, &x->step) ||
         !number(x->json, "optimizer_step", 1000000000, &x->optimizer_step))
-        return "does not say its step";
-    if (!parse_run(&x->run, x->json)) return "does not say of which run and data it is";
+        return "lacks its step";
+    if (!parse_run(&x->run, x->json)) return "lacks the id of its run, or the sum of its data";
     if (!parse_scale(&x->run, x->json)) return "has a loss scale that no training can have";
     return parse_files(x);
 }

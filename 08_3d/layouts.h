@@ -10,7 +10,7 @@ enum { MOST_LAYOUTS = 64 };
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]);
 // Returns the process, a rank of the world, that is rank r of the mesh.
 typedef size_t LayoutOrder(Degrees n, size_t r);
-LayoutOrder wrong_way_round; // pp varies fastest, tp slowest
+LayoutOrder opposite_order; // pp varies fastest, tp slowest
 // Returns a world in which process(n, r) is rank r. Collective. The caller calls comm_free().
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process);
 #endif

@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Which layout of a model on a cluster is the fastest that fits, and what does it cost?
+// question: How must a model be split over the GPUs of a cluster to fit and to train the fastest?
 //
 // Computes a training step in every layout dp x tp x pp x cp, without training: with all
 // micro-batch sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism.
@@ -143,7 +143,7 @@ static PlanTask task(Run *run) {
 static int one_of(Run *run, const char *option, const char *const *names) {
     int i = 0;
     if (!option_given(run, option)) return -1;
-    // options.c accepts only these names, so the loop ends
+    // options.c accepts only these names, so the loop ends.
     while (strcmp(names[i], option_text(run, option))) i++;
     return i;
 }
@@ -226,7 +226,8 @@ static void record(Run *run, const PlanResult *r) {
 // anchors: the errors to expect.
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list,
                    const Anchors *anchors) {
-    const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
+    const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G;
+    const double room = plan_usable(&t->cluster) * G;
     const PlanLayout *l = &r->layout;
     char name[PLAN_NAME], step[32];
     plan_layout_name(name, l);
@@ -239,10 +240,10 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
                  " The %zu fastest meshes lie within %.1f %%: measure all of them (--verbose).",
                  rows, 100 * spread);
     const AnchorErrors *held_out = &anchors->held_out, *others = &anchors->others;
-    snprintf(
-        error, sizeof error,
-        " Of %zu published steps of other systems %zu took longer than planned, by up to %.0f %%.",
-        others->n, others->fast, 100 * others->longest);
+    snprintf(error, sizeof error,
+             " Expect a longer step: of %zu published steps of other systems %zu took longer than "
+             "planned, by up to %.0f %%.",
+             others->n, others->fast, 100 * others->longest);
     say_detail(
         run,
         "  Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% on "
@@ -252,13 +253,13 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
         100 * others->worst, others->fast);
     if (r->fits)
         say_answer(run,
-                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per "
+                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g usable GB per "
                    "GPU.%s%s",
                    list ? "By this plan " : "", name, list ? " is the fastest that fits" : " fits",
                    step, 100 * r->mfu, held, room, near, error);
     else
-        say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
-                   list ? "No layout fits" : "It does not fit", name, held, room);
+        say_answer(run, "%s. %s needs %.1f GB per GPU, and %.3g GB are usable.",
+                   list ? "No layout fits" : "The layout does not fit", name, held, room);
     double price = option_given(run, "price-per-gpu-hour")
                        ? option_real(run, "price-per-gpu-hour") * 24 * (double)t->gpus
                        : 0,
@@ -273,11 +274,14 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
         report_config_number(run, "price_per_billion_tokens", price / tokens * 1e9);
     }
     report_config_number(run, "tokens_per_day", tokens);
-    char sent[3][32];
-    const double bytes[] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes };
-    for (size_t i = 0; i < 3; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
-    say_cost(run, "a GPU sends up to %s per step over tp, %s over pp and %s over dp.%s", sent[0],
-             sent[1], sent[2], cost);
+    enum { SENT = 4 };
+    char sent[SENT][32], ring[48] = "";
+    const double bytes[SENT] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes,
+                                 r->cp_bytes };
+    for (size_t i = 0; i < SENT; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
+    if (mesh_cp(l->n) > 1) snprintf(ring, sizeof ring, " %s over cp,", sent[3]);
+    say_cost(run, "a GPU sends up to %s per step over tp,%s %s over pp and %s over dp.%s", sent[0],
+             ring, sent[1], sent[2], cost);
     say_use_when(run, "you choose a layout before you reserve a cluster. Then measure the best "
                       "few layouts.");
 }
@@ -324,7 +328,7 @@ static void plan(Run *run) {
         "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB (%.3g usable), nodes of %zu, %.3g GB/s inside, %.3g "
         "GB/s between",
         t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory,
-        1e-9 * (t.cluster.memory - t.cluster.reserve), t.cluster.node, 1e-9 * t.cluster.inside.beta,
+        1e-9 * plan_usable(&t.cluster), t.cluster.node, 1e-9 * t.cluster.inside.beta,
         1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
     const Anchors anchors = plan_anchors(run, option_flag(run, "papers"));
@@ -335,7 +339,7 @@ static void plan(Run *run) {
         record(run, &r);
         answer(run, &t, &r, NULL, &anchors);
     }
-    // one rank searches, because every rank would find the same layouts
+    // Only rank 0 searches, because every rank would find the same layouts.
     if (!one && run->is_root) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         bool prune = !option_given(run, "layouts") && !option_given(run, "svg");

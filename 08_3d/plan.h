@@ -47,6 +47,8 @@ typedef struct {
     PlanLink inside, between; // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
+// Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
+static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
 // Bytes of one element of each kind.
 // weight, gradient, state: per parameter; state: of the optimizer.
 // element, mask, statistic, logit: per kept activation, dropout mask, norm statistic and logit.

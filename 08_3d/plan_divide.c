@@ -99,10 +99,11 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
             return;
         }
         if (rest % cut[i].fixed) {
-            snprintf(why, room,
-                     "%zu GPUs do not divide by the degrees that are given, --%s %zu and those "
-                     "before it",
-                     t->gpus, cut[i].option, cut[i].fixed);
+            snprintf(
+                why, room,
+                "%zu GPUs do not divide by the degrees that are given, --%s %zu and the previous "
+                "ones",
+                t->gpus, cut[i].option, cut[i].fixed);
             return;
         }
         rest /= cut[i].fixed;
@@ -113,20 +114,22 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
                  t->gpus / rest, t->gpus);
     else if (prime) say_missing(cut, t, rest, prime, why, room);
     else if (!f->pp && least_stages(cut, rest) > m->layers)
-        snprintf(why, room,
-                 "%zu GPUs need --pp %zu, because no other degree that is free divides by its "
-                 "factors, and there are %zu blocks",
-                 t->gpus, least_stages(cut, rest), m->layers);
+        snprintf(
+            why, room,
+            "%zu GPUs need --pp %zu, because the other free degrees cannot take its factors, and "
+            "there are %zu blocks",
+            t->gpus, least_stages(cut, rest), m->layers);
     else if (f->micro_batch)
         snprintf(why, room,
-                 "--micro-batch %zu: 1, 2, 4 and 8 are tried where a replica's sequences divide by "
-                 "them",
+                 "--micro-batch %zu: the search tries 1, 2, 4 and 8, if the number divides a "
+                 "replica's sequences",
                  f->micro_batch);
     else if (f->chunks)
-        snprintf(why, room,
-                 "--chunks %zu: those are tried, with --pp above 1, that divide the blocks of the "
-                 "largest stage, where pp divides a replica's micro-batches",
-                 f->chunks);
+        snprintf(
+            why, room,
+            "--chunks %zu: with --pp above 1 the search tries the numbers that divide the blocks "
+            "of the largest stage, if pp divides a replica's micro-batches",
+            f->chunks);
     else
         snprintf(why, room,
                  "--tp up to %d is tried, and --cp up to %d where a chunk has %d positions",

@@ -87,8 +87,8 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
     if (m[PLAN_RING] > 0)
         say(run, "  ring          keys, values and their gradients, under way %5.2f",
             m[PLAN_RING] * G);
-    say(run, "  together      %.2f of %.4g: %s", plan_memory_sum(&r->fullest) * G,
-        t->cluster.memory * G, r->fits ? "fits" : "does not fit");
+    say(run, "  together      %.2f of %.4g usable: %s", plan_memory_sum(&r->fullest) * G,
+        plan_usable(&t->cluster) * G, r->fits ? "fits" : "does not fit");
 }
 
 static void explain_op(Run *run, const PlanOp *op, const char *name) {

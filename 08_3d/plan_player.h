@@ -43,11 +43,12 @@ typedef struct {
     Schedule list;
     size_t done;      // ops of the list
     double now, busy; // picoseconds
-    double
-        lane[2]; // [0] to the previous stage, [1] to the next: the time from which the lane is free
+    // Index 0: to the previous stage, 1: to the next stage. lane: the time from which the lane is
+    // free. near: do all ranks share a node with the other stage?
+    double lane[2];
+    bool near[2];
     double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
-    bool near[2];      // do all ranks share a node with the previous stage [0], the next stage [1]?
-    double held, peak; // bytes in flight
+    double held, peak;  // bytes in flight
     PlanOp sum;
     // Unequal ranks of cp: the time by which each rank ended before the last rank, and the time by
     // which each rank's message left before the last message.

@@ -103,7 +103,7 @@ const PlanOldName plan_old_names[] = {
 
 // Three constants are fitted: efficiency (the share of the peak that large products reach),
 // bandwidth (the share of the data sheet's) and launch. The fit is least squares over every other
-// row of the A100 in experiments/plan_anchors.c, on a grid of steps of 0.02, 0.1 and 3 us. The H100
+// row of the A100 in experiments/published.c, on a grid of steps of 0.02, 0.1 and 3 us. The H100
 // has too few rows for three constants, so the H100 has the A100's launch and its own efficiency
 // and bandwidth. Power limits the H100 at full load. lesson: the book's simulated device and links,
 // at the scale of the book's small models.

@@ -201,7 +201,7 @@ static const PlanResult *play_candidate(Search *s, Candidate *c) {
 // candidate can need as little.
 // fastest: the shortest step of these layouts that is known; INFINITY: no step is known.
 static void play_candidates(Search *s, double fastest) {
-    const double room = s->t->cluster.memory - s->t->cluster.reserve;
+    const double room = plan_usable(&s->t->cluster);
     const size_t n = s->candidates;
     Candidate *c = s->candidate;
     double least = INFINITY;

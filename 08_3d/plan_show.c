@@ -94,8 +94,9 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
         rows[shown++] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
     }
     if (shown == 0) return;
-    say(run, "The fastest layout with another value of one choice takes longer:");
-    results(run, (const char *const[]){ "step / best", "where extra time goes, or why not", NULL },
+    say(run, "The fastest layout with another value of one choice:");
+    results(run,
+            (const char *const[]){ "times as long", "most of the extra time, or why not", NULL },
             rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);
@@ -132,7 +133,7 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     say(run,
         "  Memory: %.1f GB of the plan, %.3g GB for CUDA, NCCL and fragments (--margin), %.1f GB "
         "free.",
-        held * 1e-9, reserve * 1e-9, (t->cluster.memory - reserve - held) * 1e-9);
+        held * 1e-9, reserve * 1e-9, (plan_usable(&t->cluster) - held) * 1e-9);
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (!strncmp(t->cluster.name, published[i].clusters, strlen(published[i].clusters)))
             say(run, "  MFU: %.1f %% by this plan. Published%s.", 100 * best->mfu,
@@ -153,20 +154,19 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     const bool all = option_flag(run, "verbose");
     const size_t most = all ? ROWS : SHOWN_ROWS,
                  most_unfit = all || !list->feasible ? UNFIT_ROWS : 0;
-    say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline, context parallelism (ring, "
-             "03.08). sp: sequence");
-    say(run, "parallelism (03.07). seqs: sequences per micro-batch. chunks: per stage (05.03). "
-             "idle: the bubble.");
+    say(run, "A row: dp replicas of the model x tp slices of each layer x pp stages of layers x cp "
+             "parts of a");
     say(run,
-        "GB: on the GPU that holds most. all = state (weights, gradients, optimizer) + act "
-        "(activations)%s%s.",
+        "sequence, with the fastest of these choices: seqs (sequences per micro-batch), chunks "
+        "(per stage),");
+    say(run, "ZeRO, sp (sequence parallelism), recompute. GB held: by the fullest GPU; all = state "
+             "(weights,");
+    say(run, "gradients, optimizer) + act (activations)%s%s.",
         has(list, most, PLAN_GATHERED) ? " + gathered" : "",
         has(list, most, PLAN_RING) ? " + ring" : "");
-    say(run, "A row is a mesh (dp, tp, pp, cp) with its fastest choices: columns seqs through "
-             "recompute.");
     say(run,
-        "step: in s. MFU: the FLOPs of the model, as a share of what the GPUs could compute in "
-        "a step.");
+        "step: in s. idle: the bubble. MFU: model FLOPs, divided by what the GPUs could compute "
+        "in a step.");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
@@ -183,7 +183,7 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
             say(run,
                 "No layout that was tried with these degrees fits in %.3g GB (%.3g less --margin "
                 "%.3g):",
-                (t->cluster.memory - t->cluster.reserve) * 1e-9, t->cluster.memory * 1e-9,
+                plan_usable(&t->cluster) * 1e-9, t->cluster.memory * 1e-9,
                 t->cluster.reserve * 1e-9);
         row(run, t, &list->result[i]);
     }
@@ -365,12 +365,13 @@ void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
             LEFT + 460, LEFT + 485);
     ticks(f, memory, true, 1e-9, "GB");
     ticks(f, time, false, 1e-12, "s");
-    double limit = x_of(memory, t->cluster.memory);
+    double limit = x_of(memory, plan_usable(&t->cluster));
     fprintf(f,
             "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#d55e00\" "
             "fill-opacity=\".1\"/>"
-            "<text x=\"%.1f\" y=\"%d\">does not fit</text>\n",
-            limit, TOP, LEFT + WIDTH - limit, HEIGHT, limit + 5, TOP + 14);
+            "<text x=\"%.1f\" y=\"%d\">does not fit: %.3g GB are usable</text>\n",
+            limit, TOP, LEFT + WIDTH - limit, HEIGHT, limit + 5, TOP + 14,
+            plan_usable(&t->cluster) * 1e-9);
     points(f, list, memory, time);
     front(f, list, memory, time);
     if (list->feasible) {

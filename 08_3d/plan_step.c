@@ -187,7 +187,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
                              sizeof(double));
     shares(&r, &first, pipeline);
     utilisation(t, &r);
-    r.fits = plan_memory_sum(&r.fullest) + t->cluster.reserve <= t->cluster.memory;
+    r.fits = plan_memory_sum(&r.fullest) <= plan_usable(&t->cluster);
     plan_player_free(&first);
     free(ready);
     return r;

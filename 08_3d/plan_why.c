@@ -113,9 +113,10 @@ size_t plan_alternatives(const PlanTask *t, const PlanList *list,
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     if (list->feasible == 0) {
-        snprintf(text, room,
-                 "Nothing fits: even the layout that needs least memory exceeds %.3g GB.",
-                 t->cluster.memory * 1e-9);
+        snprintf(
+            text, room,
+            "Nothing fits: even the layout that needs least memory exceeds the %.3g usable GB.",
+            plan_usable(&t->cluster) * 1e-9);
         return;
     }
     char name[PLAN_NAME];
@@ -133,9 +134,8 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
     const double *m = r->fullest.bytes, G = 1e-9;
     const double state = m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER];
     size_t n = (size_t)snprintf(text, room, "needs %.4g GB, has %.3g: state %.3g, act %.3g",
-                                plan_memory_sum(&r->fullest) * G,
-                                (t->cluster.memory - t->cluster.reserve) * G, state * G,
-                                m[PLAN_ACTIVATIONS] * G);
+                                plan_memory_sum(&r->fullest) * G, plan_usable(&t->cluster) * G,
+                                state * G, m[PLAN_ACTIVATIONS] * G);
     for (size_t i = PLAN_GATHERED; i < PLAN_MEMORY; i++)
         if (n < room && m[i] > 0.05 * plan_memory_sum(&r->fullest))
             n += (size_t)snprintf(text + n, room - n, ", %s %.3g", plan_memory_name[i], m[i] * G);

@@ -21,7 +21,7 @@ static void require_tensor(const TrainerConfig *c) {
             "larger --ffn",
             c->mesh.tp, block_hidden(m), block_hidden(m));
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D,
-            "--depth %zu: only --tensor 2.5d has layers; leave it out", c->depth);
+            "--depth %zu: only --tensor 2.5d has layers: leave --depth out", c->depth);
     if (c->tensor == TENSOR_1D) return;
     REQUIRE(config_is_gpt2(m),
             "a grid cuts layer norms, learned positions and three blocks of equal width, which "
@@ -30,9 +30,10 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(mesh_cp(c->mesh) == 1,
             "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
             "--cp out, or choose --tensor 1d");
-    REQUIRE(!c->sequence,
-            "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all "
-            "are cut: leave one of the two out");
+    REQUIRE(
+        !c->sequence,
+        "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and a grid has cut all "
+        "rows: leave --sequence-parallel out, or choose --tensor 1d");
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads,
             "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: "
@@ -52,23 +53,25 @@ static void require_compression(const TrainerConfig *c) {
             "--compress saves bytes between replicas, and there is one: choose --dp 2 or more, or "
             "leave --compress out");
     REQUIRE(!c->rebalanced,
-            "--rebalance moves layers, and what --compress has not sent of them stays: leave one "
-            "of them out");
+            "--rebalance moves layers, but the residuals of --compress stay on their ranks: leave "
+            "--rebalance or --compress out");
     REQUIRE(mesh_cp(c->mesh) == 1,
-            "--compress takes a replica's whole gradient, and with --cp a rank has that of some "
-            "positions: leave one of them out");
+            "--compress takes a replica's whole gradient, and with --cp a rank has the gradient of "
+            "some positions only: leave --compress or --cp out");
     REQUIRE(c->tensor == TENSOR_1D,
-            "--compress takes matrices as --tensor 1d cuts them: leave it out, or choose that");
+            "--compress takes matrices as --tensor 1d cuts them: leave --compress out, or choose "
+            "--tensor 1d");
     REQUIRE(config_gradient_element(&c->model) == REALS,
-            "--compress shortens gradients itself, and keeps what it has not sent in reals: choose "
+            "--compress shortens gradients itself, and keeps its residuals in reals: choose "
             "--gradients main, or leave --compress out");
-    REQUIRE(c->loss_scale.patience == 0,
-            "--compress keeps what it has not sent, and a step that overflows would stay in that: "
-            "choose --loss-scale N, which is fixed, or --storage bf16");
+    REQUIRE(
+        c->loss_scale.patience == 0,
+        "--compress adds the residual of a step to the next gradient, so an overflow would stay "
+        "in the residual: choose --loss-scale N, which is fixed, or --storage bf16");
     REQUIRE(c->compression.method != TOP_K || c->mesh.tp == 1,
             "--compress top-k chooses among all elements of a layer, and the slices of --tp %zu "
-            "would choose other elements of the norms that each of them has: choose --tp 1, or "
-            "--compress power-sgd",
+            "would choose different elements of their common norms: choose --tp 1, or --compress "
+            "power-sgd",
             c->mesh.tp);
 }
 
@@ -77,30 +80,30 @@ static void require_compression(const TrainerConfig *c) {
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,
-            "--activation-budget chooses for each block: leave --recompute out");
+            "--activation-budget chooses the recomputation of each block: leave --recompute out");
     size_t i = kept_stage_without_plan(c);
     REQUIRE(i == c->mesh.pp,
-            "--activation-budget %zu is not enough for stage %zu even if every block is computed "
-            "again: it needs %zu bytes",
+            "--activation-budget %zu is not enough for stage %zu even if every block recomputes "
+            "fully: the stage needs %zu bytes",
             c->activation_budget, i, kept_least(c, i));
 }
 
 Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed) {
     REQUIRE(!prefetch || zero == 3,
-            "--prefetch gathers weights ahead, and --zero %zu has them whole: choose --zero 3, or "
-            "leave --prefetch out",
+            "--prefetch gathers weights ahead, and with --zero %zu every rank has all weights: "
+            "choose --zero 3, or leave --prefetch out",
             zero);
     REQUIRE(!overlap || zero == 0,
             "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: choose "
             "--zero 0, or --zero 3 with --prefetch, or leave --overlap out",
             zero);
     REQUIRE(!compressed || zero == 0,
-            "--compress leaves the whole sum on every replica, and --zero %zu reduces it in parts: "
+            "--compress leaves the whole sum on every replica, and --zero %zu leaves a part of it: "
             "choose --zero 0, or leave --compress out",
             zero);
     REQUIRE(!compressed || !overlap,
-            "--compress needs a unit's whole gradient and what was not sent before, and --overlap "
-            "sends buckets as they are: leave one of them out");
+            "--compress needs a unit's whole gradient and its residual, and --overlap sends "
+            "uncompressed buckets: leave --compress or --overlap out");
     if (prefetch) return REDUCE_PREFETCH;
     if (overlap) return REDUCE_IN_BUCKETS;
     if (compressed) return REDUCE_COMPRESSED;
@@ -128,18 +131,18 @@ void trainer_require(const TrainerConfig *c) {
             "more --context",
             mesh_cp(c->mesh), m->context, m->context);
     REQUIRE(!prefetch || c->schedule != schedule_zb_h1,
-            "--prefetch gathers for whole backwards, and --schedule zero-bubble cuts them in two: "
-            "leave --prefetch out, or choose --schedule 1f1b");
+            "--prefetch gathers for whole backwards, and --schedule zero-bubble cuts backwards in "
+            "two: leave --prefetch out, or choose --schedule 1f1b");
     REQUIRE(!overlap || c->schedule != schedule_zb_h1,
-            "--overlap reduces what a whole backward has completed, and --schedule zero-bubble "
-            "cuts them in two: leave --overlap out, or choose --schedule 1f1b");
+            "--overlap reduces the gradients that a whole backward has completed, and --schedule "
+            "zero-bubble cuts backwards in two: leave --overlap out, or choose --schedule 1f1b");
     REQUIRE(!c->rebalanced || !(prefetch || overlap),
-            "--rebalance moves layers, and %s lists those of a stage when the training begins: "
-            "leave one of them out",
-            prefetch ? "--prefetch" : "--overlap");
+            "--rebalance moves layers, and %s lists the layers of a stage only once, when the "
+            "training begins: leave --rebalance or %s out",
+            prefetch ? "--prefetch" : "--overlap", prefetch ? "--prefetch" : "--overlap");
     REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D,
-            "--schedule zero-bubble puts the gradients of weights off, and the products of a grid "
-            "communicate for them: choose --tensor 1d, or --schedule 1f1b");
+            "--schedule zero-bubble delays the gradients of weights, and on a grid their products "
+            "communicate: choose --tensor 1d, or --schedule 1f1b");
     require_compression(c);
     size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers,

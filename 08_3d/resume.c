@@ -150,13 +150,14 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
         const char *asked = training_value(o, *name);
         // A checkpoint without --family is older than that option.
         if (!before && !strcmp(*name, "family")) before = "gpt2";
-        REQUIRE(before || !asked,
-                "--resume %s: it was trained without --%s: leave it out, because the weights have "
-                "that shape",
-                dir, *name);
+        REQUIRE(
+            before || !asked,
+            "--resume %s: it was trained without --%s: leave --%s out, because the weights have "
+            "the former shape",
+            dir, *name, *name);
         REQUIRE(same(before, asked),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape",
+                "weights have the former shape",
                 dir, *name, before, asked ? asked : "?", *name);
     }
     for (const char *const *name = training_options; *name; name++) {
@@ -183,15 +184,14 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) {
     *note = 0;
     require_overrides(o);
-    REQUIRE(
-        run_option_given(o, "resume") || !run_option(o, "newest-good"),
-        "--newest-good chooses among the checkpoints in the folder of --resume: give that, too");
+    REQUIRE(run_option_given(o, "resume") || !run_option(o, "newest-good"),
+            "--newest-good chooses among the checkpoints in the folder of --resume: give --resume "
+            "DIR, too");
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
     if (save && world->rank == 0 &&
         !folder_claim(save)) // before the newest checkpoint is looked for
         snprintf(note, CHECKPOINT_NOTE,
-                 "%.600s: this file system has no locks: see to it that no other run saves there\n",
-                 save);
+                 "%.600s: this file system has no locks: let no other run save there\n", save);
     if (!dir) return NULL;
     char why[CHECKPOINT_WHY];
     size_t used = strlen(note);
@@ -254,7 +254,8 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
     if (read && !own)
         snprintf(why, FOLDER_WHY, "%.600s is a checkpoint of another run, %s", path, x.run.id);
     if (own)
-        snprintf(why, FOLDER_WHY, "%.600s is of this run, but after step %zu, where it goes on",
+        snprintf(why, FOLDER_WHY,
+                 "%.600s is of this run, but later than step %zu, from which the run continues",
                  path, from);
     checkpoint_index_free(&x);
     const bool passed_over =
@@ -272,10 +273,11 @@ static void require_folder(const RunOptions *o, const char *dir, const SavedRun 
     for (size_t i = 0; i < n; i++) {
         char *path = folder_path(dir, list[i].name);
         bool stays = !list[i].part && may_stay(o, path, list[i].step, saved, from, why);
-        REQUIRE(stays || list[i].part || over,
-                "--save %s: %s: --resume %s takes the newest one up; save elsewhere, or say "
-                "--save-over, which removes it",
-                dir, why, dir);
+        REQUIRE(
+            stays || list[i].part || over,
+            "--save %s: %s: continue the newest checkpoint with --resume %s, save elsewhere, or "
+            "remove this checkpoint with --save-over",
+            dir, why, dir);
         if (stays) list[i].name[0] = 0;
         free(path);
     }

@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Why does a model that writes text keep the keys and values of earlier tokens?
+// question: When a model writes text token by token, what can it keep from earlier tokens?
 // vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
@@ -260,14 +260,14 @@ void sampler_free(Sampler *s) {
 
 static const Option options[] = {
     { "from", "PATH", NULL,
-      "checkpoints, or a model's folder or file (GPT-2, Llama, Qwen2); without it: a small one, "
+      "checkpoints, or a model's folder or file (GPT-2, Llama, Qwen2); without it a small model is "
       "trained first" },
-    { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
+    { "heads", "N", NULL, "attention heads, if no file gives their number (GPT-2: 12)" },
     { "context", "N", NULL,
-      "rotary positions: keep so many keys and values; without it: as the model says" },
+      "with rotary positions: keep keys and values of N positions; without it: of all positions" },
     { "family", "gpt2|llama", "gpt2", "without --from: the family of the model" },
-    { "kv-heads", "N", NULL, "without --from: heads of key and value; without it: 9" },
-    { "ffn", "N", NULL, "without --from: features of the MLP; without it: 144" },
+    { "kv-heads", "N", NULL, "without --from: heads of key and value; default 9" },
+    { "ffn", "N", NULL, "without --from: features of the MLP; default 144" },
     { "untied", NULL, NULL, "without --from: the head has a table of its own" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },
@@ -279,8 +279,8 @@ static const Option options[] = {
     { "temperature", "X", "0.8", "of softmax(logits / temperature); 0: always the likeliest" },
     { "top-k", "N", "0", "choose among the k likeliest; 0: among all" },
     { "check", NULL, NULL,
-      "compare with whole forwards without a cache, and with the unsplit model" },
-    { "logits", "FILE", NULL, "with --check: the logits of every position, a line each" },
+      "compare with forwards of the whole text without a cache, and with the unsplit model" },
+    { "logits", "FILE", NULL, "with --check: write the logits, one line per position" },
     { 0 },
 };
 // experiments/sample_run.c has the loop, experiments/sample_checks.c has the checks.

@@ -1,13 +1,13 @@
 // ranks: 8
 // level: core
-// question: Can all techniques be combined, and do they still compute the result of one device?
+// question: Do all techniques together still compute the result of one device, and at which cost?
 // vary: ranks 2|4|8
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8
 // --batch 8 --reduce ordered
 //
 // Trains a model of GPT-2's or Llama's architecture on text, with data x tensor x pipeline
 // parallelism. trainer.c has the step, train_settings.c reads the options. This file has the loop.
-// With --check rank 0 trains the unsplit model beside the split one.
+// With --check rank 0 trains the unsplit model, too.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@
 #include "judge/draw/sketch.h"
 #include "judge/frame/training.h"
 
-// --------------------------------------------------- the unsplit model beside it (rank 0, --check)
+// ---------------------------------------------------------------- the unsplit model of --check
 
 // rule: --compress on one device; NULL without --compress.
 typedef struct {
@@ -220,7 +220,7 @@ static void train_export(Run *run, const Trainer *t) {
 // Prints the places of the saved results.
 static void say_saved(Run *run, size_t done) {
     if (option_given(run, "save"))
-        say(run, "saved: %s/step-%06zu; --resume %s and more --steps go on\n",
+        say(run, "saved: %s/step-%06zu; continue with --resume %s and more --steps\n",
             option_text(run, "save"), done, option_text(run, "save"));
     if (option_given(run, "export"))
         say(run, "exported: %s, with config.json beside it\n", option_text(run, "export"));
@@ -253,7 +253,7 @@ static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCu
               got.loss[done.hi - 1], range_size(done));
     say_answer(run, "%s The loss %s, at %.0f tokens/s in real time.",
                option_flag(run, "check") ? "Yes, it equals the reference of one device."
-                                         : "They train together; --check compares with one device.",
+                                         : "This run has not compared them; --check does.",
                loss, speed.tokens / speed.seconds);
     say_cost(run,
              "a rank sends %s over tp, %s over pp and %s over dp per step; ranks are idle for %.1f "
@@ -333,7 +333,7 @@ static Weights init_open(Run *run) {
 static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
     REQUIRE(!option_given(run, "init") || !option_given(run, "resume"),
-            "--init begins a training, and --resume goes on with one: leave one of the two out");
+            "--init begins a training, and --resume continues one: leave --init or --resume out");
     RunOptions options = train_run_options(run, NULL);
     Checkpoint *before = resume_open(run->world, &options, note);
     say_note(run, note);

@@ -9,12 +9,13 @@
 
 FiniteRule train_finite_rule(Run *run) {
     FiniteRule rule = { .skip_most = option_size(run, "skip-nonfinite") };
-    REQUIRE(!rule.skip_most || !option_flag(run, "check"),
-            "--skip-nonfinite: --check compares the loss of every step, and one that is not finite "
-            "equals nothing: leave one of them out");
+    REQUIRE(
+        !rule.skip_most || !option_flag(run, "check"),
+        "--skip-nonfinite: --check compares the loss of every step, and a loss that is not finite "
+        "equals no number: leave --skip-nonfinite or --check out");
     REQUIRE(!rule.skip_most || !strcmp(option_text(run, "compress"), "none"),
-            "--skip-nonfinite: what --compress has not sent of a step is part of the next one, and "
-            "would not be finite either: leave one of them out");
+            "--skip-nonfinite: the residual of --compress enters the next step, which would not be "
+            "finite either: leave --skip-nonfinite or --compress out");
     return rule;
 }
 

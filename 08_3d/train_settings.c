@@ -27,9 +27,10 @@ static CompressionPlan compression(Run *run, const char *method) {
     enum { MIN_RATE = 2 };
     const bool top_k = !strcmp(method, "top-k"), power = !strcmp(method, "power-sgd");
     REQUIRE(top_k || !option_given(run, "keep-one-of"),
-            "--keep-one-of says what --compress top-k keeps: give that, or leave it out");
+            "--keep-one-of is of --compress top-k: choose --compress top-k, or leave --keep-one-of "
+            "out");
     REQUIRE(power || !option_given(run, "power-rank"),
-            "--power-rank is of --compress power-sgd: give that, or leave it out");
+            "--power-rank is of --compress power-sgd: choose it, or leave --power-rank out");
     if (top_k)
         return (CompressionPlan){ .method = TOP_K, .one_of = option_size(run, "keep-one-of") };
     return (CompressionPlan){ .method = POWER_SGD,
@@ -59,7 +60,8 @@ static void take_family(Run *run, ModelConfig *c) {
     static const char *const of_llama[] = { "attention-bias", "rope-theta", "norm-eps" };
     for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++)
         REQUIRE(c->positions == POSITIONS_ROTARY || !option_given(run, of_llama[i]),
-                "--%s is of --family llama: give that, or leave it out", of_llama[i]);
+                "--%s is of --family llama: choose --family llama, or leave --%s out", of_llama[i],
+                of_llama[i]);
     static const char *const above_0[] = { "rope-theta", "norm-eps" };
     for (size_t i = 0; i < sizeof above_0 / sizeof *above_0; i++)
         REQUIRE(!option_text(run, above_0[i]) || option_real(run, above_0[i]) > 0,
@@ -189,7 +191,8 @@ Optimizer train_optimizer(Run *run) {
         static const char *const of_adamw[] = { "beta1", "beta2", "eps" };
         for (size_t i = 0; i < sizeof of_adamw / sizeof *of_adamw; i++)
             REQUIRE(!option_given(run, of_adamw[i]),
-                    "--%s is of AdamW: leave it out, or choose --optimizer adamw", of_adamw[i]);
+                    "--%s is of AdamW: leave --%s out, or choose --optimizer adamw", of_adamw[i],
+                    of_adamw[i]);
         return o;
     }
     o.weight_decay = decay;
@@ -221,7 +224,7 @@ size_t train_steps(Run *run) {
     REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
     REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
             "--decay-steps must be at least 1");
-    train_rate(run); // refuses --min-lr above --lr
+    train_rate(run); // rejects --min-lr above --lr
     size_t decay = option_text(run, "decay-steps") ? option_size(run, "decay-steps") : steps;
     REQUIRE(!option_given(run, "warmup") || option_size(run, "warmup") <= decay,
             "--warmup %zu: the learning rate falls after it, and %s ends at step %zu: choose "

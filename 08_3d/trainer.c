@@ -108,7 +108,7 @@ static bool counts_loss(const Trainer *t) {
 static void recompute_within(const Trainer *t, Model *m) {
     Recompute *choice = host_alloc(m->n_layers * sizeof *choice);
     if (!kept_choices(&t->config, t->mesh.at.pp, choice))
-        fault("the plan of stage %zu is gone", t->mesh.at.pp);
+        fault("no recomputation fits --activation-budget on stage %zu any more", t->mesh.at.pp);
     recompute_each(m, choice);
     free(choice);
 }
@@ -263,7 +263,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
-    // Under ZeRO every rank of the world has a part of the gradient; else replicas have equal ones.
+    // Under ZeRO each rank of the world has a part of the gradient. Otherwise every replica has the
+    // whole gradient.
     r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
     r.norm /= t->loss_scale.factor;
     free(batch);

@@ -64,6 +64,11 @@ static inline bool tensor_is_grid(const TrainerConfig *c) {
 }
 // Returns the sides of a grid.
 TesseractSides tensor_sides(const TrainerConfig *c);
+// Returns dp x cp: the number of ranks with the same parameters. These ranks sum gradients, and
+// ZeRO shards over these ranks.
+static inline size_t trainer_replicas(const TrainerConfig *c) {
+    return c->mesh.dp * mesh_cp(c->mesh);
+}
 // Returns the number of chunks per stage, at least 1.
 size_t trainer_chunks(const TrainerConfig *c);
 // Returns the number of micro-batches of a step on each replica.
@@ -85,9 +90,10 @@ typedef struct {
     size_t micro_batches;     // m, the same on every replica
     Buckets *buckets;         // for REDUCE_IN_BUCKETS; else NULL
     Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
-    size_t *blocks;           // with rebalancing: of each stage or chunk, now
+    size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
     double *cost;             // with rebalancing: times of the layers in the last step
-    // Of the last step: this rank's part of the loss; when the sum over dp began and ended.
+    // This rank's part of the last step's loss, and the times at which the last sum over dp began
+    // and ended.
     double local_loss;
     Picoseconds reduction[2];
 } Trainer;

@@ -43,20 +43,24 @@ my @mistakes = (
     [2, '--schedule diagonal', 2, qr/--schedule diagonal: expected one of naive\|gpipe\|1f1b/],
     [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
     [
-        2, '--prefetch --zero 2',
-        2, qr/--prefetch gathers weights ahead, and --zero 2 has them whole: choose --zero 3/
+        2,
+        '--prefetch --zero 2',
+        2,
+        qr/--prefetch gathers weights ahead, and with --zero 2 every rank has all weights: choose --zero 3/
     ],
     [
         2, '--prefetch --zero 3 --schedule zero-bubble',
         2, qr/--prefetch gathers for whole backwards, and .* leave --prefetch out/
     ],
     [
-        2, '--overlap --schedule zero-bubble',
-        2, qr/--overlap reduces what a whole backward has completed.* choose --schedule 1f1b/
+        2,
+        '--overlap --schedule zero-bubble',
+        2,
+        qr/--overlap reduces the gradients that a whole backward has completed.* choose --schedule 1f1b/
     ],
     [
         2, '--overlap --rebalance 5',
-        2, qr/--rebalance moves layers, and --overlap lists those of a stage/
+        2, qr/--rebalance moves layers, and --overlap lists the layers of a stage only once/
     ],
     [
         2,
@@ -78,7 +82,7 @@ my @mistakes = (
         map {
             [
                 2, "--dp 2 --compress top-k --zero $_", 2,
-                qr/--compress leaves the whole sum on every replica, and --zero $_ reduces it in parts: choose --zero 0/
+                qr/--compress leaves the whole sum on every replica, and --zero $_ leaves a part of it: choose --zero 0/
             ]
         } 1 .. 3
     ),
@@ -86,19 +90,19 @@ my @mistakes = (
         2,
         '--dp 2 --compress top-k --overlap',
         2,
-        qr/--compress needs a unit's whole gradient .* and --overlap sends buckets as they are: leave one of them out/
+        qr/--compress needs a unit's whole gradient .* and --overlap sends uncompressed buckets: leave --compress or --overlap out/
     ],
     [
         2,
         '--dp 2 --compress top-k --rebalance 5',
         2,
-        qr/--rebalance moves layers, and what --compress has not sent of them stays/
+        qr/--rebalance moves layers, but the residuals of --compress stay on their ranks/
     ],
     [
         4,
         '--dp 2 --tp 1 --cp 2 --compress top-k',
         2,
-        qr/--compress takes a replica's whole gradient, and with --cp a rank has that of some positions/
+        qr/--compress takes a replica's whole gradient, and with --cp a rank has the gradient of some positions only/
     ],
     [
         8,
@@ -110,16 +114,21 @@ my @mistakes = (
         4,
         '--dp 2 --tp 2 --compress top-k',
         2,
-        qr/the slices of --tp 2 would choose other elements of the norms .*: choose --tp 1, or --compress power-sgd/
+        qr/the slices of --tp 2 would choose different elements of their common norms: choose --tp 1, or --compress power-sgd/
     ],
     [2, '--dp 2 --compress top-k --keep-one-of 0', 2, qr/--keep-one-of must be at least 1/],
     [2, '--dp 2 --compress power-sgd --power-rank 0', 2, qr/--power-rank must be at least 1/],
-    [2, '--dp 2 --keep-one-of 4', 2, qr/--keep-one-of says what --compress top-k keeps: give that/],
+    [
+        2,
+        '--dp 2 --keep-one-of 4',
+        2,
+        qr/--keep-one-of is of --compress top-k: choose --compress top-k/
+    ],
     [
         2,
         '--dp 2 --compress top-k --power-rank 4',
         2,
-        qr/--power-rank is of --compress power-sgd: give that/
+        qr/--power-rank is of --compress power-sgd: choose it/
     ],
     [2, '--recompute some', 2, qr/expected one of none\|selective\|full/],
     [2, '--optimizer adam', 2, qr/expected one of sgd\|adamw/],

@@ -301,7 +301,7 @@ SCRIPT
     );
     like(
         $noted->('reason'),
-        qr/^Nothing fits: even the layout that needs least memory exceeds 80 GB\./,
+        qr/^Nothing fits: even the layout that needs least memory exceeds the 76 usable GB\./,
         '6 GPUs for 800 sequences'
     );
     is(

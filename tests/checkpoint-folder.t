@@ -216,7 +216,7 @@ my ($id) = index_of("$dir/step-000010")->{run};
 like($id, qr/^[0-9a-f]{16}$/, 'a checkpoint has the id of its run');
 refused(
     fresh('--save', $dir, qw(--steps 10)),
-    qr/step-0000(05|10) is a checkpoint of another run, $id: .*save elsewhere, or say --save-over/,
+    qr/step-0000(05|10) is a checkpoint of another run, $id: .*save elsewhere, or remove this checkpoint with --save-over/,
     'a new run in a used folder'
 );
 {
@@ -234,7 +234,7 @@ refused(
     is(join(' ', keys %ids), $id, 'each line of the log has it');
     refused(
         resumed("$dir/step-000005", '--save', $dir, qw(--steps 12)),
-        qr/step-0000\d\d is of this run, but after step 5, where it goes on/,
+        qr/step-0000\d\d is of this run, but later than step 5, from which the run continues/,
         'a run that goes back'
     );
     fine(resumed("$dir/step-000005", '--save', $dir, qw(--save-over --save-every 2 --steps 8)),
@@ -542,7 +542,7 @@ copy($dir, $torn);
 rename "$torn/step-000008", "$torn/step-000007" or die;
 refused(
     resumed($torn, qw(--steps 9)),
-    qr/step-000007\/index\.json is of step 8, and the folder has another one in its name/,
+    qr/step-000007\/index\.json is of step 8, and its folder has the name of another step/,
     'a folder with another name'
 );
 copy("$dir/step-000008", "$work/mine");

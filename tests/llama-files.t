@@ -139,7 +139,7 @@ SKIP: {
             fine($job, "$model, $ranks ranks @options: all checks hold");
             like(
                 $job->{out},
-                qr/No tokenizer is read, so their text is missing/,
+                qr/No tokenizer is read, so the text is missing/,
                 '... ids, and why no text'
             );
             is(
@@ -633,7 +633,7 @@ for my $case (
     ['--context 64', qr/has at most 32 positions: choose --context 32 or less/],
     [
         "--resume $work/saved",
-        qr/--init begins a training, and --resume goes on with one: leave one of the two out/
+        qr/--init begins a training, and --resume continues one: leave --init or --resume out/
     ],
 ) {
     push @asked,

@@ -147,7 +147,7 @@ for my $job (@jobs) {
     ok(
         $biased->{status} == 2
             && join(' ', split ' ', $biased->{err}) =~
-            /it was trained without --attention-bias: leave it out/,
+            /it was trained without --attention-bias: leave --attention-bias out/,
         '... and has no biases'
     ) or diag(complain($biased));
 }

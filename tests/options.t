@@ -93,7 +93,7 @@ my @cases = (
     [
         $train,
         '--optimizer sgd --beta1 0.9',
-        qr/--beta1 is of AdamW: leave it out, or choose --optimizer adamw/
+        qr/--beta1 is of AdamW: leave --beta1 out, or choose --optimizer adamw/
     ],
 );
 my @jobs;

@@ -145,7 +145,7 @@ for my $case (
     ],
     [
         '--gpus 1023',
-        qr/1023 GPUs need --pp 341, because no other degree that is free divides by its factors, and there are 96 blocks/
+        qr/1023 GPUs need --pp 341, because the other free degrees cannot take its factors, and there are 96 blocks/
     ],
     [
         '--gpus 202 --tp 2',
@@ -168,10 +168,10 @@ for my $case (
         '--gpus 16 --tp 2 --pp 2 --dp 2 --cp 1',
         qr/--dp x --tp x --pp x --cp is 8, and there are 16 GPUs/
     ],
-    ['--gpus 16 --micro-batch 3', qr/--micro-batch 3: 1, 2, 4 and 8 are tried/],
+    ['--gpus 16 --micro-batch 3', qr/--micro-batch 3: the search tries 1, 2, 4 and 8/],
     [
         '--gpus 16 --chunks 5',
-        qr/--chunks 5: those are tried, with --pp above 1, that divide the blocks of the largest stage/
+        qr/--chunks 5: with --pp above 1 the search tries the numbers that divide the blocks of the largest stage/
     ],
     [
         '--gpus 8 --images 2',

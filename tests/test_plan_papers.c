@@ -2,7 +2,7 @@
 // of Korthikanti et al. 2022 (arXiv 2205.05198), and ring attention with its closed form. The
 // figures of PTD-P have no printed values, so the order and the sign of each difference are
 // compared. Models, layouts and batches are those of the authors' scripts in Megatron-LM,
-// examples/sc21. 08_3d/experiments/plan_anchors.c has the speeds of both papers' tables.
+// examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
 // tests/plan-papers.t runs this program.
 #include <stdarg.h>
 #include "08_3d/experiments/experiments.h"
@@ -206,7 +206,7 @@ static bool memory_of_a_block(void) {
 }
 
 // Returns the time of a block's forward and backward. Tables 4 and 5 of the paper give the order of
-// the choices. plan_anchors.c has the times.
+// the choices. published.c has the times.
 static double block_time(Recompute recompute, bool sequence) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, .source = "" }, 8);
     t.how.overlap.tp = true;

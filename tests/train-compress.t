@@ -156,7 +156,7 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
     ok(
         $other->{status} == 2
             && $other->{err} =~
-            /has what each rank had not sent, of dp \d x tp \d x pp \d, blocks [\d ]+, .*, and this is dp 2 x tp 1 x pp 1, blocks 4, .*: choose that one, or --compress none/,
+            /has the residuals of each rank for the layout dp \d x tp \d x pp \d, blocks [\d ]+, .*, and this run has the layout dp 2 x tp 1 x pp 1, blocks 4, .*: choose the former layout, or drop the residuals with --compress none/,
         '... is refused at another layout'
     ) or diag(complain($other));
 }

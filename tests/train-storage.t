@@ -356,7 +356,7 @@ my @refused = (
         qw(--storage bf16 --gradients stored --dp 2 --compress power-sgd)
     ],
     [
-        qr/--compress .* a step that overflows would stay in that: choose --loss-scale N, /,
+        qr/--compress adds .* an overflow would stay in the residual: choose --loss-scale N, /,
         2, qw(--storage fp16 --dp 2 --compress power-sgd)
     ],
     [

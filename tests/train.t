@@ -450,7 +450,7 @@ note($_) for @table;
     run_jobs([$none]);
     like(
         $none->{err},
-        qr/--activation-budget 1000 is not enough for stage 0 even if every block is computed again: it needs \d+ bytes/,
+        qr/--activation-budget 1000 is not enough for stage 0 even if every block recomputes fully: the stage needs \d+ bytes/,
         'a budget that is too small says what is needed'
     );
     my ($needed) = $none->{err} =~ /it needs (\d+) bytes/;

@@ -1,15 +1,14 @@
-// experiments/02_layouts.c: trains one step of the same model and batch in every layout of the
+// experiments/02_layouts.c trains one step of the same model and batch in every layout of the
 // world, with the trainer's own functions. The simulated clock has nodes of four ranks. The link
 // inside a node is fast (on NVLink's scale), and the link between nodes is slow (on InfiniBand's).
 // The layouts differ in time, in memory and in the traffic on each link. The fastest layout runs
 // once more with its ranks numbered in the opposite order. layout_traffic.c computes the bytes on
-// each link, layout_page.c prints the page.
+// each link, layout_plan.c compares the layouts with the plan, layout_page.c prints the page.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/experiments/experiments.h"
-#include "08_3d/plan.h"
 
 enum { BATCH = 16, MICRO_BATCH = 1 };
 static const ModelConfig model = {
@@ -28,69 +27,16 @@ static TrainerConfig config_of(Run *run, Degrees n) {
 
 // ---------------------------------------------------------------- a layout, trained and compared
 
-// Returns the task of plan.h for this training on these links.
-static PlanTask plan_task(const TrainerConfig *c, const ClockConfig *clock) {
-    const ClockLink *in = &clock->link, *out = &clock->between;
-    size_t e = sizeof(real);
-    return (PlanTask){
-        .model = { .model = c->model, .batch = c->batch },
-        .gpus = c->mesh.dp * c->mesh.tp * c->mesh.pp,
-        .cluster = { .flops = clock->device.flops,
-                     .efficiency = 1,
-                     .node = clock->node,
-                     .rails = clock->rails,
-                     .inside = { in->alpha, in->beta },
-                     .between = { out->alpha, out->beta } },
-        .format = { .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e },
-        .how.overlap.pp = true
-    };
-}
-static PlanResult planned(const TrainerConfig *c, const ClockConfig *clock) {
-    PlanTask t = plan_task(c, clock);
-    PlanLayout layout = { .n = c->mesh,
-                          .micro_batch = c->micro_batch,
-                          .chunks = trainer_chunks(c) };
-    return plan_layout(&t, &layout);
-}
-
-// Does plan.h, which shares no code with the clock, predict this layout? Memory must match to the
-// byte. If all groups of one kind lie in the nodes in the same way, the step must match to the
-// picosecond. Rank 0 judges.
-static bool as_planned(const TrainerConfig *c, const Layout *l) {
-    PlanResult r = planned(c, clock_config());
-    const double *m = r.largest.bytes;
-    bool memory =
-        m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] == l->state && m[PLAN_ACTIVATIONS] == l->activations;
-    bool timed = clock_config()->simulated && mesh_groups_alike(l->n);
-    return memory && (!timed || r.step == l->step);
-}
-
-// On the links of this lesson every message finds its lane free. On a slower link the messages of
-// an interleaved pipeline wait for each other. lanes_as_played() checks that the plan matches the
-// played step on a slower link, too.
-enum { STAGES = 4, CHUNKS = 2 };
-static bool lanes_as_played(Run *run) {
-    TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = STAGES });
-    c.chunks = CHUNKS;
-    ClockConfig slow = *clock_config();
-    CutSizes part = cut_stage(cut_sizes(&model, 1, 0), STAGES * CHUNKS, 1);
-    double bytes = (double)(MICRO_BATCH * model.context * model.width * sizeof(real));
-    // A message takes eight times as long as the forward of a part.
-    double takes = 8 * work_stage(&part, MICRO_BATCH).time * 1e-12; // seconds
-    slow.link = slow.between =
-        (ClockLink){ .name = "slow", .alpha = takes / 2, .beta = bytes / (takes / 2) };
-    return planned(&c, &slow).step == step_time_with(&c, &slow);
-}
-
 // Checks the costs of one layout, such as the cost with id "dp2.tp2.pp2.state" and name "dp 2 x tp
 // 2 x pp 2: state". The time of a step has no closed form, so step_time() plays the step.
 static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOrder *process,
                          LayoutTraffic sent, double step) {
     Degrees n = c->mesh;
     char ids[64], names[96];
-    snprintf(ids, sizeof ids, "dp%zu.tp%zu.pp%zu%s.%%s", n.dp, n.tp, n.pp, process ? ".wrong" : "");
+    snprintf(ids, sizeof ids, "dp%zu.tp%zu.pp%zu%s.%%s", n.dp, n.tp, n.pp,
+             process ? ".opposite" : "");
     snprintf(names, sizeof names, "dp %zu x tp %zu x pp %zu%s: %%s", n.dp, n.tp, n.pp,
-             process ? ", the wrong way round" : "");
+             process ? ", opposite order" : "");
     Prediction p = predict_step(c, rank, false);
     LayoutTraffic want = layout_traffic(c, &p, rank, clock_config()->node, process);
     // step_time() knows only the mesh's order. If groups of one kind differ, step_time() leaves out
@@ -112,7 +58,7 @@ static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOr
 // Returns the largest value of a cost over all ranks, on rank 0.
 static double most_of(Run *run, Degrees n, LayoutOrder *process, const char *what) {
     char id[64];
-    snprintf(id, sizeof id, "dp%zu.tp%zu.pp%zu%s.%s", n.dp, n.tp, n.pp, process ? ".wrong" : "",
+    snprintf(id, sizeof id, "dp%zu.tp%zu.pp%zu%s.%s", n.dp, n.tp, n.pp, process ? ".opposite" : "",
              what);
     return cost_value(run, id);
 }
@@ -137,7 +83,7 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
     l.sent.between = most_of(run, n, process, "between");
     l.state = most_of(run, n, process, "state");
     l.activations = most_of(run, n, process, "activations");
-    l.as_planned = process || !run->is_root || as_planned(&c, &l);
+    l.as_planned = process || !run->is_root || layout_as_planned(&c, &l);
     return l;
 }
 
@@ -178,10 +124,10 @@ static void layouts(Run *run) {
     qsort(layout, n, sizeof *layout, by_step);
 
     Degrees best = layout[0].n;
-    Comm *other = layout_reordered(run->world, best, wrong_way_round);
-    Layout wrong = run_layout(run, other, &d, best, wrong_way_round);
+    Comm *other = layout_reordered(run->world, best, opposite_order);
+    Layout opposed = run_layout(run, other, &d, best, opposite_order);
     comm_free(other);
-    layouts_page(run, layout, n, &wrong, model.layers, BATCH / MICRO_BATCH);
+    layouts_page(run, layout, n, &opposed, BATCH / MICRO_BATCH);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
         run_layout(run, run->world, &d, best, NULL); // once more, to draw it
@@ -194,13 +140,14 @@ static void layouts(Run *run) {
     check_numbers(run, "every layout = unsplit", "gradient norm", norm, want_norm, n,
                   LIMIT_ROUNDING);
     check_true(run, "the opposite order of ranks", "loss and gradient norm, to the bit",
-               wrong.result.loss == layout[0].result.loss &&
-                   wrong.result.norm == layout[0].result.norm);
+               opposed.result.loss == layout[0].result.loss &&
+                   opposed.result.norm == layout[0].result.norm);
     bool as_plan = true;
     for (size_t i = 0; i < n; i++) as_plan = as_plan && layout[i].as_planned;
     check_true(run, "the plan", "every layout's memory and step", as_plan);
+    TrainerConfig any = config_of(run, degrees[0]);
     check_true(run, "the plan", "messages that wait for each other, in an interleaved pipeline",
-               lanes_as_played(run));
+               layout_lanes_as_played(&any));
     data_free(&d);
 }
 

@@ -11,6 +11,7 @@
 #include "08_3d/trainer.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/lesson.h"
+#include "judge/frame/training.h"
 #include "judge/play/play.h"
 
 // ------------------------------------------------- the mesh: options and pictures (mesh_picture.c)
@@ -126,19 +127,27 @@ typedef struct {
     double state, activations;
     bool as_planned; // memory and step are those of the plan
 } Layout;
+// Does the plan predict this layout (layout_plan.c)? Rank 0 judges, because rank 0 has the largest
+// values of all ranks.
+bool layout_as_planned(const TrainerConfig *c, const Layout *l);
+// Does the plan of an interleaved pipeline on a slow link match the played step? The mesh and the
+// chunks of c are replaced.
+bool layout_lanes_as_played(const TrainerConfig *c);
 // Prints the page of the layouts (layout_page.c). layout [n]: the fastest layout first. opposed:
-// the fastest layout, with its ranks numbered in the opposite order. blocks: blocks of the model.
-// micro_batches: micro-batches per step, of all replicas together.
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+// the fastest layout, with its ranks numbered in the opposite order. micro_batches: micro-batches
+// per step, of all replicas together.
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
-// Shows the mesh, with the blocks of each stage.
-void train_show_mesh(Run *run, const TrainerConfig *c);
 // Starts the ledgers anew. train_costs_end() compares the costs of the step in between with
 // predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
+
+// ---------------------------------------------------------- the page of a training (train_page.c)
+// Shows the mesh, with the blocks of each stage.
+void train_show_mesh(Run *run, const TrainerConfig *c);
 // Prints the table of traffic by group and link, and of memory by category. Call this function
 // after train_costs_end().
 void train_results(Run *run, const Trainer *t);
@@ -163,7 +172,12 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
 // Checks, after the training, the losses and norms of these steps, and the weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want);
-// Checks that each epoch takes every window of the text once.
+// Returns the choice of the tensors that every rank compares: all tensors, or under --reduce fast
+// only the originals of copied tensors.
+Which train_originals(const Run *run);
+
+// --------------------------------------------------------- what a resumed run needs
+// (train_saved.c) Checks that each epoch takes every window of the text once.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that their
 // weights and moments equal those of the ranks in every bit. Used with --check and --save.
@@ -185,6 +199,12 @@ typedef struct {
     Range *window;
     size_t n;
 } SampleWindows;
+// ---- sample_text.c ----
+// Returns the tokens of --prompt or --ids, with room for --tokens more. vocab: the number of
+// entries of the vocabulary. Calls usage_error() for tokens that the vocabulary lacks.
+SampleText sample_text_begin(Run *run, size_t vocab);
+// Prints the text as letters, or with `ids` as token ids.
+void sample_text_show(Run *run, const SampleText *t, bool ids);
 // ---- sample_checks.c ----
 // Puts the logits of window k into the snapshot, from this row and column on.
 void sample_put(Snapshot *s, const SampleWindows *w, size_t k, size_t vocab, Tensor logits,
@@ -233,12 +253,4 @@ PlanTask paper_task(PlanModel model, size_t gpus);
 bool paper_within(double x, double want, double share);
 // Is `text` the number x, rounded or cut? "41.3" stands for any number less than 0.1 away.
 bool paper_printed(double x, const char *text);
-
-// ---- step_groups.c ----
-// The groups of a mesh for the player of expected steps (step_time.c).
-
-// Sets group[r] to the number of rank r's group. The ranks of a group differ along these axes only.
-void step_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group);
-// Do the ranks of cp share a node, in this stage and in each group that keeps step with this stage?
-bool step_cp_near(Degrees n, Coordinates at);
 #endif

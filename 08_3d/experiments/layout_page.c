@@ -27,40 +27,37 @@ static Row row_of(const Layout *l, const char *order) {
     return row;
 }
 static const char opposite[] = ", opposite";
-// blocks: of the model. micro_batches: of a step, over all replicas.
-static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong, size_t blocks,
-                  size_t micro_batches) {
-    static const char *const columns[] = { "step",  "sent in node", "sent across",
-                                           "state", "activations",  NULL };
+static void table(Run *run, const Layout *layout, size_t n, const Layout *opposed) {
+    static const char *const columns[] = { "step",  "sent in nodes", "between nodes",
+                                           "state", "activations",   NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
-        text[i] = i < n ? row_of(&layout[i], "") : row_of(wrong, opposite);
+        text[i] = i < n ? row_of(&layout[i], "") : row_of(opposed, opposite);
         rows[i] = (Result){ .what = text[i].name };
         for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
     }
     results(run, columns, rows);
-    say(run,
-        "  %zu blocks, m = %zu/dp micro-batches. Bars: mean of ranks; bytes: largest. across: "
-        "calls over nodes.\n"
-        "  state: weights, gradients, moments. opposite: neighbours are pp, not tp. Nothing hides "
-        "dp's sums.",
-        blocks, micro_batches);
+    say(run, "  Bytes: the rank with most. state: weights, gradients. opposite: neighbours are pp, "
+             "not tp ranks.");
 }
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
 // as a mean over the ranks.
-static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed,
+                 size_t micro_batches) {
     enum { WIDTH = 66 };
-    double longest = fmax(layout[n - 1].step, wrong->step);
+    double longest = fmax(layout[n - 1].step, opposed->step);
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
-        "dp replicas, tp slices, pp stages. A sign is %s: = computes  # is in a call  . has no "
-        "work",
-        sign);
+        "dp replicas of the model x tp slices of each layer x pp stages of layers; %zu/dp "
+        "micro-batches.\n"
+        "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
+        ". idle",
+        micro_batches, sign);
     for (size_t i = 0; i <= n; i++) {
-        const Layout *l = i < n ? &layout[i] : wrong;
+        const Layout *l = i < n ? &layout[i] : opposed;
         char bar[WIDTH + 1];
         size_t all = (size_t)(l->step / longest * WIDTH + 0.5);
         size_t computing = (size_t)(l->computing / longest * WIDTH + 0.5);
@@ -81,10 +78,9 @@ static Cause cause(const Layout *fast, const Layout *slow) {
     if (waits >= idles && waits >= computes) return WAITS;
     return idles >= computes ? IDLES : COMPUTES;
 }
-static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong,
+static void answer(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                    size_t micro_batches) {
-    static const char *const because[] = { "wait longer for messages", "idle longer",
-                                           "compute longer" };
+    static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
     char name[2][NAME], step[32];
     page_value(step, sizeof step, fast->step, "ps");
@@ -93,31 +89,32 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     const size_t turns = micro_batches / fast->n.dp + fast->n.pp - 1;
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        reason = page_text(
-            run, ": its sums over tp and dp stay inside a node, and its bubble is only %zu/%zu",
-            fast->n.pp - 1, turns);
+        reason = page_text(run,
+                           ": its sums over tp and dp stay inside a node, and its pipeline is idle "
+                           "for only %zu/%zu",
+                           fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others = page_text(run, "%s%s %zu mostly %s", others, *others ? "," : "", slower[i],
-                               because[i]);
+            others =
+                page_text(run, "%s%s %s (%zu)", others, *others ? "," : "", because[i], slower[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
-        say_answer(
-            run,
-            "%s, with %s per step%s. Of the others%s. The slowest, %s, takes %.2f times as long.",
-            layout_name(name[0], fast), step, reason, others, layout_name(name[1], slow),
-            slow->step / fast->step);
-    say_cost(run, "a wrong choice: the opposite order takes %.2f times as long, with equal losses.",
-             wrong->step / fast->step);
+        say_answer(run,
+                   "%s, %s per step%s. The other %zu lose most time%s. The slowest, %s, takes %.2f "
+                   "times as long.",
+                   layout_name(name[0], fast), step, reason, n - 1, others,
+                   layout_name(name[1], slow), slow->step / fast->step);
+    say_cost(run, "care: in the opposite order of the ranks the step takes %.2f times as long.",
+             opposed->step / fast->step);
     say_use_when(
         run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");
 }
 
-void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed, size_t blocks,
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   size_t micro_batches) {
-    bars(run, layout, n, opposed);
-    table(run, layout, n, opposed, blocks, micro_batches);
+    bars(run, layout, n, opposed, micro_batches);
+    table(run, layout, n, opposed);
     answer(run, layout, n, opposed, micro_batches);
 }

@@ -5,241 +5,19 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "08_3d/experiments/experiments.h"
+#include "08_3d/experiments/published.h"
 
-// The quantities that papers print. STEP: seconds of a step. HARDWARE: TFLOP/s per GPU, with the
-// repeated forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: MFU in percent, which counts only
-// the part of attention that the causal mask leaves. BLOCK: ms of the forward and backward of a
-// block.
-typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
-// The systems differ in the communication that they overlap. PTD-P's Megatron-LM waits for every
-// message and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a
-// backward run beside products; section 6.3 of the paper says that the sum over dp does not. In
-// 2024 all communication overlaps. Messages between stages are scattered and gathered since PTD-P's
-// section 4.1. FSDP is ZeRO 3 of PyTorch, which gathers one layer ahead; FLASH is ZeRO 1 on
-// PyTorch's DDP. ZERO3_2021 is DeepSpeed in PTD-P's table 2. Its six steps take as long as if a
-// node had one network card and nothing overlapped. The cause is not known, so these rows are not
-// counted.
-typedef enum {
-    MEGATRON_2021,
-    TORCH_DDP,
-    KORTHIKANTI,
-    MEGATRON_2024,
-    LLAMA3,
-    FSDP,
-    FLASH,
-    ZERO3_2021
-} System;
-static const struct {
-    const char *format;
-    bool blockwise;
-    size_t rails; // 0: those of the cluster
-    PlanHow how;
-} systems[] = {
-    [MEGATRON_2021] = { .format = "mixed", .how = { .trees = true, .scatter = true } },
-    [TORCH_DDP] = { .format = "mixed",
-                    .how = { .overlap = { .dp = true }, .trees = true, .scatter = true } },
-    [KORTHIKANTI] = { .format = "mixed",
-                      .how = { .overlap = { .tp = true }, .trees = true, .scatter = true } },
-    [MEGATRON_2024] = { .format = "bf16",
-                        .blockwise = true,
-                        .how = { .overlap = { true, true, true, true }, .trees = true } },
-    [LLAMA3] = { .format = "bf16",
-                 .blockwise = true,
-                 .how = { .overlap = { .dp = true, .tp = true, .pp = true }, .trees = true } },
-    [FSDP] = { .format = "bf16",
-               .blockwise = true,
-               .how = { .overlap = { .dp = true }, .trees = true } },
-    [FLASH] = { .format = "mixed",
-                .blockwise = true,
-                .how = { .overlap = { .dp = true }, .trees = true } },
-    [ZERO3_2021] = { .format = "mixed", .rails = 1 },
-};
-// One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
-// OTHER: rows of other systems, to which nothing is fitted. NOT_COUNTED: only the order of these
-// rows is compared.
-typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
-typedef struct {
-    const char *source, *name;
-    ModelConfig model;
-    size_t gpus, batch, tp, pp, cp, b, v;
-    size_t zero;
-    bool sequence;
-    Recompute recompute;
-    double value;
-    Printed printed;
-    System system;
-} Row;
-
-// PTD-P table 1. The paper gives neither micro-batches nor chunks. b, v and DDP=torch (the first
-// four rows) are from examples/sc21/run_table_1.sh in Megatron-LM. TFLOP/s count full
-// recomputation.
-#define PTDP(name, L, h, a, gpus, batch, tp, pp, b, v, value, ddp) \
-    { \
-        "PTD-P table 1", name, PAPER_GPT(L, h, a), gpus, batch, tp, pp, 1, b, v, 0, false, \
-            RECOMPUTE_FULL, value, HARDWARE, ddp ? TORCH_DDP : MEGATRON_2021 \
-    }
-// PTD-P table 2: model parallelism of 96 is tp 8 x pp 12, of 280 tp 8 x pp 35. No chunks are
-// assumed.
-#define PTDP2(name, L, h, a, gpus, batch, pp, value) \
-    { \
-        "PTD-P table 2", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, 1, 1, 0, false, \
-            RECOMPUTE_FULL, value, HARDWARE, MEGATRON_2021 \
-    }
-// Korthikanti table 5, with the sizes and micro-batches of table 3. v is 3 for 175B and 530B
-// (section 6). The last row has eight replicas (section 6.3).
-#define BIG(name, L, h, a, gpus, batch, pp, b, v, present, value) \
-    { \
-        "Korthikanti table 5", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, b, v, 0, present, \
-            present ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, value, STEP, KORTHIKANTI \
-    }
-// Korthikanti table 4: a block of the 22B model, tp 8, micro-batches of 4.
-#define ONE(name, sequence, recompute, value) \
-    { \
-        "Korthikanti table 4", name, PAPER_GPT(1, 6144, 64), 8, 4, 8, 1, 1, 4, 1, 0, sequence, \
-            recompute, value, BLOCK, KORTHIKANTI \
-    }
-static const Row a100[] = {
-    PTDP("1.7B", 24, 2304, 24, 32, 512, 1, 1, 16, 1, 137, true),
-    PTDP("3.6B", 30, 3072, 32, 64, 512, 2, 1, 16, 1, 138, true),
-    PTDP("7.5B", 36, 4096, 32, 128, 512, 4, 1, 16, 1, 142, true),
-    PTDP("18B", 40, 6144, 48, 256, 1024, 8, 1, 8, 1, 135, true),
-    PTDP("39B", 48, 8192, 64, 512, 1536, 8, 2, 4, 1, 138, false),
-    PTDP("76B", 60, 10240, 80, 1024, 1792, 8, 4, 2, 3, 140, false),
-    PTDP("145B", 80, 12288, 96, 1536, 2304, 8, 8, 2, 2, 148, false),
-    PTDP("310B", 96, 16384, 128, 1920, 2160, 8, 16, 1, 2, 155, false),
-    PTDP("530B", 105, 20480, 128, 2520, 2520, 8, 35, 1, 3, 163, false),
-    PTDP("1T", 128, 25600, 160, 3072, 3072, 8, 64, 1, 1, 163, false),
-    PTDP2("175B, 384 GPUs", 96, 12288, 96, 384, 1536, 12, 153),
-    PTDP2("175B, 768 GPUs", 96, 12288, 96, 768, 1536, 12, 149),
-    PTDP2("175B, 1536 GPUs", 96, 12288, 96, 1536, 1536, 12, 141),
-    PTDP2("530B, 560 GPUs", 105, 20480, 128, 560, 2240, 35, 171),
-    PTDP2("530B, 1120 GPUs", 105, 20480, 128, 1120, 2240, 35, 167),
-    PTDP2("530B, 2240 GPUs", 105, 20480, 128, 2240, 2240, 35, 159),
-    BIG("22B, full", 48, 6144, 64, 8, 4, 1, 4, 1, false, 1.42),
-    BIG("22B, both", 48, 6144, 64, 8, 4, 1, 4, 1, true, 1.10),
-    BIG("175B, full", 96, 12288, 96, 64, 64, 8, 1, 3, false, 18.13),
-    BIG("175B, both", 96, 12288, 96, 64, 64, 8, 1, 3, true, 13.75),
-    BIG("530B, full", 105, 20480, 128, 280, 280, 35, 1, 3, false, 49.05),
-    BIG("530B, both", 105, 20480, 128, 280, 280, 35, 1, 3, true, 37.83),
-    BIG("1T, full", 128, 25600, 160, 512, 512, 64, 1, 1, false, 94.42),
-    BIG("1T, both", 128, 25600, 160, 512, 512, 64, 1, 1, true, 71.49),
-    BIG("530B, both, dp 8", 105, 20480, 128, 2240, 2240, 35, 1, 3, true, 39.15),
-    ONE("no recomputation", false, RECOMPUTE_NONE, 7.7 + 11.9),
-    ONE("sequence parallelism", true, RECOMPUTE_NONE, 7.2 + 11.8),
-    ONE("full", false, RECOMPUTE_FULL, 7.7 + 19.5),
-    ONE("selective", false, RECOMPUTE_SELECTIVE, 7.7 + 13.2),
-    ONE("both", true, RECOMPUTE_SELECTIVE, 7.2 + 13.1),
-};
-
-// Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. b and v 0: the plan tries 1, 2 and 4 sequences and all numbers of chunks that
-// divide a stage's blocks, and takes the fastest layout that fits. Llama 3, table 4, does not give
-// the chunks. One block per chunk is assumed, and parts of equal cost, because the paper takes a
-// block from the first and the last part.
-#define LLAMA_405B(T) \
-    { \
-        .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
-        .norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU, \
-        .biases = BIASES_NONE, .kv_heads = 8, .ffn = 53248, .untied = true, .rope_theta = 5e5, \
-        .norm_eps = 1e-5 \
-    }
-#define README(name, gpus, value) \
-    { \
-        "Megatron-LM README", name, PAPER_GPT(96, 12288, 96), gpus, 1152, 8, 12, 1, 0, 0, 1, true, \
-            RECOMPUTE_NONE, value, MODEL_SHARE, MEGATRON_2024 \
-    }
-#define HERD(name, T, gpus, batch, cp, value) \
-    { \
-        "Llama 3 table 4", name, LLAMA_405B(T), gpus, batch, 8, 16, cp, 1, 8, 1, true, \
-            RECOMPUTE_NONE, value, CAUSAL_SHARE, LLAMA3 \
-    }
-static const Row h100[] = {
-    README("GPT-3, 96 GPUs", 96, 47),
-    README("GPT-3, 4608 GPUs", 4608, 42),
-    HERD("405B, 8192 GPUs", 8192, 8192, 2048, 1, 43),
-    HERD("405B, 16384 GPUs", 8192, 16384, 2048, 1, 41),
-    HERD("405B, cp 16", 131072, 16384, 128, 16, 38),
-};
-
-// MPT on FSDP: all rows of llm-foundry's README with 2,048 positions and 7 billion parameters or
-// more on GPUs of 80 GB, and those of 128 GPUs of 40 GB. full: recomputation.
-#define MPT_SIZES(L, h, a) \
-    { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 50368 }
-#define MPT_70B MPT_SIZES(80, 8192, 64)
-#define MPT_30B MPT_SIZES(48, 7168, 64)
-#define MPT_13B MPT_SIZES(40, 5120, 40)
-#define MPT_7B MPT_SIZES(32, 4096, 32)
-#define MPT(name, model, gpus, batch, b, full, value) \
-    { \
-        "llm-foundry README", name, model, gpus, batch, 1, 1, 1, b, 1, 3, false, \
-            full ? RECOMPUTE_FULL : RECOMPUTE_NONE, value, MODEL_SHARE, FSDP \
-    }
-// FlashAttention-2, table 1, without recomputation. Sizes and batches are those of the authors'
-// training/configs/experiment/pile. TFLOP/s count all scores.
-#define GPT3(name, L, h, a, T, batch, b, value) \
-    { \
-        "FlashAttention-2", name, \
-            { .layers = L, .width = h, .heads = a, .context = T, .vocab = 50304 }, 8, batch, 1, 1, \
-            1, b, 1, 1, false, RECOMPUTE_NONE, value, HARDWARE, FLASH \
-    }
-static const Row other_a100[] = {
-    MPT("70B, 64 GPUs", MPT_70B, 64, 2048, 8, true, 53.33),
-    MPT("70B, 32 GPUs", MPT_70B, 32, 1024, 2, true, 48.56),
-    MPT("30B, 8 GPUs", MPT_30B, 8, 504, 3, true, 55.3),
-    MPT("13B, 8 GPUs", MPT_13B, 8, 48, 2, false, 59.57),
-    MPT("7B, 8 GPUs", MPT_7B, 8, 96, 6, false, 64.23),
-    GPT3("1.3B, 2k", 24, 2048, 16, 2048, 512, 8, 196),
-    GPT3("1.3B, 8k", 24, 2048, 16, 8192, 128, 4, 220),
-    GPT3("2.7B, 2k", 32, 2560, 20, 2048, 512, 4, 205),
-    GPT3("2.7B, 8k", 32, 2560, 20, 8192, 128, 4, 225),
-};
-static const Row other_a100_40[] = {
-    MPT("70B, 128 of 40 GB", MPT_70B, 128, 512, 4, true, 48.91),
-    MPT("30B, 128 of 40 GB", MPT_30B, 128, 768, 6, true, 52.25),
-    MPT("13B, 128 of 40 GB", MPT_13B, 128, 2048, 16, true, 51.93),
-    MPT("7B, 128 of 40 GB", MPT_7B, 128, 2304, 18, true, 50.14),
-};
-static const Row other_h100[] = {
-    MPT("70B, 64 GPUs", MPT_70B, 64, 2048, 8, true, 42.57),
-    MPT("70B, 32 GPUs", MPT_70B, 32, 1024, 2, true, 36.15),
-    MPT("30B, 32 GPUs", MPT_30B, 32, 1344, 14, true, 43.92),
-    MPT("30B, 16 GPUs", MPT_30B, 16, 480, 10, true, 43.07),
-    MPT("30B, 8 GPUs", MPT_30B, 8, 504, 3, true, 38.11),
-    MPT("13B, 64 GPUs", MPT_13B, 64, 128, 2, false, 39.86),
-    MPT("13B, 32 GPUs", MPT_13B, 32, 64, 2, false, 39.95),
-    MPT("13B, 16 GPUs", MPT_13B, 16, 32, 2, false, 39.58),
-    MPT("13B, 8 GPUs", MPT_13B, 8, 16, 2, false, 39.79),
-    MPT("7B, 8 GPUs", MPT_7B, 8, 48, 6, false, 46.44),
-};
-
-// PTD-P table 2, ZeRO 3 without model parallelism.
-#define ZERO3(name, L, h, a, gpus, batch, b, value) \
-    { \
-        "PTD-P table 2", name, PAPER_GPT(L, h, a), gpus, batch, 1, 1, 1, b, 1, 3, false, \
-            RECOMPUTE_FULL, value, HARDWARE, ZERO3_2021 \
-    }
-static const Row zero3[] = {
-    ZERO3("175B, ZeRO 3, 384", 96, 12288, 96, 384, 1536, 4, 144),
-    ZERO3("175B, ZeRO 3, 768", 96, 12288, 96, 768, 1536, 2, 88),
-    ZERO3("175B, ZeRO 3, 1536", 96, 12288, 96, 1536, 1536, 1, 44),
-    ZERO3("530B, ZeRO 3, 640", 105, 20480, 128, 640, 2560, 4, 138),
-    ZERO3("530B, ZeRO 3, 1120", 105, 20480, 128, 1120, 2240, 2, 98),
-    ZERO3("530B, ZeRO 3, 2240", 105, 20480, 128, 2240, 2240, 1, 48),
-};
-enum { ZERO3_ROWS = sizeof zero3 / sizeof *zero3, MODELS = 2, PER_MODEL = ZERO3_ROWS / MODELS };
-
-static PlanTask task_of(const Row *r, const PlanCluster *cluster) {
+static PlanTask task_of(const PublishedRow *r, const PlanCluster *cluster) {
     PlanTask t =
         paper_task((PlanModel){ r->name, r->model, r->batch, .source = r->source }, r->gpus);
     t.cluster = *cluster;
-    t.format = *plan_format(systems[r->system].format);
-    t.blockwise = systems[r->system].blockwise;
-    t.how = systems[r->system].how;
-    t.cluster.rails = systems[r->system].rails;
+    t.format = *plan_format(published_systems[r->system].format);
+    t.blockwise = published_systems[r->system].blockwise;
+    t.how = published_systems[r->system].how;
+    t.cluster.rails = published_systems[r->system].rails;
     return t;
 }
-static PlanLayout layout_of(const Row *r) {
+static PlanLayout layout_of(const PublishedRow *r) {
     return (PlanLayout){ .n = { r->gpus / (r->tp * r->pp * r->cp), r->tp, r->pp, r->cp },
                          .micro_batch = r->b,
                          .chunks = r->v,
@@ -271,7 +49,7 @@ static PlanResult fastest(const PlanTask *t, PlanLayout l) {
     return best;
 }
 // Returns the plan's value of the quantity that the paper prints.
-static double planned(const Row *r, const PlanCluster *cluster) {
+static double planned(const PublishedRow *r, const PlanCluster *cluster) {
     PlanTask t = task_of(r, cluster);
     PlanLayout l = layout_of(r);
     if (r->printed == BLOCK) {
@@ -286,7 +64,7 @@ static double planned(const Row *r, const PlanCluster *cluster) {
     return r->printed == HARDWARE ? p.hfu * t.cluster.flops * 1e-12 : 100 * p.mfu;
 }
 // Returns the error of the planned step: the planned time divided by the published time, minus 1.
-static double error_of(const Row *r, double value) {
+static double error_of(const PublishedRow *r, double value) {
     return r->printed == STEP || r->printed == BLOCK ? value / r->value - 1 : r->value / value - 1;
 }
 
@@ -298,35 +76,17 @@ static void count(AnchorErrors *e, double error) {
     e->n++;
 }
 
-// use: the use of the table's rows. FIT is the use of the first row; then HELD_OUT and FIT
-// alternate.
-typedef struct {
-    const char *cluster, *gpu;
-    const Row *row;
-    size_t n;
-    Use use;
-} Table;
-#define TABLE(cluster, gpu, rows, use) \
-    { cluster, gpu, rows, sizeof(rows) / sizeof *(rows), use }
-static const Table tables[] = {
-    TABLE("dgx-a100", "A100", a100, FIT),
-    TABLE("dgx-h100", "H100", h100, FIT),
-    TABLE("dgx-a100", "A100", other_a100, OTHER),
-    TABLE("dgx-a100-40", "A100", other_a100_40, OTHER),
-    TABLE("dgx-h100", "H100", other_h100, OTHER),
-    TABLE("dgx-a100", "A100", zero3, NOT_COUNTED),
-};
-static const char *const use_name[USES] = { "fit", "held out", "other system", "not counted" };
-
 static const PlanCluster *cluster_named(const char *name) {
     const PlanCluster *c = plan_clusters;
     while (strcmp(c->name, name)) c++;
     return c;
 }
-static void rows(Run *run, const Table *t, AnchorErrors of[USES], bool print) {
+static const char *const use_name[USES] = { "fit", "held out", "other system", "not counted" };
+
+static void rows(Run *run, const PublishedTable *t, AnchorErrors of[USES], bool print) {
     static const char *const unit[] = { "s", "TFLOP/s", "% MFU", "% MFU", "ms" };
     for (size_t i = 0; i < t->n; i++) {
-        const Row *r = &t->row[i];
+        const PublishedRow *r = &t->row[i];
         double value = planned(r, cluster_named(t->cluster)), error = error_of(r, value);
         Use use = t->use == FIT && i % 2 ? HELD_OUT : t->use;
         count(&of[use], error);
@@ -339,16 +99,19 @@ static void rows(Run *run, const Table *t, AnchorErrors of[USES], bool print) {
 // Is ZeRO 3 slower than PTD-P's own layout, and slower with more GPUs? With more GPUs each rank has
 // fewer sequences per gather.
 static bool zero3_loses(void) {
+    const PublishedTable *zero3 = &published[PUBLISHED_ZERO3];
+    const PlanCluster *cluster = cluster_named(zero3->cluster);
     bool holds = true;
     double before = 0;
-    for (size_t i = 0; i < ZERO3_ROWS; i++) {
-        const Row *own = a100;
-        while (own->gpus < zero3[i].gpus || own->model.layers != zero3[i].model.layers ||
-               strcmp(own->source, zero3[i].source) != 0)
+    for (size_t i = 0; i < zero3->n; i++) {
+        const PublishedRow *row = &zero3->row[i], *own = published[PUBLISHED_A100].row;
+        while (own->gpus < row->gpus || own->model.layers != row->model.layers ||
+               strcmp(own->source, row->source) != 0)
             own++;
-        double speed = planned(&zero3[i], cluster_named("dgx-a100"));
-        holds &= speed < planned(own, cluster_named("dgx-a100"));
-        holds &= i % PER_MODEL == 0 || speed < before;
+        const bool same_model = i > 0 && row[-1].model.layers == row->model.layers;
+        double speed = planned(row, cluster);
+        holds &= speed < planned(own, cluster);
+        holds &= !same_model || speed < before;
         before = speed;
     }
     return holds;
@@ -361,8 +124,7 @@ Anchors plan_anchors(Run *run, bool print) {
         if (print)
             say(run, "  published            model                 GPU    printed     plan         "
                      "  step takes");
-        for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-            rows(run, &tables[i], of, print);
+        for (size_t i = 0; i < PUBLISHED_TABLES; i++) rows(run, &published[i], of, print);
         report_config_number(run, "held_out_mean", of[HELD_OUT].mean);
         report_config_number(run, "held_out_worst", of[HELD_OUT].worst);
         report_config_number(run, "other_systems_mean", of[OTHER].mean);

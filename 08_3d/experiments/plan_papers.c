@@ -1,4 +1,4 @@
-// plan_papers.c: compares the plan's sizes with table 1 of PTD-P (arXiv 2104.04473), and its memory
+// plan_papers.c compares the plan's sizes with table 1 of PTD-P (arXiv 2104.04473), and its memory
 // with the tables and figures of ZeRO (arXiv 1910.02054). tests/test_plan_papers.c has other
 // figures.
 #include "08_3d/experiments/experiments.h"

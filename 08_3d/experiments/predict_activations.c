@@ -1,4 +1,4 @@
-// predict_activations.c: predicts the peak of a rank's activations in a step of the trainer. The
+// predict_activations.c predicts the peak of a rank's activations in a step of the trainer. The
 // prediction walks over the schedule with its own code. The planner of --activation-budget uses
 // other code (07_recompute/budget_schedule.c), so this prediction does not repeat an error of that
 // code.

@@ -54,7 +54,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     // A row of bytes sent is left out if the layout has no link of the row's kind.
     Result row[5] = {
         { "positions computed",
-          "cache: 1 per token; T/2 when the context is full",
+          "cache: the prompt, 1 per token, T/2 when T is full",
           { "positions", without } },
         { "keys and values kept",
           grouped ? "2 L/pp T K/tp elements, K columns of keys" : "2 L/pp T C/tp elements",
@@ -69,25 +69,33 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
         row[shown++] = (Result){ "pipeline, sent",
                                  "[positions, C] forward, a token back",
                                  { "pp.sent", "=-" } };
+    say(run,
+        "\nIn each block a new token's query is multiplied with the key of every earlier token, "
+        "and the");
+    say(run, "values of these tokens are mixed. The cache keeps both. Without the cache each token "
+             "needs a forward");
+    say(run, "of the whole text so far, at most of its last T tokens.");
     results(run, (const char *const[]){ "with the cache", "without", NULL }, row);
     char full[120] = "";
     if (z->prompt + z->tokens - 1 > c->context)
-        snprintf(full, sizeof full,
-                 " When the context of %zu is full, half of it is read again, so a longer context "
-                 "saves more.",
-                 c->context);
+        snprintf(
+            full, sizeof full,
+            " When the context of %zu is full, half of it is computed again, so a longer context "
+            "saves more.",
+            c->context);
     const double computed = cost_value(run, "positions");
     if ((double)again > computed)
         say_answer(run,
-                   "The keys and values of earlier tokens do not change, so they are kept. For %zu "
-                   "tokens %.0f positions are computed instead of %zu, %.1f times fewer.%s",
+                   "Their keys and values, because no later token changes them. For %zu new tokens "
+                   "%.0f positions are computed instead of %zu, %.1f times fewer.%s",
                    z->tokens, computed, again, (double)again / computed, full);
     else
         say_answer(run,
-                   "The keys and values of earlier tokens do not change, so they are kept; a text "
-                   "of %zu new token%s needs %.0f positions, the same as without a cache.",
+                   "Their keys and values, because no later token changes them. A text of %zu new "
+                   "token%s needs %.0f positions, as many as without a cache.",
                    z->tokens, z->tokens == 1 ? "" : "s", computed);
-    say_cost(run, "%s of keys and values per rank, for one text.", cost_text(run, "cache"));
+    say_cost(run, "memory: %s of keys and values per rank, for one text of at most %zu tokens.",
+             cost_text(run, "cache"), c->context);
     say_use_when(run,
                  "a model writes token by token. For throughput write many texts at once: a matrix "
                  "product with a single row uses only a small part of a GPU.");

@@ -1,5 +1,5 @@
-// sample_run.c holds the program 08_3d/sample, which reads its options, writes the text with the
-// sampler and shows the page. sample_checks.c compares the text with references.
+// sample_run.c holds the program 08_3d/sample, which reads its options and writes the text with the
+// sampler. sample_checks.c compares the text with references, sample_costs.c ends the page.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,71 +7,6 @@
 #include <string.h>
 #include "common/base/output.h"
 #include "judge/draw/picture.h"
-
-// ---------------------------------------------------------------- tokens
-
-static SampleText text_of_ids(Run *run, size_t vocab, size_t more) {
-    const char *list = option_text(run, "ids");
-    SampleText t = { .token = host_alloc((strlen(list) + 1 + more) * sizeof(int)) };
-    for (const char *s = list;; s++) {
-        char *end;
-        REQUIRE(*s >= '0' && *s <= '9',
-                "--ids %s: expected token ids with commas between them, such as 15496,11", list);
-        unsigned long id = strtoul(s, &end, 10);
-        REQUIRE(id < vocab, "--ids: %lu is no entry of this vocabulary: ids go from 0 to %zu", id,
-                vocab - 1);
-        t.token[t.n++] = (int)id;
-        s = end;
-        REQUIRE(*s == ',' || *s == 0,
-                "--ids %s: expected token ids with commas between them, such as 15496,11", list);
-        if (*s == 0) break;
-    }
-    return t;
-}
-static SampleText text_begin(Run *run, size_t vocab) {
-    size_t more = option_size(run, "tokens");
-    bool ids = option_given(run, "ids");
-    REQUIRE(more > 0 && more <= 1000000, "--tokens %zu: expected 1 to 1000000", more);
-    REQUIRE(!ids || !option_given(run, "prompt"),
-            "--prompt and --ids both say how the text begins: give one of them");
-    REQUIRE(ids || vocab == 256,
-            "this model has a vocabulary of %zu entries, not of bytes: give --ids, or use "
-            "tools/gpt2-text, which has a tokenizer",
-            vocab);
-    SampleText t;
-    if (ids) {
-        t = text_of_ids(run, vocab, more);
-    } else {
-        const unsigned char *prompt = (const unsigned char *)option_text(run, "prompt");
-        t = (SampleText){ .n = strlen((const char *)prompt) };
-        t.token = host_alloc((t.n + more) * sizeof(int));
-        for (size_t i = 0; i < t.n; i++) t.token[i] = prompt[i];
-    }
-    t.prompt = t.n;
-    t.all = t.n + more;
-    return t;
-}
-
-static void text_show(Run *run, const SampleText *t, bool ids) {
-    char *out = host_alloc(12 * t->n + 1), *at = out;
-    for (size_t i = 0; i < t->n; i++) {
-        int c = t->token[i];
-        if (ids) at += sprintf(at, "%s%d", i ? "," : "", c);
-        else if (c == '\n' || (c >= 32 && c < 127)) *at++ = (char)c;
-        else at += sprintf(at, "\\x%02x", (unsigned)c);
-    }
-    *at = 0;
-    if (ids)
-        say(run,
-            "The ids that the model wrote (the first %zu are the prompt). No tokenizer is read, so "
-            "their text is "
-            "missing:",
-            t->prompt);
-    else say(run, "The text that the model wrote after '%s':", option_text(run, "prompt"));
-    say(run, "%s\n", out);
-    report_config_text(run, ids ? "ids_written" : "text_written", out);
-    free(out);
-}
 
 // ---------------------------------------------------------------- the loop
 
@@ -181,7 +116,7 @@ void sample_run(Run *run) {
             "--logits writes what --check has compared: give both");
     if (run->is_root && option_given(run, "logits"))
         output_require("logits", option_text(run, "logits"));
-    SampleText text = text_begin(run, w.model.vocab);
+    SampleText text = sample_text_begin(run, w.model.vocab);
     Choice choice = choice_of(run);
     memory_set_poison(false); // poison would slow the training down
     if (!from) sample_train(run, &w);
@@ -202,7 +137,7 @@ void sample_run(Run *run) {
     write_text(run, &s, &text, &windows, got, &r);
     r.tp_bytes = (double)comm_bytes_sent(s.mesh.tp);
     r.pp_bytes = (double)comm_bytes_sent(s.mesh.pp);
-    text_show(run, &text, ids);
+    sample_text_show(run, &text, ids);
     double written = (double)(text.all - text.prompt);
     double speed = written / r.seconds;
     say(run, "%.0f tokens in %.3g s of real time: %.*f tokens/s", written, r.seconds,

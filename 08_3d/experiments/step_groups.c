@@ -1,6 +1,6 @@
 // step_groups.c computes the groups of a mesh for the player of expected steps, and how the groups
 // lie in nodes.
-#include "08_3d/experiments/experiments.h"
+#include "08_3d/experiments/step_ops.h"
 #include <stdlib.h>
 
 void step_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group) {

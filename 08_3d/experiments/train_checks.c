@@ -2,10 +2,7 @@
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include "08_3d/checkpoint.h"
 #include "common/model/block.h"
-#include "judge/frame/training.h"
 
 // Is this tensor the original, which the norm counts? A replica holds some tensors more than once:
 // norms, positions and row-cut biases on every slice, wte on its first and last stage. When sums
@@ -22,7 +19,7 @@ static bool table(const Unit *u, const Param *p) {
     (void)u;
     return p->number == 0;
 }
-static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
+Which train_originals(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
 // Puts the tensors of which this rank holds copy number `copy` into the snapshot. On a grid the
 // layers of the depth hold the same tensors, and a layer has no copies. On a cube the q^2 ranks
@@ -112,7 +109,7 @@ void train_checks_require(Run *run, const TrainerConfig *c) {
 
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    model_snapshot(t->model, got, UNIT_GRADIENTS, one_of_each(run));
+    model_snapshot(t->model, got, UNIT_GRADIENTS, train_originals(run));
     if (unsplit) model_snapshot(unsplit, want, UNIT_GRADIENTS, NULL);
     check_close(run, "3D = unsplit, first step's gradients", got, want, split_limit(&t->config));
     snapshot_free(got);
@@ -142,7 +139,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
              *wanted = snapshot_new(run);
     // Copies that are cut at different elements are compared whole.
     const bool cut_apart = copies_cut_apart(&t->config), ordered = run->reduce == REDUCE_ORDERED;
-    model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : one_of_each(run));
+    model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
     // fp32 or 16 bits under AdamW: rounding in a gradient that is nearly zero changes its update by
     // a whole learning rate, so single weights drift apart. Losses and norms change little. So
@@ -162,50 +159,4 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
         compare_copies(run, t, ordered ? 0 : !reals ? limit : exact ? LIMIT_ROUNDING : 1e-3);
     snapshot_free(weights);
     snapshot_free(wanted);
-}
-
-void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done) {
-    const bool adamw = t->optimizer.kind == ADAMW, masters = t->config.model.storage != REALS;
-    const struct {
-        UnitTensor tensor;
-        const char *label;
-        bool has;
-    } kinds[] = { { UNIT_WEIGHTS, "", true },
-                  { UNIT_M, ", first moment", adamw },
-                  { UNIT_V, ", second moment", adamw },
-                  { UNIT_MASTER, ", master", masters && t->optimizer.step > 0 } };
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    if (unsplit) {
-        char why[CHECKPOINT_WHY] = "", path[4096];
-        snprintf(path, sizeof path, "%s/step-%06zu", option_text(run, "save"), done);
-        Checkpoint *c = checkpoint_read(path, why);
-        if (!c) fault("--save: %s", why);
-        checkpoint_load(c, unsplit, o);
-        checkpoint_free(c);
-    }
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (!kinds[i].has) continue;
-        snapshot_label(got, kinds[i].label);
-        snapshot_label(want, kinds[i].label);
-        model_snapshot(t->model, want, kinds[i].tensor, one_of_each(run));
-        if (unsplit) model_snapshot(unsplit, got, kinds[i].tensor, NULL);
-    }
-    check_close(run, "what is saved, read on one rank = what the ranks hold", got, want, 0);
-    snapshot_free(got);
-    snapshot_free(want);
-}
-
-void train_check_epochs(Run *run, const Data *d) {
-    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0; // only rank 0 compares
-    unsigned char *seen = host_alloc(n);
-    bool once = true;
-    for (size_t i = 0; i < most; i++) {
-        size_t window = data_window(d, i / d->batch, i % d->batch);
-        moved += i >= n && i < n + 100 &&
-                 window != data_window(d, (i - n) / d->batch, (i - n) % d->batch);
-        once = once && window < n && seen[window]++ == i / n;
-    }
-    free(seen);
-    check_true(run, "data", "two epochs take each window once, each in its order",
-               once && (moved || n == 1 || !most));
 }

@@ -263,7 +263,7 @@ function bar(id, parts, name, full, show) {                // parts: [class, amo
   if (full) {
     const right = x_of(full) > WIDTH - 60;
     svg += `<line class="full" x1="${x_of(full)}" x2="${x_of(full)}" y1="2" y2="50"/>` +
-           label(x_of(full), 63, `${show(full)}: a GPU`, right ? 'end small' : 'mid small');
+           label(x_of(full), 63, `${show(full)} usable`, right ? 'end small' : 'mid small');
   }
   put(id, svg, full ? 68 : 50);
   byId(id.replace('bar', 'key')).innerHTML =
@@ -274,8 +274,12 @@ function bar(id, parts, name, full, show) {                // parts: [class, amo
 function tile(value, name, kind = '') {
   return `<div class="${kind}"><b>${value}</b>${name}</div>`;
 }
+// Returns the bytes of a GPU that a layout may fill.
+function usable_bytes() {
+  return (get('memory') - get('margin')) * 1e9;
+}
 function draw_layout() {
-  const answer = said(C, C.planner_layout()), l = answer.layout, device = get('memory') * 1e9;
+  const answer = said(C, C.planner_layout()), l = answer.layout, usable = usable_bytes();
   for (const id of ['memory-bar', 'time-bar', 'memory-key', 'time-key', 'sent', 'tiles'])
     byId(id).style.display = l ? '' : 'none';
   byId('verdict').className = l?.fits ? 'fits' : 'unfit';
@@ -287,12 +291,12 @@ function draw_layout() {
   const first = plans?.layouts[0]?.fits && same(l, plans.layouts[0]);
   byId('verdict').innerHTML = !l.fits ? `<b>Does not fit:</b> ${l.limit}.` :
       `<b>Fits.</b> ${first ? 'It is the fastest layout that fits.' : ''}`;
-  byId('tiles').innerHTML = tile(bytes(l.memory), `of ${bytes(device)}`, l.fits ? '' : 'unfit') +
+  byId('tiles').innerHTML = tile(bytes(l.memory), `of ${bytes(usable)} usable`, l.fits ? '' : 'unfit') +
       tile(seconds(l.step), 'a step') + tile(percent(l.mfu), 'MFU') + tile(percent(l.hfu), 'HFU') +
       tile(percent(l.bubble), 'bubble') +
       tile(amount(answer.parameters, ['', 'thousand', 'million', 'billion', 'trillion']),
            'parameters');
-  bar('memory-bar', memory.map((name, i) => [MEMORY[i], l[name], name]), 'memory', device, bytes);
+  bar('memory-bar', memory.map((name, i) => [MEMORY[i], l[name], name]), 'memory', usable, bytes);
   bar('time-bar', TIME.map(([kind, key, name]) => [kind, l[key] ?? 0, name]), 'time', 0, seconds);
   byId('sent').innerHTML =
       `Sent per step, by a rank of the stage that sends most: <b>${bytes(l.tp_bytes)}</b> over tp,
@@ -361,8 +365,8 @@ function draw_all() {
   byId('layouts').style.display = byId('layouts-key').style.display =
       byId('pointed').style.display = plans?.layouts.length ? '' : 'none';
   if (!plans?.layouts.length) return;
-  const device = get('memory') * 1e9, all = plans.layouts;
-  const x = axis([device, ...all.map(l => l.memory)], LEFT, WIDTH - RIGHT),
+  const usable = usable_bytes(), all = plans.layouts;
+  const x = axis([usable, ...all.map(l => l.memory)], LEFT, WIDTH - RIGHT),
         y = axis(all.map(l => l.step), TOP + HIGH, TOP);
   let svg = rect('ground', LEFT, TOP, WIDTH - RIGHT - LEFT, HIGH);
   for (const t of x.ticks)
@@ -371,8 +375,8 @@ function draw_all() {
   for (const t of y.ticks)
     svg += `<path class="grid" d="M${LEFT} ${y.of(t)}H${WIDTH - RIGHT}"/>` +
         label(LEFT - 6, y.of(t) + 4, `${+ t.toPrecision(3)} s`, 'end small');
-  svg += rect('beyond', x.of(device), TOP, WIDTH - RIGHT - x.of(device), HIGH) +
-      label(x.of(device) + 5, TOP + 15, 'does not fit', 'small');
+  svg += rect('beyond', x.of(usable), TOP, WIDTH - RIGHT - x.of(usable), HIGH) +
+      label(x.of(usable) + 5, TOP + 15, 'does not fit', 'small');
   const dots = COLOURS.map(() => new Set());
   for (const l of all)
     dots[colour(l.tp)].add(`M${x.of(l.memory).toFixed(0)} ${y.of(l.step).toFixed(0)}h0`);

@@ -1,0 +1,73 @@
+// published.h declares the published times of training steps with which plan_anchors.c compares the
+// plan. published.c has the rows, with their sources.
+#ifndef PUBLISHED_H
+#define PUBLISHED_H
+#include "08_3d/experiments/experiments.h"
+
+// The quantities that papers print. STEP: seconds of a step. HARDWARE: TFLOP/s per GPU, with the
+// repeated forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: MFU in percent, which counts only
+// the part of attention that the causal mask leaves. BLOCK: ms of the forward and backward of a
+// block.
+typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
+// The systems differ in the communication that they overlap. PTD-P's Megatron-LM waits for every
+// message and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a
+// backward run beside products; section 6.3 of the paper says that the sum over dp does not. In
+// 2024 all communication overlaps. Messages between stages are scattered and gathered since PTD-P's
+// section 4.1. FSDP is ZeRO 3 of PyTorch, which gathers one layer ahead; FLASH is ZeRO 1 on
+// PyTorch's DDP. ZERO3_2021 is DeepSpeed in PTD-P's table 2. Its six steps take as long as if a
+// node had one network card and nothing overlapped. The cause is not known, so these rows are not
+// counted.
+typedef enum {
+    MEGATRON_2021,
+    TORCH_DDP,
+    KORTHIKANTI,
+    MEGATRON_2024,
+    LLAMA3,
+    FSDP,
+    FLASH,
+    ZERO3_2021
+} System;
+// The communication, attention and number format of a system.
+typedef struct {
+    const char *format;
+    bool blockwise;
+    size_t rails; // 0: those of the cluster
+    PlanHow how;
+} PublishedSystem;
+extern const PublishedSystem published_systems[]; // by System
+// One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
+// OTHER: rows of other systems, to which nothing is fitted. NOT_COUNTED: only the order of these
+// rows is compared.
+typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
+typedef struct {
+    const char *source, *name;
+    ModelConfig model;
+    size_t gpus, batch, tp, pp, cp, b, v;
+    size_t zero;
+    bool sequence;
+    Recompute recompute;
+    double value;
+    Printed printed;
+    System system;
+} PublishedRow;
+
+// use: the use of the table's rows. FIT is the use of the first row; then HELD_OUT and FIT
+// alternate.
+typedef struct {
+    const char *cluster, *gpu;
+    const PublishedRow *row;
+    size_t n;
+    Use use;
+} PublishedTable;
+// Tables of Megatron-LM and Llama 3, then of other systems, then of ZeRO 3 in PTD-P.
+enum {
+    PUBLISHED_A100,
+    PUBLISHED_H100,
+    PUBLISHED_OTHER_A100,
+    PUBLISHED_OTHER_A100_40,
+    PUBLISHED_OTHER_H100,
+    PUBLISHED_ZERO3,
+    PUBLISHED_TABLES
+};
+extern const PublishedTable published[PUBLISHED_TABLES];
+#endif
