@@ -190,11 +190,6 @@ typedef struct {
     double step, busy;
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
-// Returns, for chapter 08, the time of a block's ring attention over n equal zigzag chunks, beyond
-// the time of the block's products. own: the products of step 0. other: the products of each of the
-// other n-1 steps. hop: one message of k | v. sum_hop: one message of dk | dv, which are reals in
-// any storage; 0: forward.
-double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop);
 
 // ---- grid_costs.c ----
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
