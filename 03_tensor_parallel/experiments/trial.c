@@ -17,8 +17,8 @@ Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N) {
                     .storage = option_storage(run) };
 }
 
-// Returns the key of the random numbers of X, and so on. i: the step or the parameter.
-typedef enum { X = 101, TARGET, WEIGHTS, MASK } TrialData;
+typedef enum { X = 101, TARGET, WEIGHTS, MASK } TrialData; // the random numbers of a trial
+// Returns the key of these random numbers. i: the step, or the number of the parameter.
 static uint64_t key_of(const Trial *t, TrialData what, size_t i) {
     return random_key(random_key(t->run->seed, what), i);
 }
