@@ -103,9 +103,9 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
     // a^T b) and two cube_scatter. Along which axis does each of the three communicate?
     Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy); // [M/q, N/q]: receives (q-1)/q
     op_matmul_nt(dX, dY, o.w);                // a partial sum over N/q columns of dY
-    cube_scatter(at.rows, at.B, dx, dX);      // sends (q-1)/q of it
+    cube_scatter(at.rows, at.B, dx, dX);      // sends (q-1)/q of dX
     op_matmul_tn(dW, o.x, dY);                // a partial sum over the layer's rows
-    cube_scatter(at.layers, dW.rows, dw, dW); // sends (q-1)/q of it
+    cube_scatter(at.layers, dW.rows, dw, dW); // sends (q-1)/q of dW
     // END
     param_add_gradient(w, dw);
     arena_free(&scratch);

@@ -109,7 +109,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor table = table_of(l, at, &scratch, l->units[0]);
     Tensor sum = tensor_shaped(&scratch, stored_shape(l, at.B * at.T, y.cols));
-    // Zeros for entries of other ranks.
+    // Puts zeros for entries of other ranks.
     op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);
     cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks zeros
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
@@ -134,7 +134,7 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     op_add_positions_grad(dwpe, own.position, d); // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);
     Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d); // [M/q, C/q]
-    // A partial sum: over the rows of this rank's layer.
+    // dtable is a partial sum over the rows of this rank's layer.
     op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo);
     cube_scatter(at.layers, dtable.rows, dwte, dtable);
     param_add_gradient(wte, dwte);
@@ -205,7 +205,7 @@ static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     CubeLayout sw = cube_swapped(cube_stream(l, b));
     Batch own = cube_rows(b, sw);
     saved_reals(s, S_SUM, x.rows, 1);
-    // Three all-reduces of [M/q^2, 1] over the q ranks that have the same tokens.
+    // Makes three all-reduces of [M/q^2, 1] over the q ranks that have the same tokens.
     vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, own.targets, l->vocab.lo);
     if (sw.cols->rank > 0) op_scale(y, y, 0); // q ranks have the loss; one rank counts the loss
 }

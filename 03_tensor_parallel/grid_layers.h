@@ -6,8 +6,8 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 const CommGrid *summa_grid(const Layer *l);
-// Return the cut of one side of a block's matrices, between features, heads, or hidden columns of
-// the MLP.
+// These functions return the cut of one side of a block's matrices, between features, heads, or
+// hidden columns of the MLP.
 SummaCut summa_by_feature(const ModelConfig *c);
 SummaCut summa_by_head(const ModelConfig *c);
 SummaCut summa_by_hidden(const ModelConfig *c);

@@ -14,7 +14,8 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B);
 
 // Elements on a rank of a q x q x q cube that gathers X and W again in backward: of a block, of its
 // attention scores, of the head, and of the tensors between a stage's layers. Selective
-// recomputation drops the scores. block_reals and head_reals: those of block and of head that are
+// recomputation drops the scores. blockwise: attention keeps one element per query and head instead
+// of the scores. block_reals and head_reals: those of block and of head that are
 // reals in any storage.
 typedef struct {
     size_t block, scores, head, between, block_reals, head_reals;

@@ -4,9 +4,8 @@
 # get the fields of the family. The program must pass every comparison with the unsplit model and
 # every cost, in reals and in bf16. The test takes some lessons, half of them with an untied head.
 # TEST_ALL=1: every lesson that trains a model or a block, with a tied and with an untied head. Left
-# out: the grids, which refuse the family (03.09 to 03.12); 03.13 and 03.14, whose own checks have
-# grouped heads and rotary positions; lessons without a block (by hand, rings, schedules, 03.02, and
-# 03.05, whose table is the same).
+# out: the grids, which refuse the family (03.09 to 03.12); lessons without a block (by hand, rings,
+# schedules, 03.02, and 03.05, whose table is the same).
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -14,7 +13,8 @@ built=build/cpu-fp64
 [ -x $built/06_zero/04_zero3 ] || { echo "1..0 # SKIP $built is not built"; exit 0; }
 
 some="01_data_parallel/02_all_reduce 03_tensor_parallel/03_mlp 03_tensor_parallel/04_attention
-    03_tensor_parallel/08_ring_attention 04_pipeline_naive/03_gpipe
+    03_tensor_parallel/08_ring_attention 03_tensor_parallel/13_ring_self_attention
+    03_tensor_parallel/14_ulysses 04_pipeline_naive/03_gpipe
     05_pipeline_1f1b/05_pipedream_2bw 06_zero/04_zero3 07_recompute/04_budget"
 all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap
     01_data_parallel/05_parameter_server 01_data_parallel/06_compression
@@ -22,6 +22,7 @@ all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap
     02_grad_accumulation/02_accumulate 02_grad_accumulation/03_no_sync 03_tensor_parallel/03_mlp
     03_tensor_parallel/04_attention 03_tensor_parallel/06_transformer
     03_tensor_parallel/07_sequence_parallel 03_tensor_parallel/08_ring_attention
+    03_tensor_parallel/13_ring_self_attention 03_tensor_parallel/14_ulysses
     04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 04_pipeline_naive/04_partition
     05_pipeline_1f1b/02_1f1b 05_pipeline_1f1b/03_interleaved 05_pipeline_1f1b/04_pipedream
     05_pipeline_1f1b/05_pipedream_2bw 05_pipeline_1f1b/06_zero_bubble 05_pipeline_1f1b/07_compare
@@ -33,7 +34,7 @@ all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap
 # heads.
 key_heads() {
     case $1 in
-    *08_ring_attention) echo 3 ;;
+    *08_ring_* | *13_ring_* | *14_ulysses) echo 3 ;;
     03_tensor_parallel/* | *03_selective) echo 6 ;;
     *06_mixed_precision) echo 2 ;;
     *02_layouts) echo 8 ;;
@@ -42,11 +43,12 @@ key_heads() {
 }
 # The ranks, where the lesson's own number does not suit: Ulysses needs a head of key and value
 # per rank.
-ranks() { case $1 in *08_ring_attention) echo 3 ;; *) echo 0 ;; esac; }
+ranks() { case $1 in *14_ulysses) echo 3 ;; *) echo 0 ;; esac; }
 # llama LESSON UNTIED: in $tree its experiment has the fields. A head has an even number of
 # columns, because rotary positions turn pairs of them.
 llama() {
     file=${1%/*}/experiments/${1#*/}.c
+    case $1 in *08_ring_* | *13_ring_* | *14_ulysses) file=${1%/*}/experiments/attend.c ;; esac
     fields=".norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU"
     fields="$fields, .biases = BIASES_NONE, .ffn = 20, .kv_heads = $(key_heads "$1")"
     # 06.06 has an untied head in its own sizes.
@@ -62,7 +64,7 @@ llama() {
             -e 's/ theta = 0;/ theta = 10000;/' "$tree/$file"
         # At these sizes the lesson's own rate diverges, and 16 bits would show it.
         sed -i 's/ t\.rate = 0\.1;/ t.rate = 0.02;/' "$tree/$file" ;;
-    *08_ring_attention)
+    *08_ring_* | *13_ring_* | *14_ulysses)
         sed -i 's/\.width = 27, \.heads = 9/.width = 36, .heads = 9/' "$tree/$file" ;;
     *03_selective) sed -i 's/\.width = 27, \.heads = 9/.width = 48, .heads = 12/' "$tree/$file" ;;
     *02_layouts) sed -i 's/\.heads = 8/.heads = 16/' "$tree/$file" ;;

@@ -220,9 +220,9 @@ static void cube_closed_forms(Run *run) {
              (q - 1) / n * (operands + 16 * M), cube_bytes(&sent) / sizeof(real));
         cost(run, again ? "cube, gathered again: kept" : "cube: kept", "elements",
              ((again ? 16 : 9) * X + scores) / n + 4 * M / (q * q) + gathered,
-             (double)(cube_kept_block(&at, CUBE_SEQUENCES) + cube_message(&at, CUBE_SEQUENCES)));
+             (double)cube_kept_stage(&at, &block, CUBE_SEQUENCES));
         cost(run, again ? "cube, gathered again: parameters" : "cube: parameters", "elements",
-             12 * W / n + 13 * h / q, (double)cube_elements_block(&at));
+             12 * W / n + 13 * h / q, (double)cube_elements_unit(&at, &block, 0));
     }
 }
 
@@ -246,6 +246,28 @@ static void context_closed_forms(Run *run) {
         const double busy = ring.busy / (N * ring.step), want = kind == CONTEXT_RING ? part : 1;
         check_true(run, name[kind], "busy in forward", fabs(busy - want) < 1e-9);
     }
+}
+
+// Checks the number of tokens, in units of the width, from which SUMMA on q x q ranks receives less
+// than 1D.
+static void crossovers(Run *run) {
+    bool exact = true;
+    for (size_t q = 2; q <= 8; q++) {
+        const double tokens = tensor_way_crossover(WAY_2D, WAY_1D, q * q);
+        exact = exact && fabs(tokens * (8 * (double)q - 13) / 36 - 1) < 1e-9;
+    }
+    check_true(run, "crossover of 2D and 1D", "36 C/(8q-13)", exact);
+}
+
+// Checks the bytes that a block sends in forward for each FLOP, without attention's own products.
+static void sent_by_computed(Run *run) {
+    const size_t t = run->world->size, MC = SEQUENCES * even.context * even.width;
+    const CutSizes z = cut_sizes(&even, t, 0);
+    const double flops = work_block(&z, SEQUENCES).flops - 2 * work_scores(&z, SEQUENCES).flops;
+    const double ratio = 2 * ring_bytes(ALL_REDUCE_PASSES, t, MC, sizeof(real)) / flops;
+    const double want = (double)((t - 1) * sizeof(real)) / (double)(6 * even.width);
+    check_true(run, "all-reduces by products", "(t-1) e/(6 C)",
+               fabs(ratio - want) < 1e-9 * (want + 1));
 }
 
 // ------------------------------------------------ the scale of the default device and links
@@ -324,6 +346,8 @@ static void costs_test(Run *run) {
     sequence_closed_forms(run);
     cube_closed_forms(run);
     context_closed_forms(run);
+    crossovers(run);
+    sent_by_computed(run);
     scale(run);
 }
 EXPERIMENT(costs_test, NULL);

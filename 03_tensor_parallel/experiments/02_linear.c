@@ -6,13 +6,6 @@
 
 enum { M = 6, K = 11, N = 10 };
 enum { W, BIAS };
-enum { KEY_X = 101, KEY_WEIGHTS, KEY_TARGET = 104, KEY_MASK };
-
-static uint64_t key(uint64_t seed, TrialData what, size_t i) {
-    if (what == TRIAL_MASK) return random_key(random_key(seed, KEY_MASK), i);
-    if (what == TRIAL_WEIGHTS) return random_key(seed, KEY_WEIGHTS + i);
-    return random_key(seed, (what == TRIAL_X ? KEY_X : KEY_TARGET) + 1000 * i);
-}
 
 // ---------------------------------------------------------------- both cuts, and the unsplit layer
 
@@ -45,7 +38,6 @@ static Trial layer(Run *run, Comm *tp) {
     t.deviation = 0.3;
     t.rate = 0.05;
     t.dropout = 0.2;
-    t.key = key;
     t.forward = unsplit_forward;
     t.backward = unsplit_backward;
     return t;

@@ -2,15 +2,10 @@
 // rows, and unsplit. The two trainings must agree. The table compares with A cut by rows, whose
 // bytes are predicted. 4 ranks do not divide the F = 38 hidden columns.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "common/tensor/random.h"
 
 enum { M = 10, C = 10, F = 38 }; // rows of X (tokens), width, hidden columns
 // Matrices into the hidden columns, side by side in A: 1 with GELU, 2 with SwiGLU (gate | up).
 enum { GATES = 1 };
-static uint64_t key(uint64_t seed, TrialData what, size_t i) {
-    static const uint64_t data[] = { 101, 102, 104, 103 }; // by TrialData
-    return random_key(random_key(seed, data[what]), i);
-}
 
 // ---------------------------------------------------------------- split and unsplit
 
@@ -54,8 +49,6 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     t.deviation = 0.3;
     t.rate = 0.1;
     t.dropout = 0.1;
-    t.key = key;
-    t.weight_name = "updated %s, step 3";
     t.forward = tp ? split_forward : unsplit_forward;
     t.backward = tp ? split_backward : unsplit_backward;
     if (tp) tensor_parallel_mlp_cut(t.params, shard_range(F, tp->size, tp->rank));

@@ -5,15 +5,11 @@
 #include "common/tensor/random.h"
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
-enum { KEY_PROBABILITIES = 104 };
+enum { KEY_PROBABILITIES = 105 };                          // trial.c has the keys before it
 // Heads of key and value. With grouped heads KEY_HEADS is less than H, and RATIO heads of the query
 // share one head of key and value. QKV: columns of q | k | v.
 enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
-static const double theta = 0; // the base of rotary positions; 0: none
-static uint64_t key(uint64_t seed, TrialData what, size_t i) {
-    static const uint64_t data[] = { 101, 102, 103, 105 }; // by TrialData
-    return random_key(random_key(seed, data[what]), i);
-}
+static const double theta = 0;     // the base of rotary positions; 0: none
 static const double dropout = 0.1; // dropout of the probabilities and of Y
 
 // ---------------------------------------------------------------- split and unsplit
@@ -81,8 +77,6 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     t.deviation = 0.2;
     t.rate = 0.1;
     t.dropout = dropout;
-    t.key = key;
-    t.weight_name = "updated %s, step 3";
     t.forward = tp ? split_forward : unsplit_forward;
     t.backward = tp ? split_backward : unsplit_backward;
     if (tp) tensor_parallel_attention_cut(t.params, own_heads(tp), D);

@@ -1,8 +1,7 @@
 // 05_vocab.c: trains a GPT without blocks (embedding, norm, head, loss), with its table wte cut by
 // vocabulary entries, and unsplit. The two trainings must agree. Then one batch goes through the
-// functions of 05_vocab.c step by step. The page shows the exchange of one token, and a trap: if
-// every rank passes all logits, the loss is too high by log t. The number of entries, 61, is prime,
-// and the sequences have unequal numbers of counted targets.
+// functions of 05_vocab.c step by step, and the page shows the exchange of one token. The number of
+// entries, 61, is prime, and the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@ static const ModelConfig ends = {
     .layers = 0, .width = C, .heads = C, .context = T, .vocab = V, .dropout = 0.1
 };
 
-// ---------------------------------------------------------------- the lookup, a loss, the trap
+// ---------------------------------------------------------------- the lookup and a loss
 
 static double first_element(Tensor t) { return tensor_sum(tensor_row_range(t, 0, 1)); }
 
@@ -46,8 +45,8 @@ static void one_token(Run *run, const double own[FIELDS], double loss) {
     free(all);
 }
 
-// Runs the lookup and the loss of one batch, with E cut and with all of E on every rank. The lookup
-// must be right in every bit, because the sum over ranks of one row and zeros rounds nothing.
+// Runs the lookup and the loss of one batch. The lookup must be right in every bit, because the sum
+// over ranks of one row and zeros rounds nothing.
 static void one_batch(Run *run) {
     Comm *tp = run->world;
     const Range entries = shard_range(V, tp->size, tp->rank);
@@ -56,53 +55,24 @@ static void one_batch(Run *run) {
     const Batch b = data_batch(&data, &a, 0, 0, B, B);
     Tensor E = tensor_new(&a, V, C), own_E = tensor_row_range(E, entries.lo, entries.hi);
     Tensor x = tensor_new(&a, M, C), whole_x = tensor_new(&a, M, C);
-    Tensor logits = tensor_new(&a, M, own_E.rows), all_logits = tensor_new(&a, M, V);
+    Tensor logits = tensor_new(&a, M, own_E.rows), loss = tensor_new(&a, M, 1);
     Tensor max = tensor_new(&a, M, 1), picked = tensor_new(&a, M, 1), sum = tensor_new(&a, M, 1);
-    Tensor loss = tensor_new(&a, M, 1), wrong = tensor_new(&a, M, 1);
     tensor_randomize(E, run->seed, 0.5);
 
     vocab_parallel_lookup(tp, x, own_E, b.tokens, entries.lo);
     op_embed_tokens(whole_x, E, b.tokens, 0);
     check_true(run, "lookup = unsplit", "E[token]", tensor_equal(x, whole_x));
     op_matmul_nt(logits, x, own_E);
-    op_matmul_nt(all_logits, x, E);
     op_row_max(max, logits);
     op_pick_target(picked, logits, b.targets, entries.lo);
     vocab_parallel_loss(tp, loss, sum, logits, b.targets, entries.lo); // logits: exponentials
     const double own[] = { first_element(max), first_element(picked), first_element(logits) };
     one_token(run, own, first_element(loss));
-
-    // The trap: every rank passes all V logits as if these were the rank's part. Rank 0 still finds
-    // the target, but every exponential is counted t times: the loss is log(t sum).
-    vocab_parallel_loss(tp, wrong, sum, all_logits, b.targets, tp->rank * V);
-    const double right = tensor_sum(loss) * b.token_weight;
-    const double high = tensor_sum(wrong) * b.token_weight, less = high - log((double)tp->size);
-    check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1,
-                  LIMIT_ROUNDING);
-    say(run,
-        "Trap: if a rank has all logits, and the ranks still add their sums of exponentials, the "
-        "mean loss\nof all tokens is too large by log t: %.4f instead of %.4f.",
-        high, right);
     arena_free(&a);
     data_free(&data);
 }
 
-// ---------------------------------------------------------------- costs, and the table
-
-// Checks the costs: two all-reduces of [M, C] (x in forward, dx in backward), and three of [M, 1]
-// for the loss.
-static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
-    const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
-    const RankShare share = line_share(&z, B);
-    const GroupTraffic *tp = &r->layers[GPT_WORLD];
-    gpt_memory_costs(run, "%s", "%s", c, &share, r);
-    check_costs(run, "%s", "%s",
-                (CostRow[]){
-                    { "calls", "all-reduces a step", "calls", BY_FORMULA(2 + 3),
-                      tp->calls[COMM_ALL_REDUCE] },
-                    { "sent", "sent a step", "bytes", BY_FORMULA(share.received), tp->sent },
-                    { 0 } });
-}
+// ---------------------------------------------------------------- the table
 
 static void page(Run *run) {
     static const char *const columns[] = { "logits cut", "gathered", NULL };
@@ -148,7 +118,7 @@ static void vocabulary(Run *run) {
     CutGpt cut = { .way = WAY_1D, .world = run->world };
     training_both(run, "vocabulary-parallel = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
     one_batch(run);
-    costs(run, &t.model, &cut.measured);
+    gpt_costs_1d(run, &t.model, B, &cut.measured);
     page(run);
     data_free(&t.data);
 }

@@ -3,27 +3,11 @@
 // Formulas predict calls, bytes, memory and the time of a step. The default parts on 4 ranks:
 //     9 heads                   3   2   2   2
 //     61 vocabulary entries    16  15  15  15
-#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "judge/frame/presets.h"
 
 enum { BATCH = 3 }; // sequences
 
-// ---------------------------------------------------------------- costs
-
-// Checks the costs. All-reduces of [M, C]: four per block, one in the embedding, one of the head's
-// dx. Of [M, 1]: three in the loss. costs.h has the elements that each layer holds and keeps.
-static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
-    const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
-    const RankShare share = line_share(&z, BATCH);
-    const Traffic layers = traffic_tensor_parallel(&z, z.t, BATCH, false);
-    const GroupTraffic *tp = &r->layers[GPT_WORLD];
-    gpt_memory_costs(run, "%s", "%s", c, &share, r);
-    check_cost(run, "calls", "all-reduces in the layers, a step", "calls", formula(layers.calls),
-               NOT_PREDICTED, tp->calls[COMM_ALL_REDUCE]);
-    check_cost(run, "sent", "sent in the layers, a step", "bytes", formula(layers.bytes),
-               NOT_PREDICTED, tp->sent);
-}
+// ---------------------------------------------------------------- times
 
 // Checks the times. Rank 0 holds the largest part of everything, so rank 0 is always the slowest.
 // Backward has two products for each product of forward.
@@ -38,19 +22,6 @@ static void times(Run *run, const ModelConfig *c) {
 
 // ---------------------------------------------------------------- the table
 
-static const ClockLink *link_named(const char *name) {
-    const ClockLink *l = clock_links;
-    while (l->name && strcmp(l->name, name)) l++;
-    return l;
-}
-// Returns the time of the two all-reduces of a block's forward on this link, relative to the
-// block's products.
-static const char *sending(Run *run, const char *link, const CutSizes *z, size_t e) {
-    clock_set_link(link_named(link));
-    const double sum = ring_time(ALL_REDUCE_PASSES, z->t, BATCH * z->T * z->C, e);
-    clock_set_link(NULL);
-    return page_text(run, "=%.2f", 2 * sum / work_block(z, BATCH).time);
-}
 // Returns the bytes of a block's parameters on rank 0 of n.
 static const char *block(Run *run, const ModelConfig *c, size_t n) {
     const CutSizes z = cut_sizes(c, n, 0);
@@ -61,7 +32,6 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     const CutSizes first = cut_sizes(c, n, 0);
     const char *sent =
         value_cell(run, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, e), "bytes");
-    const char *fast = sending(run, "fast", &first, e), *slow = sending(run, "slow", &first, e);
     const char *ranks = page_text(run, n == 1 ? "%zu rank" : "each of %zu", n);
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
@@ -74,16 +44,9 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         { clock_config()->simulated ? "time of a step" : NULL,
           "slowest rank + all-reduces",
           { one->time, "step" } },
-        { "sending / computing, forward", "link fast: (t-1) e P/(6 C beta)", { "=0", fast } },
-        { "  on link slow", "the same, with its beta", { "=0", slow } },
         { 0 }
     };
     results(run, columns, rows);
-    say(run,
-        "  sending / computing: values also count latency and attention's products; the formulas "
-        "do not.\n  Device: P = %.3g GFLOP/s; links: beta = %.3g, %.3g MB/s",
-        clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
-        link_named("slow")->beta / 1e6);
     say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
         c->dropout > 0 ? "2 H T" : "H T");
     say(run,
@@ -120,7 +83,7 @@ static void transformer(Run *run) {
         say(run, "F0, B0: the work between two sums (#): attention or MLP of one block, or the "
                  "head.");
     training_both(run, "tensor-parallel = unsplit", &t, gpt_train, &tp); // SGD, then AdamW
-    costs(run, &t.model, &tp.measured);
+    gpt_costs_1d(run, &t.model, BATCH, &tp.measured);
     times(run, &t.model);
     const GptCells one = gpt_cells_1d(run, &t.model, 1, BATCH);
     table(run, &t.model, &one);

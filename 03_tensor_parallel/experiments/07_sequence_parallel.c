@@ -2,9 +2,8 @@
 // parallel with inputs kept whole, and sequence parallel with inputs gathered again. The two
 // sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
 // predict calls, bytes, memory and time.
-#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "judge/draw/picture.h"
+#include <string.h>
 
 typedef enum { TENSOR_ONLY, INPUTS_WHOLE, INPUTS_SHARD, SEQUENCE_WAYS } Way;
 static const char *const way_id[] = { "%s.tensor", "%s.kept", "%s.again" };
@@ -81,9 +80,6 @@ static void table(Run *run, const Training *t) {
                               { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
                             { "sent in the layers", "all layers", EACH_WAY("sent") },
                             { "  sent, 1 block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
-                            { "all-gathers per step", "2(4L+2) or 2(6L+3)", EACH_WAY("gathers") },
-                            { "reduce-scatters", "2(4L+2) of M C", EACH_WAY("scatters") },
-                            { "all-reduces", "2(4L+5); SP: 6", EACH_WAY("sums") },
                             { "sent for norms, biases", "(6 L + 2) C gradients",
                               EACH_WAY("partial.sent") },
                             { clock_config()->simulated ? "time of a step" : NULL,
@@ -91,12 +87,9 @@ static void table(Run *run, const Training *t) {
                             { 0 } };
     results(run, columns, rows);
     say(run,
-        "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu\n"
-        "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and row "
-        "cuts.\n  Exact where t divides heads and rows. Here norms take no time. On a GPU SP "
-        "divides this time by t.",
-        t->model.layers, t->model.width, t->model.heads, t->model.context, n, M,
-        t->model.dropout > 0 ? "2 H T/C" : "H T/C");
+        "  C = %zu, L = %zu blocks, H = %zu heads, T = %zu positions, M up to %zu, t = %zu; exact "
+        "where t divides\n  M and H. Norms take no time here. On a GPU SP divides their time by t.",
+        t->model.width, t->model.layers, t->model.heads, t->model.context, M, n);
 }
 
 static void ending(Run *run) {
@@ -121,32 +114,28 @@ static void ending(Run *run) {
 
 // ---------------------------------------------------------------- three trainings, and the run
 
-// Trains in every way with one optimizer. Each way's costs are those of AdamW's last step, which is
-// recorded.
-static void trainings(Run *run, Training *t, bool adam) {
-    t->optimizer = adam ? adamw(0.01) : sgd(0.5);
-    t->recorded = adam;
-    Trajectory got[SEQUENCE_WAYS], unsplit = training_unsplit(run, t, 1);
+// Trains in every way with one optimizer, and compares the ways. Sets `shard` to the training that
+// gathers inputs again. Checks the costs of the recorded step.
+static void three_ways(void *nothing, const Training *t, Trajectory *shard) {
+    (void)nothing;
+    Run *run = shard->run;
+    Trajectory tensor = trajectory_new(run, t), whole = trajectory_new(run, t);
+    Trajectory *const got[SEQUENCE_WAYS] = { &tensor, &whole, shard };
     for (Way way = 0; way < SEQUENCE_WAYS; way++) {
         CutGpt cut = { .way = way == TENSOR_ONLY ? WAY_1D : WAY_SP,
                        .world = run->world,
                        .input = way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD };
-        got[way] = trajectory_new(run, t);
-        gpt_train(&cut, t, &got[way]);
-        if (adam) costs(run, t, way, &cut.measured);
+        gpt_train(&cut, t, got[way]);
+        if (t->recorded) costs(run, t, way, &cut.measured);
     }
-    if (adam) picture_show(run, "SP, inputs gathered again", PICTURE_CHART);
-    Trajectory *shard = &got[INPUTS_SHARD];
-    training_compare(run, "sequence-parallel = unsplit", shard, &unsplit, rounding_limit(run));
-    training_compare(run, "kept whole = gathered again", &got[INPUTS_WHOLE], shard, 0);
-    check_true(run, adam ? "AdamW" : "SGD", "every step is clipped",
-               trajectory_clipped(shard, t->clip));
+    if (t->recorded) picture_show(run, "SP, inputs gathered again", PICTURE_CHART);
+    training_compare(run, "kept whole = gathered again", &whole, shard, 0);
     // Forward adds the same terms in the same order as an all-reduce does. The gradients of norms
     // are added in another order.
-    check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, got[TENSOR_ONLY].loss, 1,
+    check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, tensor.loss, 1,
                   exact_limit(run));
-    for (Way way = 0; way < SEQUENCE_WAYS; way++) trajectory_free(&got[way]);
-    trajectory_free(&unsplit);
+    trajectory_free(&tensor);
+    trajectory_free(&whole);
 }
 
 static void sequence(Run *run) {
@@ -157,13 +146,14 @@ static void sequence(Run *run) {
     say(run,
         "M: the rows (tokens) of a micro-batch. C: the width. Tensor parallelism: each of t ranks "
         "has all M\nrows in norms and residual paths (x + attention(x)). Sequence parallelism "
-        "(SP): "
-        "a rank has M/t rows\nthere, and gathers all rows before a column cut. For backward a rank "
-        "keeps the gathered rows (input\nkept) or gathers them a second time (gathered again). One "
-        "step has %d micro-batches (F0, F1).",
+        "(SP): a rank has M/t rows\nthere. An all-gather (G) fetches all rows before a matrix that "
+        "is cut by columns. A reduce-scatter\n(S) adds partial sums after a matrix that is cut by "
+        "rows, and leaves each rank M/t rows. For\nbackward a rank keeps the gathered rows (input "
+        "kept) or gathers them a second time (gathered again).\nOne step has %d micro-batches (F0, "
+        "F1).",
         MICRO_BATCHES);
-    trainings(run, &t, false);
-    trainings(run, &t, true);
+    t.recorded = true; // under AdamW
+    training_both(run, "sequence-parallel = unsplit", &t, three_ways, NULL);
     table(run, &t);
     ending(run);
     data_free(&t.data);

@@ -4,8 +4,9 @@
 
 enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them
 
-static double fewest_tokens(const GridPlace *at) { // returns the tokens from which 2D receives less
-    return 36.0 * (double)at->c->width / (8.0 * (double)at->q - 13);
+// Returns the number of tokens from which 2D receives less than 1D.
+static double fewest_tokens(const GridPlace *at) {
+    return tensor_way_crossover(WAY_2D, WAY_1D, at->q * at->q) * (double)at->c->width;
 }
 
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {

@@ -1,7 +1,6 @@
 // 11_cube.c (experiment): two linear layers (grids.c) and then a GPT are split over a cube
 // and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
 // them again, with the same bits. Bytes along each axis, memory and time are predicted.
-#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -78,19 +77,18 @@ static void ending(Run *run) {
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
-                   "Forward, a rank gathers a part of X and one of W, and its row adds the "
-                   "products (reduce-scatter). Backward, it gathers dY, and lines of ranks add "
-                   "dX and dW. It sends %s per step and keeps %s of activations.",
+                   "Its part of X along its column, its part of W along the depth, and partial "
+                   "sums of Y along its row. Backward sends dY and partial sums of dX and dW along "
+                   "the same lines. In this GPT a rank sends %s per step, and keeps %s of "
+                   "activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
              cost_text(run, "sent.again"), time);
     say_use_when(run,
-                 "there are q³ ranks, at least q² sequences, and many tokens per micro-batch. By "
-                 "formula, with q = "
-                 "4 (64 ranks) a rank that gathers again receives less than in 1D (03.06) if a "
-                 "micro-batch has more than %.1f C tokens. First compare it with 1D + SP (03.12), "
-                 "and with data or pipeline parallelism between nodes.",
+                 "there are q³ ranks, at least q² sequences, and many tokens: on 64 ranks a rank "
+                 "that gathers again receives less than in 1D (03.06) if a micro-batch has more "
+                 "than %.1f C tokens. First compare it with 1D + SP inside nodes (03.12).",
                  tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }
 
@@ -100,56 +98,50 @@ static void say_line(Run *run, const char *axis, size_t stride, size_t q, const 
     for (size_t i = 0; i < q; i++) ranks = page_text(run, "%s %zu", ranks, i * stride);
     say(run, "  %-6s  ranks%s %s", axis, ranks, does);
 }
+static void introduction(Run *run, size_t q) {
+    const char *stores = "need the same part of %s. Each stores 1/%zu of it, and they gather it";
+    say(run,
+        "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu of X, "
+        "of W and of Y.\n(layer: a place in the cube, not a layer of the model.) Rank 0 works in "
+        "three lines of ranks:",
+        q, q, q, q * q * q);
+    say_line(run, "column", q, q, page_text(run, stores, "X", q));
+    say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));
+    say_line(run, "row", 1, q, "multiply, then add their products to a part of Y");
+    say(run, "Y is cut as X is, with row and col swapped. So for the next matrix these two lines "
+             "swap, too.\nA block has four matrices: 1 of q, k and v; 2 W_O; 3 and 4 of the MLP. "
+             "Picture: two products.");
+}
+
+// Trains both ways with one optimizer: backward reads the gathered X and W that forward kept, or
+// gathers them again. Both ways must agree in every bit.
+static void both_ways(void *cut_gpt, const Training *t, Trajectory *kept) {
+    CutGpt *x = cut_gpt;
+    Run *run = kept->run;
+    Trajectory again = trajectory_new(run, t);
+    for (int i = 0; i < 2; i++) {
+        x->cube.gather_again = i;
+        gpt_train(x, t, i ? &again : kept);
+        if (t->recorded) costs(run, &t->model, t->sequences, x);
+    }
+    training_compare(run, "gathered again = kept", &again, kept, 0);
+    trajectory_free(&again);
+}
 
 static void cube(Run *run) {
-    const ModelConfig z = gpt_options(run, 7, 61);
+    const ModelConfig c = gpt_options(run, 7, 61);
     require_one_link(run);
     CutGpt x = { .way = WAY_3D, .world = run->world, .cube = cube_new(run->world) };
     const size_t q = x.cube.grid.rows;
-    say(run,
-        "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
-        "of X, of W and of Y.",
-        q, q, q, q * q * q);
-    say(run, "Here layer is a place in the cube, not a layer of the model. Rank 0 works in three "
-             "lines of ranks:");
-    say_line(run, "column", q, q,
-             "(row differs) need one part of X; each stores half, and they gather it");
-    say_line(run, "depth", q * q, q,
-             "(layer differs) need one part of W; each stores half, and they gather it");
-    say_line(run, "row", 1, q, "(col differs) multiply, then add their products to a part of Y");
-    say(run, "Y is cut as X with row and col swapped, so the next matrix swaps these two lines. "
-             "Matrices 1 to 4:\n"
-             "of q k v, W_O, A and B (03.06). Picture: two products. Table: a GPT.");
+    introduction(run, q);
     const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &x.cube, even, true); // every size divides
     cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);
 
-    Training t = gpt_training(z, option_size(run, "batch"));
+    Training t = gpt_training(c, option_size(run, "batch"));
     training_store(run, &t);
-    const bool again = !strcmp(option_text(run, "backward"), "gather");
-    // SGD and AdamW as --backward says, then AdamW the other way. two: both trainings by AdamW.
-    Trajectory two[2];
-    for (size_t i = 0; i < 3; i++) {
-        x.cube.gather_again = i < 2 ? again : !again;
-        t.optimizer = i ? adamw(0.01) : sgd(0.5);
-        t.micro_batches = i ? 1 : 2;
-        t.recorded = i > 0;
-        Trajectory got = trajectory_new(run, &t);
-        gpt_train(&x, &t, &got);
-        if (i < 2) {
-            Trajectory want = training_unsplit(run, &t, 1);
-            training_compare(run, "3D = unsplit", &got, &want, training_limit(&t));
-            check_true(run, "every step is clipped", i ? "AdamW" : "SGD",
-                       trajectory_clipped(&got, t.clip));
-            trajectory_free(&want);
-        }
-        if (i) {
-            costs(run, &t.model, t.sequences, &x);
-            two[i - 1] = got;
-        } else trajectory_free(&got);
-    }
-    training_compare(run, "gathered again = kept", &two[1], &two[0], 0);
-    for (size_t i = 0; i < 2; i++) trajectory_free(&two[i]);
+    t.recorded = true;                                     // under AdamW
+    training_both(run, "3D = unsplit", &t, both_ways, &x); // SGD, then AdamW
     table(run, &t.model, t.sequences, q);
     ending(run);
     data_free(&t.data);
@@ -157,9 +149,6 @@ static void cube(Run *run) {
 }
 
 static const Option options[] = {
-    { "backward", "keep|gather", "keep",
-      "keep the gathered X and W until backward, or gather them "
-      "again" },
     { "batch", "N", "6", "sequences" },
     { "layers", "N", "2", "blocks" },
     { "width", "N", "27", "columns; a multiple of --heads" },

@@ -1,6 +1,6 @@
 // 12_compare.c (experiment): trains one model in six ways on the same ranks, and compares with the
 // unsplit model. A training has one step over each of the two links of --link. A way that the
-// number of ranks does not allow is left out; 64 ranks allow all six ways. Two more tables follow
+// number of ranks does not allow is left out; 64 ranks allow all six ways. One more table follows
 // from sizes alone (way_tables.c).
 #include "03_tensor_parallel/experiments/experiments.h"
 
@@ -73,31 +73,34 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
 static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR_WAYS]) {
     const size_t n = run->world->size;
     const char *columns[TENSOR_WAYS + 1] = { NULL };
-    const char *link[2] = { NULL, NULL }; // the real clock: no row
-    for (int i = 0; i < 2 && clock_config()->simulated; i++)
-        link[i] = page_text(run, "step, link %s", link_of(i)->name);
     Result rows[] = { { .what = "ranks" },
                       { .what = "parameters" },
                       { .what = "activations, peak" },
+                      { .what = "  of these, scores" },
                       { .what = "received per step" },
-                      { .what = link[0] },
-                      { .what = link[1] },
+                      { 0 },
+                      { 0 },
                       { 0 } };
     size_t column = 0;
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
-        const bool cube = way == WAY_25D || way == WAY_3D;
+        const double scores = way_scores(way, &t->model, t->sequences, n);
+        const char *shape = page_text(run, "=%zu", n);
         if (s.q == 0) continue;
+        if (way == WAY_2D) shape = page_text(run, "=%zu x %zu", s.q, s.q);
+        if (way == WAY_25D || way == WAY_3D)
+            shape = page_text(run, "=%zu x %zu x %zu", s.q, s.q, s.depth);
         columns[column] = tensor_way_name[way];
-        rows[0].cell[column] = page_text(run, "=%zu", n);
-        if (way == WAY_2D) rows[0].cell[column] = page_text(run, "=%zu x %zu", s.q, s.q);
-        if (cube) rows[0].cell[column] = page_text(run, "=%zu x %zu x %zu", s.q, s.q, s.depth);
+        rows[0].cell[column] = shape;
         rows[1].cell[column] = page_text(run, "parameters.%s", way_id[way]);
         rows[2].cell[column] = page_text(run, "kept.%s", way_id[way]);
-        rows[3].cell[column] = page_text(run, "received.%s", way_id[way]);
-        for (int i = 0; i < 2; i++)
-            rows[4 + i].cell[column] =
+        rows[3].cell[column] = value_cell(run, scores * (double)weight_bytes(&t->model), "bytes");
+        rows[4].cell[column] = page_text(run, "received.%s", way_id[way]);
+        for (int i = 0; i < 2 && clock_config()->simulated; i++) {
+            rows[5 + i].what = page_text(run, "step, link %s", link_of(i)->name);
+            rows[5 + i].cell[column] =
                 page_text(run, "=%.2f ms", (double)measured[way].step_time[i] / 1e9);
+        }
         column++;
     }
     results(run, columns, rows);
@@ -106,6 +109,8 @@ static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR
         left_out = page_text(run, "2D is left out: %zu is not a square.", n);
     say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens. %s", t->model.layers,
         t->model.width, t->sequences, t->model.context, left_out);
+    say(run,
+        "  scores: mean of the ranks. The ring stores none. With FlashAttention no way would.");
 }
 
 // ---------------------------------------------------------------- the answer
@@ -120,33 +125,28 @@ static TensorWay least(const double value[TENSOR_WAYS], size_t n) {
 
 static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay wide) {
     const size_t n = run->world->size;
-    double kept[TENSOR_WAYS], memory[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
+    double memory[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
-        kept[way] = (double)measured[way].activations;
-        memory[way] = kept[way] + (double)measured[way].parameters;
+        memory[way] = (double)(measured[way].activations + measured[way].parameters);
         bytes[way] = gpt_received(&measured[way]);
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
-    const TensorWay smallest = least(memory, n), fewest = least(kept, n), quiet = least(bytes, n);
-    const char *speed = ".", *activations = "";
+    const TensorWay smallest = least(memory, n), fewest = least(bytes, n);
+    const char *speed = "";
     if (clock_config()->simulated) {
         const TensorWay first = least(time[0], n), second = least(time[1], n);
-        speed = page_text(run, ". Fastest over %s: %s; over %s: %s.", link_of(0)->name,
-                          tensor_way_name[first], link_of(1)->name, tensor_way_name[second]);
-        if (first == smallest && second == smallest) speed = ", and is fastest over both links.";
+        speed =
+            page_text(run, " %s is fastest over link %s, %s over link %s.", tensor_way_name[first],
+                      link_of(0)->name, tensor_way_name[second], link_of(1)->name);
+        if (first == second)
+            speed = page_text(run, " %s is fastest over both links.", tensor_way_name[first]);
     }
-    if (fewest != smallest)
-        activations = page_text(run, " %s keeps the fewest activations, %s%s.",
-                                fewest == WAY_RING ? "Ring attention" : tensor_way_name[fewest],
-                                value_text(run, kept[fewest], "bytes"),
-                                fewest == WAY_RING ? " (no scores), but all weights" : "");
     if (!answer_alone(run))
         say_answer(run,
-                   "%s keeps least, %s of weights and activations%s%s %s receives the fewest "
-                   "bytes, %s (at GPT-3's width, on 64 ranks: %s).",
-                   smallest == WAY_RING ? "Ring attention" : tensor_way_name[smallest],
-                   value_text(run, memory[smallest], "bytes"), speed, activations,
-                   tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
+                   "%s keeps least, %s of weights and activations. %s receives least, %s per "
+                   "step.%s At GPT-3's width on 64 ranks %s receives least.",
+                   tensor_way_name[smallest], value_text(run, memory[smallest], "bytes"),
+                   tensor_way_name[fewest], value_text(run, bytes[fewest], "bytes"), speed,
                    tensor_way_name[wide]);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
     say_use_when(
@@ -170,9 +170,11 @@ static void compare(Run *run) {
     t.optimizer = adamw(0.01);
     training_store(run, &t);
     say(run,
-        "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a grid or "
-        "cube of\n%zu ranks (03.09 to 03.11). ring: ring attention (03.08). SP and 3D gather again "
-        "in backward.",
+        "One GPT, trained in each way on the same %zu ranks. 1D (03.06): each weight matrix is cut "
+        "along one\nside. SP (03.07): so are the rows in norms and residual paths. 2D, 2.5D, 3D "
+        "(03.09 to 03.11):\nweights and activations in blocks, on a grid or cube of ranks. ring "
+        "(03.08): positions are cut,\nweights are whole. SP and 3D gather inputs again in "
+        "backward.",
         n);
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };

@@ -1,5 +1,5 @@
-// attend.c: runs attention alone, without the rest of a model, in any kind of context parallelism,
-// and compares the results with one device. context_costs.c checks the costs.
+// attend.c: compares a kind of context parallelism with one device: attention alone, without the
+// rest of a model, and the training of a GPT. context_costs.c checks the costs of attention alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include "common/comm/record.h"
@@ -131,4 +131,34 @@ Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *
                 got, want, limit);
     snapshot_free(got);
     return r;
+}
+void attend_uneven(Run *run, int kind, ContextSizes z) {
+    const size_t n = run->world->size;
+    z.B = 2;
+    z.T = n * 21 + (n > 1);
+    z.key_heads = z.heads / 2;
+    z.drop = 0.1;
+    z.theta = 100;
+    Snapshot *want = attend_one_device(run, z);
+    attend(run, kind, z, want, NULL, 0);
+    snapshot_free(want);
+}
+
+// ---------------------------------------------------------------- a GPT
+
+static const ModelConfig tiny = {
+    .layers = 2, .width = 27, .heads = 9, .context = 27, .vocab = 61, .dropout = 0.1
+};
+void attend_trainings(Run *run, int first, int last) {
+    enum { SEQUENCES = 3 };
+    ModelConfig c = tiny;
+    c.seed = run->seed;
+    Training t = gpt_training(c, SEQUENCES);
+    training_store(run, &t);
+    for (int kind = first; kind <= last; kind++) {
+        CutGpt cut = { .way = WAY_RING, .world = run->world, .attention = context_kind[kind] };
+        const char *what = page_text(run, "split = unsplit, %s", context_kind[kind]->name);
+        training_both(run, what, &t, gpt_train, &cut); // SGD, then AdamW
+    }
+    data_free(&t.data);
 }

@@ -113,18 +113,6 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     return t;
 }
 
-// Returns the time of attention beyond the products. Forward, which sends nothing in the last step,
-// takes
-//     max(own, hop) + (n-2) max(other, hop) + other
-// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
-// is never hidden, so backward takes
-//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
-double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop) {
-    if (n == 1) return 0;
-    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
-    return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
-}
-
 // Returns the time of a forward or backward. RSA: every rank does the same. A pass of k or v hides
 // its messages behind products. The products for dK and dV need no pass. Ulysses: rank 0 has the
 // most heads.

@@ -50,15 +50,15 @@ static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count, 
     s->bytes[axis] += ring_bytes(ALL_REDUCE_PASSES, ranks, count, size);
     s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, size);
 }
-// Return the bytes of an element, of weights and activations, and of gradients of weights.
-// Statistics, logits and the loss are reals in any storage.
+// These functions return the bytes of an element of weights and activations, and of gradients of
+// weights. Statistics, logits and the loss are reals in any storage.
 static size_t stored(const CubePlace *at) { return weight_bytes(at->c); }
 static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
-// Count the calls of y = x w. operands() counts the all-gathers of x and w. sums() counts the
-// reduce-scatter of y. The rows of x are cut by the ranks' row numbers, so x is gathered along
-// CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The parameters w and
-// y: bytes of an element of w (or of its gradient), and of y.
+// These functions count the calls of y = x w. operands() counts the all-gathers of x and w. sums()
+// counts the reduce-scatter of y. The rows of x are cut by the ranks' row numbers, so x is gathered
+// along CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The parameters
+// w and y: bytes of an element of w (or of its gradient), and of y.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t K,
                      size_t N, size_t w) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, at->c->context * K, stored(at));
@@ -150,7 +150,7 @@ void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK])
     tensor[FC_B] = z.F;
     tensor[OUT_W] = matrix(at, z.F, z.C);
 }
-size_t cube_elements_block(const CubePlace *at) {
+static size_t block_elements(const CubePlace *at) {
     size_t tensor[TENSORS_OF_BLOCK];
     cube_elements_tensors(at, tensor);
     return elements_sum(tensor);
@@ -162,7 +162,7 @@ size_t cube_elements_wte(const CubePlace *at) {
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i) {
     const Sizes z = sizes(at, 0);
     if (stage->first && i == 0) return at->c->context * z.C;
-    return i < stage->first + stage->blocks ? cube_elements_block(at) : 2 * z.C;
+    return i < stage->first + stage->blocks ? block_elements(at) : 2 * z.C;
 }
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
     size_t sum = stage->first || stage->last ? cube_elements_wte(at) : 0;
@@ -184,9 +184,6 @@ static KeptElements kept(const CubePlace *at, const CutSizes *stage, size_t B) {
     k.block += z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F; // weights
     k.head += layer * z.C - z.M * z.C + z.V * z.C;
     return k;
-}
-size_t cube_kept_block(const CubePlace *at, size_t B) {
-    return kept(at, &(CutSizes){ .blocks = 1 }, B).block;
 }
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B) {
     const KeptElements k = kept(at, stage, B);

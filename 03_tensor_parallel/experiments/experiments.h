@@ -63,7 +63,6 @@ void ranks_together(Comm *ranks);
 bool answer_alone(Run *run);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
-typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK } TrialData;
 typedef struct Trial Trial;
 struct Trial {
     Run *run;
@@ -75,10 +74,7 @@ struct Trial {
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // the probability that an element of Y is dropped
     Element storage;            // element type of X, Y, their gradients and the weights
-    // The key of the random numbers of X and so on. i: the step or the parameter.
-    uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
-    const char *weight_name; // the name of updated weights in a snapshot: "updated %s"
-    Saved saved;             // kept from forward to backward
+    Saved saved;                // kept from forward to backward
     void (*forward)(Trial *t, Tensor y, Tensor x);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy);
 };
@@ -134,9 +130,11 @@ typedef struct {
     double received, time;
 } RankShare;
 double share_kept_bytes(const ModelConfig *c, const RankShare *s);
-// Checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept".
+// Checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept". gpt_costs_1d()
+// checks the memory and the traffic in 1D: ids "calls" and "sent".
 void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
                       const RankShare *s, const GptMeasured *r);
+void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r);
 // Cells of a table: 1D (lesson 06) on n ranks, or one device (n = 1), from sizes alone.
 typedef struct {
     const char *parameters, *kept, *received, *time;
@@ -144,7 +142,7 @@ typedef struct {
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences);
 
 // ---- attend.c ----
-// Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
+// Lessons 08, 13 and 14 compare context parallelism with one device: attention alone, and a GPT.
 
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
@@ -170,6 +168,12 @@ typedef struct {
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
 // Runs attention on one device (rank 0, uncounted), and returns the output and the gradients.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
+// Compares attention as attend() does, with two sequences that n does not divide, grouped heads,
+// dropout and rotary positions. Takes the other sizes from z.
+void attend_uneven(Run *run, int kind, ContextSizes z);
+// Trains a GPT with its positions cut over all ranks, in the kinds from first to last, and compares
+// with the unsplit training.
+void attend_trainings(Run *run, int first, int last);
 
 // ---- context_costs.c ----
 // Predictions of attention alone: one sequence, whose T positions n divides.
@@ -186,11 +190,6 @@ typedef struct {
     double step, busy;
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
-// Returns, for chapter 08, the time of a block's ring attention over n equal zigzag chunks, beyond
-// the time of the block's products. own: the products of step 0. other: the products of each of the
-// other n-1 steps. hop: one message of k | v. sum_hop: one message of dk | dv, which are reals in
-// any storage; 0: forward.
-double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop);
 
 // ---- grid_costs.c ----
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
@@ -222,7 +221,6 @@ GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
 CutSizes grid_sizes(const GridPlace *at);
 // Writes the elements of each tensor of a block to `tensor`, in model order.
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]);
-size_t grid_elements_block(const GridPlace *at);
 size_t grid_elements_wte(const GridPlace *at);
 // These functions count like elements_unit() of costs.h. The stage counts wte once.
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
@@ -255,7 +253,6 @@ Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
 
 // Writes the elements of each tensor of a block to `tensor`, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
-size_t cube_elements_block(const CubePlace *at);
 size_t cube_elements_wte(const CubePlace *at);
 // These functions count like elements_unit() of costs.h. The stage counts wte once.
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
@@ -264,7 +261,6 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 // These functions return the elements that forward keeps of B sequences, like activations_block()
 // and similar functions of costs.h. Of the elements of a stage, cube_kept_reals() are reals in any
 // storage.
-size_t cube_kept_block(const CubePlace *at, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
@@ -276,6 +272,8 @@ RankShare line_share(const CutSizes *z, size_t B);
 RankShare grid_share(const GridPlace *at, size_t B);
 RankShare cube_share(const CubePlace *at, size_t B);
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
+// Returns how many of the kept elements are scores of attention; the mean of n ranks.
+double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
 // Checks the costs of x, which has trained on a grid: calls and bytes along each axis (ids
 // "row.sent" and so on; "received": the sum of the axes), the memory of a rank, and where all
 // blocks are equal the time of the layers.
@@ -295,12 +293,11 @@ void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
 void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----
-// Tables of 12_compare.c with a column for each way.
+// The table and the plot of 12_compare.c that are computed, with a column or a line for each way.
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
-// Prints two tables and a plot, from sizes alone: the costs of one block of GPT-3's width on 64
-// ranks, a plot of its received elements over the tokens of a step, and the number of tokens from
-// which 2D costs less than 1D. Checks the formulas of compare.h. Returns the way whose rank
-// receives the fewest elements of this block.
+// Prints the costs of one block of GPT-3's width on 64 ranks, and a plot of its received elements
+// over the tokens of a step, from sizes alone. Checks the formulas of compare.h. Returns the way
+// whose rank receives the fewest elements of this block.
 TensorWay way_tables(Run *run);
 #endif

@@ -140,6 +140,20 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
                                BY_FORMULA(share_kept_bytes(c, s)), r->activations },
                              { 0 } });
 }
+// Checks the traffic of all-reduces. Of [M, C] there are four per block, one in the embedding and
+// one of the head's dx; of [M, 1] three in the loss.
+void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r) {
+    const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
+    const RankShare share = line_share(&z, sequences);
+    const Traffic layers = traffic_tensor_parallel(&z, z.t, sequences, false);
+    const GroupTraffic *tp = &r->layers[GPT_WORLD];
+    gpt_memory_costs(run, "%s", "%s", c, &share, r);
+    check_costs(run, "%s", "%s in the layers, a step",
+                (CostRow[]){ { "calls", "all-reduces", "calls", BY_FORMULA(layers.calls),
+                               tp->calls[COMM_ALL_REDUCE] },
+                             { "sent", "sent", "bytes", BY_FORMULA(layers.bytes), tp->sent },
+                             { 0 } });
+}
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences) {
     const CutSizes z = cut_sizes(c, n, 0);
     const RankShare s = line_share(&z, sequences);

@@ -50,7 +50,7 @@ void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK])
     tensor[FC_B] = vector(at, F);
     tensor[OUT_W] = matrix(at, F, C);
 }
-size_t grid_elements_block(const GridPlace *at) {
+static size_t block_elements(const GridPlace *at) {
     size_t tensor[TENSORS_OF_BLOCK];
     grid_elements_tensors(at, tensor);
     return elements_sum(tensor);
@@ -60,7 +60,7 @@ size_t grid_elements_wte(const GridPlace *at) {
 }
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i) {
     if (stage->first && i == 0) return matrix(at, positions(at), summa_by_feature(at->c));
-    if (i < stage->first + stage->blocks) return grid_elements_block(at);
+    if (i < stage->first + stage->blocks) return block_elements(at);
     return 2 * vector(at, summa_by_feature(at->c));
 }
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {

@@ -14,22 +14,27 @@ Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N) {
                     .N = N,
                     .x_cols = { 0, K },
                     .y_cols = { 0, N },
-                    .weight_name = "%s",
                     .storage = option_storage(run) };
+}
+
+typedef enum { X = 101, TARGET, WEIGHTS, MASK } TrialData; // the random numbers of a trial
+// Returns the key of these random numbers. i: the step, or the number of the parameter.
+static uint64_t key_of(const Trial *t, TrialData what, size_t i) {
+    return random_key(random_key(t->run->seed, what), i);
 }
 
 // Drops elements of y. The mask of an element depends on the step, the row and the column in the
 // whole layer, never on a rank. So a cut Y has the mask of its own columns, and a whole Y the same
 // mask on every rank.
 static void drop(const Trial *t, Tensor y) {
-    const uint64_t mask = t->key(t->run->seed, TRIAL_MASK, t->step);
+    const uint64_t mask = key_of(t, MASK, t->step);
     op_dropout(y, y, (Dropout){ .key = mask, .p = t->dropout, .col0 = t->y_cols.lo });
 }
 
 // Returns the columns `own` of X, or of the target, in this step.
 static Tensor drawn(const Trial *t, Arena *a, TrialData what, size_t cols, Range own) {
     Tensor whole = tensor_new(a, t->M, cols);
-    tensor_randomize(whole, t->key(t->run->seed, what, t->step), 1);
+    tensor_randomize(whole, key_of(t, what, t->step), 1);
     return tensor_col_range(whole, own.lo, own.hi);
 }
 
@@ -39,7 +44,7 @@ static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
     for (size_t i = 0; i < t->n_params; i++) {
         Param *p = &t->params[i];
         const size_t rows = param_local_rows(p), cols = param_local_cols(p);
-        const uint64_t key = t->key(t->run->seed, TRIAL_WEIGHTS, i);
+        const uint64_t key = key_of(t, WEIGHTS, i);
         real *value = host_alloc(rows * cols * sizeof *value);
         for (size_t e = 0; e < rows * cols; e++)
             value[e] =
@@ -79,8 +84,8 @@ static void train_step(Trial *t, TrialResult *r) {
     t->saved = saved_new();
     t->saved.storage = t->storage;
     Tensor x = tensor_shaped(&kept, tensor_shape(M, range_size(t->x_cols), t->storage));
-    tensor_copy(x, drawn(t, &buffers, TRIAL_X, t->K, t->x_cols));
-    Tensor target = drawn(t, &buffers, TRIAL_TARGET, t->N, t->y_cols);
+    tensor_copy(x, drawn(t, &buffers, X, t->K, t->x_cols));
+    Tensor target = drawn(t, &buffers, TARGET, t->N, t->y_cols);
     Tensor y = tensor_shaped(&buffers, tensor_shape(M, target.cols, t->storage));
     Tensor dy = tensor_like(&buffers, y);
     Tensor dx = tensor_like(&buffers, x);
@@ -129,7 +134,7 @@ void trial_train(Trial *t, TrialResult *r) {
     for (t->step = 0; t->step < TRIAL_STEPS; t->step++) train_step(t, r);
     for (size_t i = 0; i < t->n_params; i++) {
         const Param *p = &t->params[i];
-        put_param(r->weights, page_text(t->run, t->weight_name, p->name), p, p->w);
+        put_param(r->weights, page_text(t->run, "updated %s", p->name), p, p->w);
     }
     arena_free(&parameters);
     arena_free(&gradients);

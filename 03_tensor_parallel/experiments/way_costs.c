@@ -103,6 +103,12 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
     return line_share(way == WAY_SP ? &rows : &z, B);
 }
 
+double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n) {
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    if (way == WAY_RING) return 0;
+    return (double)(c->layers * B * c->context * kept_scores(&whole)) / (double)n;
+}
+
 // ---------------------------------------------------------------- costs of a GPT on a grid
 
 static void axis_costs(Run *run, const char *axis, const AxisTraffic *want,

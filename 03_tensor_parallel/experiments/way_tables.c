@@ -1,5 +1,5 @@
-// way_tables.c: two tables of 12_compare.c and its plot of received elements. They follow from
-// sizes alone; no rank trains for them.
+// way_tables.c: the table of 12_compare.c at a real size and its plot of received elements. Both
+// follow from sizes alone; no rank trains for them.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
@@ -27,9 +27,11 @@ enum { RANKS = 64, SEQUENCES = 16 };
 
 // Prints the table, and returns the way with the fewest received elements.
 static TensorWay block_table(Run *run) {
-    Result rows[] = {
-        { .what = "parameters" }, { .what = "activations" }, { .what = "received per step" }, { 0 }
-    };
+    Result rows[] = { { .what = "parameters" },
+                      { .what = "activations" },
+                      { .what = "  of these, scores" },
+                      { .what = "received per step" },
+                      { 0 } };
     const double tokens = (double)(SEQUENCES * wide.context);
     static const double one[TENSOR_WAYS] = { 1, 1, 1, 1, 1, 1 };
     double received[TENSOR_WAYS], ratio[TENSOR_WAYS];
@@ -41,7 +43,8 @@ static TensorWay block_table(Run *run) {
         ratio[way] = s.received / tensor_way_received(way, RANKS, tokens, (double)wide.width);
         rows[0].cell[way] = page_text(run, "=%.0f", (double)s.parameters / 1e6);
         rows[1].cell[way] = page_text(run, "=%.0f", (double)s.kept / 1e6);
-        rows[2].cell[way] = page_text(run, "=%.0f", s.received / 1e6);
+        rows[2].cell[way] = page_text(run, "=%.0f", way_scores(way, &wide, SEQUENCES, RANKS) / 1e6);
+        rows[3].cell[way] = page_text(run, "=%.0f", s.received / 1e6);
     }
     say(run, "%s", "");
     say(run,
@@ -80,33 +83,8 @@ static void plot(Run *run) {
               PICTURE_DETAIL);
 }
 
-// Prints the table. A broadcast of S bytes lasts S / bandwidth for all q ranks, although the root
-// of the broadcast receives nothing. So 2D's turns take q/(q-1) of the time of the received bytes.
-static void crossover_table(Run *run) {
-    enum { CASES = 4 };
-    static const double side[CASES] = { 2, 3, 4, 8 };
-    double tokens[CASES], want[CASES];
-    Result rows[] = { { .what = "in bytes received", .formula = "36 C/(8q-13)" },
-                      { .what = "in time (latency ignored)", .formula = "36 C/(8(q-1/q)-21)" },
-                      { 0 } };
-    for (size_t i = 0; i < CASES; i++) {
-        const double q = side[i], slower = 8 * (q - 1 / q) - 21; // q times (1D's slope - 2D's)
-        const double time = 36 / slower;
-        tokens[i] = tensor_way_crossover(WAY_2D, WAY_1D, (size_t)(q * q));
-        want[i] = 36 / (8 * q - 13);
-        rows[0].cell[i] = page_text(run, "=%.*f C", tokens[i] < 9.95, tokens[i]);
-        rows[1].cell[i] = slower > 0 ? page_text(run, "=%.*f C", time < 9.95, time) : "=never";
-    }
-    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens, want, CASES, 1e-9);
-    say(run, "%s", "");
-    say(run,
-        "2D costs less than 1D if a micro-batch has at least this many tokens (C is the width):");
-    results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);
-}
-
 TensorWay way_tables(Run *run) {
     const TensorWay fewest = block_table(run);
     plot(run);
-    crossover_table(run);
     return fewest;
 }

@@ -2,6 +2,7 @@
 #include "08_3d/experiments/step_ops.h"
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
+#include <math.h>
 
 enum { E = sizeof(real) };
 
@@ -34,7 +35,14 @@ void step_partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
                   step_gradient(r));
 }
 
-// Returns the time that a block of ring attention waits for its messages, if all chunks are equal.
+// Returns the time that a block of ring attention waits for its messages, beyond the time of its
+// products, if all chunks are equal. own: the products of step 0. other: the products of each of
+// the other n-1 steps. hop: one message of k | v. sum_hop: one message of dk | dv. Forward, which
+// sends nothing in the last step, takes
+//     max(own, hop) + (n-2) max(other, hop) + other
+// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
+// is never hidden, so backward takes
+//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
     const size_t n = mesh_cp(r->c->mesh), T = z->T, elements = B * T * 2 * z->key_heads * z->D;
     const size_t link = r->cp_near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
@@ -44,7 +52,9 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
     double other = products * (double)(B * z->heads) *
                    work_product(T * T / 2, 1, z->D).time; // with keys of other ranks
     double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
-    return context_ring_waits(n, own, other, hop, sum_hop);
+    if (n == 1) return 0;
+    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
+    return backward ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
 }
 
 // Lists `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
