@@ -14,8 +14,9 @@ static const Option options[] = {
     { "micro-batches", "N", "4", "pieces of a step" },
     { "width", "N", "768", "features of a token" },
     { "context", "N", "128", "tokens of a sequence" },
-    { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
-    { "blocks", "N", "1", "of a stage; interleaved stages have two chunks of so many" },
+    { "sequences", "N", "4",
+      "sequences per micro-batch; a message has sequences x context x width reals" },
+    { "blocks", "N", "1", "blocks per stage; an interleaved stage has two chunks of so many" },
     { "rounds", "N", "5", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     { 0 },
@@ -77,7 +78,7 @@ static void bench(Run *run) {
     config_require(&stack.model);
     memory_set_poison(false);
     double idle[SCHEDULES][MOST], step[SCHEDULES][MOST], exposed[SCHEDULES][MOST];
-    // The first steps allocate memory.
+    // The first steps allocate memory, so they are not measured.
     for (size_t i = 0; i < SCHEDULES; i++) play(run, stack, schedule[i].rule, m);
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < SCHEDULES; i++) {

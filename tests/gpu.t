@@ -76,8 +76,8 @@ for my $precision (qw(fp32 fp64)) {
 }
 
 # ---- compute-sanitizer ----
-# Emulated, because NCCL's kernels are not part of this tree. racecheck examines shared memory,
-# which our kernels do not use, so one lesson is enough.
+# The program is emulated, because NCCL's kernels are not part of this tree. racecheck examines
+# shared memory, which our kernels do not use, so one lesson is enough.
 sub sanitizer {
     my ($nvcc) = slurp('build/tools-cuda.mk') =~ /^NVCC = (\S+)/m;
     my $beside = ($nvcc // '') =~ s{[^/]*$}{compute-sanitizer}r;

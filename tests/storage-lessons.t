@@ -16,7 +16,8 @@ my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 
-# A lesson that refuses, and words of its reason. A lesson that is not in this table must run.
+# Each row has a lesson that refuses, and words of its reason. A lesson that is not in this table
+# must run.
 my %refuses = (
     '00' => 'finite differences',
     (map { ("0$_-01" => 'plain C arrays') } 1, 2, 3, 6, 7),
@@ -34,7 +35,7 @@ my %main_only =
 my @lessons = grep { -x program_of('fp32', $_->{source}) } lessons();
 my @takes = grep { !$refuses{ $_->{key} } } @lessons;
 plan skip_all => 'the lessons are not built' unless @takes;
-cmp_ok(scalar @takes, '>=', 20, 'lessons that take --storage') if @lessons == lessons();
+cmp_ok(scalar @takes, '>=', 20, 'at least 20 lessons take --storage') if @lessons == lessons();
 
 # ---- the lessons, at their own ranks ----
 sub gradients { return $main_only{ $_[0]{key} } ? () : ('--gradients', $_[1]) }
@@ -90,6 +91,6 @@ my ($plain) = -x $test ? run_jobs([emu(1, $test, qw(--storage bf16))]) : ();
 like(
     $plain->{err},
     qr/--storage bf16: this program stores reals only; leave the option out/,
-    'a program without the option'
+    'a program without the option refuses --storage'
 ) if $plain;
 done_testing;

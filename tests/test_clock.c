@@ -95,8 +95,8 @@ static void speeds(Run *run) {
                clock_flops() - flops == 3 * work);
 }
 
-// Every rank computes for a while and sends rank 0 a message, twice. Rank 0 asks when the messages
-// arrive. Rank 0's clock stops until rank 0 takes a message.
+// Checks arrival times. Every rank except rank 0 computes for a while and sends rank 0 a message,
+// twice. Rank 0 asks when the messages arrive. Asking does not move rank 0's clock; a wait does.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -132,7 +132,7 @@ static void arrivals(Run *run) {
         still = still && clock_now() == begin;
     }
     for (size_t i = 0; i < 2 && w->rank > 0; i++) comm_wait(r[i]);
-    // a message that arrived before rank 0 asked takes no time
+    // a message that has already arrived takes no time at its wait
     double after[] = { 0, (double)begin };
     for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
         if (i % n == 0) continue;
@@ -143,7 +143,7 @@ static void arrivals(Run *run) {
     side_broadcast(got, 2 * n * sizeof *got);
     side_broadcast(after, sizeof after);
     check_numbers(run, "arrivals", "ps: two messages of every rank", got, want, 2 * n, 0);
-    check_numbers(run, "arrivals", "ps: after the last one", after, after + 1, 1, 0);
+    check_numbers(run, "arrivals", "ps: after the last message", after, after + 1, 1, 0);
     check_true(run, "arrivals", "asking takes no time", still);
     free(got);
     free(want);
@@ -154,9 +154,9 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// All other ranks send 1000 elements to rank 0, which answers each message. With a port per peer
-// all messages arrive at once. With one port the messages arrive, and the answers leave, one after
-// the other.
+// Checks links with a port per peer and links with one port. All other ranks send 1000 elements to
+// rank 0, which answers each message. With a port per peer all messages arrive at once. With one
+// port the messages arrive, and the answers leave, one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -346,6 +346,7 @@ static void clock_test(Run *run) {
     links(run);
 }
 
-static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" },
-                                  { 0 } };
+static const Option options[] = {
+    { "speed", "X", "0.5", "speed of this device, as a multiple of --device" }, { 0 }
+};
 EXPERIMENT(clock_test, options);

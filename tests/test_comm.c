@@ -48,16 +48,17 @@ typedef struct {
 // ---- 1. Values ----
 
 typedef real (*Value)(size_t rank, size_t i);
-// Integers, whose sum is exact in every order.
+// Returns an integer, so that a sum is exact in every order.
 static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
-// Values whose sum depends on the order.
+// Returns a value whose sum over ranks depends on the order of the additions.
 static real rough(size_t rank, size_t i) {
     static const double scale[] = { 0x1p-62, 0x1p-59, 0x1p-56, 0x1p-52, 0x1p-49 }; // 2 to 16,384
     return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
 }
 
-// The element type of the tensors of this rank's tests, and a value as it is stored there.
+// The element type of the tensors that this rank's tests use. as_stored() returns a value as such a
+// tensor stores it.
 static _Thread_local Element element;
 static real as_stored(real x) {
     return element == REALS ? x : stored_value(element, stored_round(element, x));
@@ -126,7 +127,7 @@ static void ok(Test *t, bool mine, const char *format, ...) {
     printf("%s\n", wrong);
 }
 
-// ---- 2. Collectives, at sizes from nothing to large, most of which no rank count divides ----
+// ---- 2. Collectives, on tensors from 0 elements to several pieces; few sizes divide evenly ----
 
 static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
     Tensor sum = vector(a, v, c->rank, 0, n), max = vector(a, v, c->rank, 0, n);
@@ -153,8 +154,8 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
            holds(mine, one, v, 5, part.lo);
 }
 
-// A tensor [n, WIDTH] is cut between rows. A cut of the same n*WIDTH elements as one row would give
-// other parts.
+// Returns a tensor [n, WIDTH] that is cut between rows. A cut of the same n*WIDTH elements as one
+// row would give other parts.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows),
@@ -272,8 +273,8 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     }
 }
 
-// With every algorithm all ranks must hold the same bits, close to the sum. The bits go into the
-// digest.
+// Checks that with every algorithm all ranks hold the same bits, close to the sum. The bits go into
+// the digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -371,7 +372,7 @@ static void test_exchanges(Test *t, Comm *c) {
         for (size_t k = 0; k < 4; k++) comm_wait(both[k]);
         good = good && holds(from_below, one, integer, previous, 0) &&
                holds(from_above, one, integer, next + 3, 0);
-        Request *sent = comm_start_send(c, up, next); // then in one direction only
+        Request *sent = comm_start_send(c, up, next); // afterwards in one direction only
         comm_recv(c, from_above, previous);
         comm_wait(sent);
         good = good && holds(from_above, one, integer, previous, 0);

@@ -18,7 +18,7 @@
 #include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
-// No size of the first model divides by 2 or 3. Every size of the second model does.
+// 2 and 3 divide no size of the first model, and every size of the second model.
 static const ModelConfig uneven = {
     .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1
 };
@@ -250,8 +250,8 @@ static void context_closed_forms(Run *run) {
 
 // ------------------------------------------------ the scale of the default device and links
 
-// Seconds of a block's forward over t ranks: its products, the bytes of its two all-reduces, and
-// their latency.
+// The seconds of a block's forward over t ranks: of its products, of the bytes of its two
+// all-reduces, and of their latency.
 typedef struct {
     double products, volume, latency;
 } BlockTimes;

@@ -144,8 +144,7 @@ static void execute(void *design) {
     comm_run(&launch, run_design, d);
 }
 
-// ------------------------------------------- a list that a stage cannot run: what the executor
-// says
+// ---------------------------------------- the executor's message for an impossible list
 
 static void refuses(const char *text, size_t m, const char *words) {
     Design d = { .m = m };
@@ -216,7 +215,8 @@ int main(void) {
         ok(kinds[k].tried == kinds[k].wanted && kinds[k].agreed == kinds[k].tried,
            "%s: %zu of %zu random schedules", kinds[k].name, kinds[k].agreed, kinds[k].wanted);
     refused_lists();
-    // A stage with an op before an op of its own that it needs fails; other lists hang.
+    // The executor fails if a stage's op comes before an op of the same stage that the op needs.
+    // Other illegal lists hang.
     ok(kinds[LISTS_DEADLOCK].hung >= 8, "the executor reports at least 8 of these deadlocks");
     return tap_end();
 }

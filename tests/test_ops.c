@@ -42,8 +42,8 @@ static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     return m;
 }
 
-// With `framed`, tensors are windows on larger tensors. The frame must stay NaN: an op that writes
-// there changes the frame, and an op that reads there gets NaN.
+// With `framed`, tensors are windows on larger tensors. The frame must stay NaN. An op that writes
+// into the frame changes it, and an op that reads the frame gets NaN.
 static bool framed;
 static struct { Tensor whole, window; } frames[64];
 static size_t frame_count;
@@ -105,7 +105,7 @@ static void forget(const char *what) {
 
 static double worst_rounding, worst_derivative;
 
-// Returns max |a-b| / max |b|, or max |a-b| if b is all zero. Infinite for NaN.
+// Returns max |a-b| / max |b|, or max |a-b| if b is all zero. Returns infinity for NaN.
 static double error_of(Mat a, Mat b) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < b.rows * b.cols; i++) {
@@ -142,8 +142,8 @@ static struct {
     const int *ids;
 } fixed;
 
-// Returns the gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of
-// fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+// Returns the gradient of sum(dy * plain(in)) with respect to in[which]. Uses central differences
+// of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
 static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which,
                       Mat dy) {
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
@@ -327,7 +327,7 @@ static void test_contributions(size_t M, size_t N) {
     op_add(y, zero, zero);
     tensor_download(&first, corner(y));
     ok(first == 0 && signbit(first), "add: -0 and -0");
-    // the rows of one tensor; the result may replace the first
+    // the rows of one tensor are combined; the result may replace the first row
     Tensor sum = out(1, N), parts = put(in[0]);
     op_combine(sum, zero, false);
     tensor_download(&first, corner(sum));
@@ -663,8 +663,8 @@ static void test_absent(void) {
     forget("absent tensors");
 }
 
-// The columns of a row are on three "ranks". The sums of all ranks are added before any rank
-// applies them.
+// Tests layer norm with the columns of a row on three "ranks". The sums of all ranks are added
+// before any rank applies them.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
     Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N),
@@ -817,15 +817,15 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
             tensor_fill(tensor_col_range(tensor_row_range(dp, r, r + 1), c, c + 1), (real)NAN);
         }
     op_causal_softmax(s, s, (real)0.7, place);
-    ok(same_bits(s, p), "causal_softmax, in place, never looks at later keys");
+    ok(same_bits(s, p), "causal_softmax, in place, never reads later keys");
     op_causal_softmax_backward(dp, p, dp, (real)0.7, place);
-    ok(same_bits(dp, ds), "causal_softmax_backward, in place, never looks at later keys");
+    ok(same_bits(dp, ds), "causal_softmax_backward, in place, never reads later keys");
     forget("causal_softmax");
 }
 
-// The tests of chunks of a sequence on N ranks: attention of some queries to some keys must be the
-// same part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has
-// two of 2N chunks: the rank-th from the front and the rank-th from the back.
+// Tests chunks of a sequence on N ranks. Attention of some queries to some keys must be the same
+// part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has two of
+// 2N chunks: the rank-th from the front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -910,10 +910,10 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
-// The softmax over two blocks of keys, merged, must equal the softmax over all keys. The backward,
-// block by block, must equal the backward over all keys. Scores are in the hundreds. The ops
-// *_triangle use only the elements up to the diagonal. With a causal mask they must give the same
-// results.
+// Tests the ops of attention in blocks. The softmax over two blocks of keys, merged, must equal the
+// softmax over all keys. The backward, block by block, must equal the backward over all keys.
+// Scores are in the hundreds. The ops *_triangle use only the elements up to the diagonal. With a
+// causal mask they must give the same results.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
@@ -947,7 +947,7 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     op_heads_mix(o_all, p, v, B, H);
     tensor_fill(o, 0);
     tensor_fill(lse_merged, -(real)HUGE_VAL);
-    // the later keys first: many queries attend to none of them
+    // The later keys come first, and many queries attend to none of them.
     FOR (block, 2) {
         const size_t n = block ? half : T - half, lo = block ? 0 : half;
         Tensor ps = out(P, n), vs = out(B * n, A), os = out(B * T, A), ls = out(B * T, H);

@@ -1,6 +1,6 @@
-// test_outputs.c: one build writes the results of every op for fixed inputs, and another build
-// compares its own results with them. For example, the CPU's build writes and a GPU's build
-// compares. tests/cuda.t and tests/gpu.t run it:
+// test_outputs.c: compares the results of two builds. One build writes the results of every op for
+// fixed inputs, and another build compares its own results with them. For example, the CPU's build
+// writes and a GPU's build compares. tests/cuda.t and tests/gpu.t run this program:
 //     build/cpu-fp32/tests/test_outputs --write FILE
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //
@@ -50,7 +50,7 @@ static void compare(const char *name, const double *got, size_t rows, size_t col
     REQUIRE(fscanf(file, "%79s %zu %zu", was, &was_rows, &was_cols) == 3 && fgetc(file) == '\n' &&
                 strcmp(was, name) == 0 && was_rows == rows && was_cols == cols &&
                 fread(wanted, sizeof *wanted, rows * cols, file) == rows * cols,
-            "the file is not of this program: build both anew, of the same precision");
+            "the file has other tests: write it with a build of the same source and precision");
     for (size_t i = 0; i < rows * cols; i++) {
         if (memcmp(&got[i], &wanted[i], sizeof *got) == 0) continue;
         double off = kind == SAME_BITS ? INFINITY
@@ -65,7 +65,7 @@ static void compare(const char *name, const double *got, size_t rows, size_t col
     if (!ok(worst <= 1, "%s%s [%zu, %zu]: %s", name, framed ? " in a window" : "", rows, cols,
             kind == SAME_BITS ? "the same bits" : "within its tolerance"))
         printf("#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g there, %.2g "
-               "times what may be\n",
+               "times the permitted difference\n",
                differ, rows * cols, where / cols, where % cols, got[where], want, worst);
     free(wanted);
 }
@@ -226,7 +226,7 @@ static void attention(size_t B, size_t T, size_t heads, size_t D) {
 }
 
 static void embeddings(size_t B, size_t T, size_t V, size_t C) {
-    const int *tokens = words(B * T, (int)V + 9); // some are of other slices
+    const int *tokens = words(B * T, (int)V + 9); // some of the tokens belong to other slices
     Tensor wte = normal(V, C, 1), wpe = normal(T + 3, C, 2), y = empty(B * T, C);
     Tensor dwte = empty(V, C), dwpe = empty(T + 3, C);
     op_embed_tokens(y, wte, tokens, 4), exact("embed_tokens", y);
@@ -290,7 +290,7 @@ int main(int argc, char **argv) {
            of_kind[SAME_BITS].of);
     printf("# log and cos: %zu of %zu differ, by at most %.2g of %g units in the last place\n",
            of_kind[LIBM].differ, of_kind[LIBM].of, of_kind[LIBM].worst * libm_ulps, libm_ulps);
-    printf("# products: %zu of %zu differ, by at most %.2g of what may be\n",
+    printf("# products: %zu of %zu differ, by at most %.2g of the permitted difference\n",
            of_kind[PRODUCT].differ, of_kind[PRODUCT].of, of_kind[PRODUCT].worst);
     return tap_end();
 }

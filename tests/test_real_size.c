@@ -49,12 +49,12 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// Elements per token that a block keeps. kept: all, with the block's input. scores: the scores
-// alone.
+// The elements per token that a block keeps. kept() counts all, with the block's input. scores()
+// counts the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
-// Korthikanti's list: bytes that a block keeps for one sequence, in 16 bits, with a byte per mask
-// element.
+// Returns the bytes that a block keeps for one sequence by Korthikanti's list: 16-bit elements, and
+// a byte per mask element.
 static double kept_paper(const CutSizes *z, bool with_scores) {
     return kept_bytes(z, 1, BF16, 1, with_scores);
 }
@@ -131,7 +131,8 @@ static void overlapped(void) {
     BucketPiece *piece;
     of.norm_bias = z.C;
     elements_tensors(&z, of.block);
-    // z has reals, the example bf16: a bucket of the same number of elements has other bytes.
+    // z has reals and the example has bf16, so equal buckets have different bytes. Both get the
+    // same number of elements.
     const size_t capacity = (size_t)size / BF16 * element_size(z.gradient);
     const size_t buckets = bucket_pieces(&z, &of, capacity, &piece);
     const double n = (double)buckets, last = BF16 * (double)piece[buckets - 1].elements;
@@ -629,6 +630,6 @@ static void real_size(Run *run) {
     zero();
     recomputation();
     three_d();
-    check_true(run, "real sizes", "all figures are numbers", finite_all && figures > 0);
+    check_true(run, "real sizes", "all figures are finite", finite_all && figures > 0);
 }
 EXPERIMENT(real_size, NULL);

@@ -80,7 +80,7 @@ static void check_way(Run *run, Way way, const size_t *count) {
         arena_free(&memory);
     }
     // gather + broadcast adds in rank order, as the library's ordered sum does. In 16 bits the
-    // library rounds the sum once, the four ways round each addition.
+    // library rounds the sum once, and the four ways round each addition.
     const bool same = way == GATHER && option_storage(run) == REALS;
     check_close(run, page_text(run, "%s = library", way_name[way]), got, library,
                 same ? exact_limit(run) : rounding_limit(run));

@@ -69,8 +69,8 @@ static bool needs_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *from) 
     return pipe_op_needs(op, i, p, v, from) && from->stage != i;
 }
 
-// Messages carry no names. So the order in which stage `from` sends to stage `to` must be the order
-// in which `to` receives.
+// Does stage `to` receive in the order in which stage `from` sends? Messages carry no names, so
+// both orders must agree.
 static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, size_t to,
                        size_t *messages) {
     StageOp other;
@@ -84,7 +84,7 @@ static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, s
         if (r == stage[to].n || !pipe_op_is(stage[to].ops[r++], sent)) return false;
         ++*messages;
     }
-    for (; r < stage[to].n; r++) // and no stage waits for a message that is never sent
+    for (; r < stage[to].n; r++) // no stage may wait for a message that is never sent
         if (needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from) return false;
     return true;
 }
@@ -107,8 +107,8 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// NEED notes the first m for which the condition does not hold, in a function with wrong, wrong_m
-// and what.
+// NEED notes the first m for which the condition does not hold. It is used in functions with the
+// variables wrong, wrong_m and what.
 #define NEED(condition, text) \
     do { \
         if (!(condition) && !wrong++) { \
@@ -375,9 +375,9 @@ static void lists_that_deadlock(void) {
 
 // ---- backwards in halves ----
 
-// ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and W is not longer than the gap that it fills. The
-// automatic list with unit times takes 3m + p - 1 with cap 2p - 1. With cap p it takes at most 2
-// more, for p = 2, 4, 8 and m = p, 2p, 4p.
+// Checks the steps of lists with split backwards. ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and
+// W is not longer than the gap that it fills. The automatic list with unit times takes 3m + p - 1
+// with cap 2p - 1. With cap p it takes at most 2 more, for p = 2, 4, 8 and m = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -415,9 +415,7 @@ static void zero_bubble_forms(size_t p) {
 
 // ---- lists that never flush ----
 
-// PipeDream and 2BW run the forwards and backwards of 1F1B without a flush, whatever version of the
-// weights an op reads. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in
-// flight on stage i. An update takes no time here.
+// Returns the list without its updates, because an update takes no time here.
 static Schedule without_updates(Schedule s) {
     size_t n = 0;
     for (size_t e = 0; e < s.n; e++)
@@ -430,7 +428,7 @@ static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
     return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
                                  : schedule_2bw(p, m, BATCHES, i);
 }
-// Every op reads the newest version or the one before it.
+// Does every op read the newest version or the one before it?
 static bool two_are_enough(const Schedule *s) {
     size_t newest = 0;
     bool enough = true;
@@ -439,6 +437,9 @@ static bool two_are_enough(const Schedule *s) {
         else enough &= s->ops[e].version <= newest && newest <= s->ops[e].version + 1;
     return enough;
 }
+// Checks lists without a flush. PipeDream and 2BW run the forwards and backwards of 1F1B without a
+// flush, whatever version of the weights an op reads. n micro-batches of all steps take
+// (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -459,8 +460,9 @@ static void no_flush_forms(size_t p) {
                 NEED(most_in_flight(&stage[i]) == (p - i < n ? p - i : n), "in flight");
             }
             NEED(!batches || m < p || two, "2BW: two versions suffice for m >= p");
-            // With m = p - 1 an update comes just before its first reader: two are enough, too.
-            NEED(!batches || m + 2 > p || !two, "2BW: not for m < p - 1");
+            // With m = p - 1 an update comes just before its first reader, so two versions suffice,
+            // too.
+            NEED(!batches || m + 2 > p || !two, "2BW: two versions do not suffice for m < p - 1");
             Timeline t = timeline_with_times(stage, p, n, &(OpTimes){ 1, 2, 0, 0 });
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
             NEED(happens_before(&t, 1, 2), "an op before an op that it needs");
