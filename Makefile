@@ -73,8 +73,8 @@ ifneq ($(SANITIZE),)
 endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
-# No fused multiply-add and no fast-math, so that the same source gives the same bits on every
-# machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
+# The build uses no fused multiply-add and no fast-math, so the same source gives the same bits on
+# every machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
 # sqrt and comparisons, because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)

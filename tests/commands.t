@@ -131,7 +131,7 @@ if [ -e "bugs/$bug.patch" ]; then
         printf 'lesson: 01_data_parallel/01_by_hand\nwhat: nothing\nseen: -\ncaught-by: nothing\n\n'
         diff -u --label a/LICENSE --label b/LICENSE LICENSE longer
     } >bugs/01-none.patch)
-    ends 1 "a bug without effect is reported" "PASS although.the.bug.is.in" \
+    ends 1 "a bug without effect is reported" "PASS the.lesson.passes.with.the.bug" \
         "$tap_dir/tree/tools/break" 01 none
     sed -i 's/^ .*/ no such line/' "$tap_dir/tree/bugs/01-none.patch"
     ends 3 "a bug that does not apply is reported" "does.not.apply" \

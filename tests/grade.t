@@ -172,12 +172,13 @@ submit('open', Exercises::splice_body($clean, $e->{id}, Exercises::todo($e)), 0,
 submit('empty', Exercises::splice_body($clean, $e->{id}, "// nothing yet\n"), 0, qr/^open$/);
 submit(
     'twice', $clean . "// EXERCISE 01.02a (4 points): again\n// END\n",
-    0, qr/^refused: its marker stands there twice$/
+    0, qr/^refused: the file has the marker twice$/
 );
-submit('no-end', $clean =~ s{// END}{}gr, 0, qr/^refused: its `\/\/ END` is missing$/);
-submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: its marker is not there$/);
+submit('no-end', $clean =~ s{// END}{}gr,
+    0, qr/^refused: the `\/\/ END` of the exercise is missing$/);
+submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: the file has no marker$/);
 submit('does-not-compile', Exercises::splice_body($clean, $e->{id}, "int x = ;\n$right"),
-    0, qr/^it does not build: your-body:1:.*error/);
+    0, qr/^the body does not build: your-body:1:.*error/);
 
 # This file is as other systems and editors save it, and otherwise unchanged.
 submit('windows', "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr, 4, qr/^$/);

@@ -271,7 +271,11 @@ for my $lesson (@cut) {
     );
     $fill->('01.02a', "    int x = ;\n");
     ($status, $out) = $check->();
-    like($out, qr/it does not build: .*error/, 'make check shows an error of the compiler');
+    like(
+        $out,
+        qr/the exercise does not build: .*error/,
+        'make check shows an error of the compiler'
+    );
     $fill->(
         '01.02a',
         $body{'01.02a'} =~ s/data_parallel_all_reduce\(dp, m\)/add_up(dp, m)/r,

@@ -97,7 +97,8 @@ static void compare_tensor(Finding *f, const Whole *got, const Whole *want, doub
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
     double scale = fmax(whole_largest(want), 1e-3 * over_all);
-    // only one replica was compared, so a larger difference between the replicas replaces the error
+    // Only one replica was compared, so a larger difference between the replicas replaces the
+    // error.
     if (got->clash && mode != DIFFERS)
         w.difference =
             fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));

@@ -39,7 +39,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what) {
     size_t all = param_local_rows(p) * param_local_cols(p);
-    // under ZeRO-1 and 2 a rank holds more weights than it owns
+    // Under ZeRO-1 and 2 a rank holds more weights than it owns.
     bool whole = what == UNIT_WEIGHTS && p->w.data;
     Range r = whole ? (Range){ p->offset, p->offset + all } : param_owned(u, p);
     size_t n = range_size(r), first = r.lo - p->offset;
