@@ -79,8 +79,8 @@ static void bench(Run *run) {
             "--bytes and --rounds (at most %d) must be more than 0", MOST);
     Arena memory = arena(MEM_WORKSPACE);
     Place p = { run, tensor_new(&memory, 1, n), tensor_new(&memory, 1, n), { 0 } };
-    Range mine = shard_range(n, run->world->size, run->world->rank);
-    p.part = tensor_flat_range(p.a, mine.lo, mine.hi); // in place
+    Range local = shard_range(n, run->world->size, run->world->rank);
+    p.part = tensor_flat_range(p.a, local.lo, local.hi); // in place
     tensor_fill(p.a, 1);
     tensor_fill(p.b, 1);
     memory_set_poison(false);

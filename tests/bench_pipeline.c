@@ -93,20 +93,21 @@ static void bench(Run *run) {
         size_t v = schedule[i].rule ? 1 : CHUNKS;
         double closed =
             i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(v * m + p - 1);
-        double is = median(idle[i], rounds);
+        double measured = median(idle[i], rounds);
         char name[40];
         say(run,
             "%-11s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f "
             "ms (all ranks)",
-            schedule[i].name, median(step[i], rounds), is, closed, median(exposed[i], rounds));
+            schedule[i].name, median(step[i], rounds), measured, closed,
+            median(exposed[i], rounds));
         snprintf(name, sizeof name, "idle_%s", schedule[i].name);
-        report_config_number(run, name, is);
+        report_config_number(run, name, measured);
         if (i == 0)
             check_true(run, "idle as long as the closed form says", schedule[i].name,
-                       is > closed - 5);
+                       measured > closed - 5);
         else
             check_true(run, "idle at most 5 points more than the closed form", schedule[i].name,
-                       is < closed + 5);
+                       measured < closed + 5);
     }
 }
 

@@ -26,14 +26,14 @@ void side_broadcast(void *data, size_t bytes) {
     (void)data;
     (void)bytes;
 }
-bool side_any(bool mine) { return mine; }
+bool side_any(bool local) { return local; }
 Range shard_range(size_t n, size_t parts, size_t i) {
     (void)parts;
     (void)i;
     return (Range){ 0, n };
 }
-void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
-    take(context, 0, mine, bytes);
+void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context) {
+    take(context, 0, local, bytes);
 }
 
 static void look_at(const Data *d, Batch b) {

@@ -34,17 +34,17 @@ static double forward_time(void) {
 
 static size_t min(size_t a, size_t b) { return a < b ? a : b; }
 
-static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
-                size_t in_flight) {
+static void check_schedule(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
+                           size_t in_flight) {
     char text[64];
     Stack stack = stack_of(run);
-    Played is = stack_play(run, &stack, rule, m);
+    Played got = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
     snprintf(text, sizeof text, "%s m=%zu: step", name, m);
-    cost(run, text, "ps", (double)units * 3 * t_f, (double)is.timing.step);
+    cost(run, text, "ps", (double)units * 3 * t_f, (double)got.timing.step);
     snprintf(text, sizeof text, "%s m=%zu: in flight", name, m);
-    cost(run, text, "micro-batches", (double)in_flight, (double)is.result.in_flight);
-    double idle[] = { is.timing.idle_of_total, is.timing.idle_of_ideal };
+    cost(run, text, "micro-batches", (double)in_flight, (double)got.result.in_flight);
+    double idle[] = { got.timing.idle_of_total, got.timing.idle_of_ideal };
     double want[] = { 1 - (double)m / (double)units, (double)units / (double)m - 1 };
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
@@ -55,13 +55,13 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
 static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
                     size_t transfers) {
     Stack stack = stack_of(run);
-    Played is = stack_play(run, &stack, rule, m);
+    Played got = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
     size_t message =
         clock_transfer(CLOCK_INSIDE, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
     cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message),
-         (double)is.timing.step);
+         (double)got.timing.step);
 }
 
 static void golden(Run *run) {
@@ -173,9 +173,9 @@ static void ports(Run *run) {
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_send(c, t, peer);
         if (c->rank > 0) comm_recv(c, t, 0);
         double all_here = c->size == 1 ? 0 : one_port ? rest * message : message;
-        double mine = c->rank == 0 ? 0 : one_port ? (double)c->rank * message : message;
+        double expected = c->rank == 0 ? 0 : one_port ? (double)c->rank * message : message;
         cost(run, one_port ? "to rank 0 and back, one port" : "to rank 0 and back", "ps",
-             all_here + mine, (double)(clock_now() - begin));
+             all_here + expected, (double)(clock_now() - begin));
     }
     clock_set_one_port(false);
     arena_free(&memory);
@@ -224,8 +224,8 @@ enum { COUNT = 1000 }; // elements of every operation here
 // Returns the picoseconds of `steps` messages with `bytes` in total. cards: the cards in use
 // between nodes; 0 inside a node.
 static double transfer(size_t cards, size_t steps, size_t bytes) {
-    const ClockLink inside = clock_config()->link, one = clock_config()->between;
-    ClockLink l = cards ? one : inside;
+    const ClockLink inside = clock_config()->link, card = clock_config()->between;
+    ClockLink l = cards ? card : inside;
     if (cards > 1) l.beta *= (double)cards;
     if (cards && inside.beta > 0 && l.beta > inside.beta) l.beta = inside.beta;
     return l.beta == 0 ? 0 : round((double)steps * l.alpha * 1e12 + (double)bytes * 1e12 / l.beta);
@@ -329,9 +329,9 @@ static void clock_test(Run *run) {
     bool free_link = clock_config()->link.beta == 0;
     for (size_t k = 0; k < 4 && free_link; k++) {
         size_t m = list[k];
-        one(run, "naive", schedule_naive, m, m * p, 1);
-        one(run, "GPipe", schedule_gpipe, m, m + p - 1, m);
-        one(run, "1F1B", schedule_1f1b, m, m + p - 1, min(p - i, m));
+        check_schedule(run, "naive", schedule_naive, m, m * p, 1);
+        check_schedule(run, "GPipe", schedule_gpipe, m, m + p - 1, m);
+        check_schedule(run, "1F1B", schedule_1f1b, m, m + p - 1, min(p - i, m));
     }
     for (size_t k = 0; k < 4 && !free_link; k++) {
         size_t m = list[k];

@@ -48,10 +48,10 @@ static double *downloaded(Tensor t) {
     free(values);
     return doubles;
 }
-static void upload_moved(Tensor x, const double *was, const double *v, double h) {
+static void upload_moved(Tensor x, const double *original, const double *v, double h) {
     const size_t n = tensor_count(x);
     real *values = host_alloc(n * sizeof *values);
-    for (size_t i = 0; i < n; i++) values[i] = (real)(was[i] + h * v[i]);
+    for (size_t i = 0; i < n; i++) values[i] = (real)(original[i] + h * v[i]);
     tensor_upload(x, values);
     free(values);
 }
@@ -65,15 +65,15 @@ static double dot(Tensor a, Tensor b) {
 
 // Returns the derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h))
 // - (f(2h) - f(-2h))) / 12h.
-static double slope(Function f, Tensor x, const double *was, const double *v) {
+static double slope(Function f, Tensor x, const double *original, const double *v) {
     const double h = sizeof(real) == 8 ? 1e-3 : 5e-2, step[] = { h, -h, 2 * h, -2 * h },
                  weight[] = { 8, -8, -1, 1 };
     double sum = 0;
     for (int s = 0; s < 4; s++) {
-        upload_moved(x, was, v, step[s]);
+        upload_moved(x, original, v, step[s]);
         sum += weight[s] * f() / (12 * h);
     }
-    upload_moved(x, was, v, 0);
+    upload_moved(x, original, v, 0);
     return sum;
 }
 
@@ -84,7 +84,7 @@ static double larger(double a, double b) {
 // Compares g, the gradient of f with respect to x that backward computed, with differences of f.
 static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
     const size_t n = tensor_count(x), ways = n <= EVERY ? n : MIXTURES;
-    double *was = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
+    double *original = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
     if (found_count == sizeof found / sizeof *found) fault("test_layers: too many tensors");
     snprintf(found[found_count].name, sizeof found->name, "%s", name);
     found[found_count].difference = found[found_count].largest = 0;
@@ -96,13 +96,13 @@ static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
                               : random_normal(random_key(random_key(5, k), i)) / sqrt((double)n);
             if (v[i] != 0) analytic += gradient[i] * v[i];
         }
-        const double numeric = slope(f, x, was, v);
+        const double numeric = slope(f, x, original, v);
         found[found_count].difference =
             larger(found[found_count].difference, fabs(analytic - numeric));
         found[found_count].largest = larger(found[found_count].largest, fabs(numeric));
     }
     found_count++;
-    free(was);
+    free(original);
     free(gradient);
     free(v);
 }
@@ -587,12 +587,12 @@ static void test_empty(const char *what, Recompute how, size_t number) {
     place(at.layer, batch_of(&small, 2, 2), 1);
     zero(m);
     backward();
-    Tensor was[BLOCK_PARAMS];
-    for (size_t i = 0; i < p.count; i++) was[i] = copied(p.of[i]->g);
+    Tensor original[BLOCK_PARAMS];
+    for (size_t i = 0; i < p.count; i++) original[i] = copied(p.of[i]->g);
     place(at.layer, batch_of(&small, 2, 0), 1);
     backward();
     bool same = true;
-    for (size_t i = 0; i < p.count; i++) same = same && same_bits(was[i], p.of[i]->g);
+    for (size_t i = 0; i < p.count; i++) same = same && same_bits(original[i], p.of[i]->g);
     ok(same, "%s, B = 0: adds nothing to the gradients", what);
     model_free(m);
     arena_free(&storage);

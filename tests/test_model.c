@@ -149,14 +149,14 @@ static void test_cuts(void) {
 // added.
 static void test_add_gradient(void) {
     Param p = param_describe("", 3, 4, 1);
-    Tensor one = tensor_new(&storage, 3, 4), two = tensor_new(&storage, 3, 4);
+    Tensor ones = tensor_new(&storage, 3, 4), twos = tensor_new(&storage, 3, 4);
     p.g = tensor_new(&storage, 3, 4);
     p.gradient_empty = true;
-    tensor_fill(one, 1);
-    tensor_fill(two, 2);
-    param_add_gradient(&p, two);
-    const bool first = same_bits(p.g, two) && !p.gradient_empty;
-    param_add_gradient(&p, one);
+    tensor_fill(ones, 1);
+    tensor_fill(twos, 2);
+    param_add_gradient(&p, twos);
+    const bool first = same_bits(p.g, twos) && !p.gradient_empty;
+    param_add_gradient(&p, ones);
     ok(first && tensor_sum(p.g) == 3 * 12,
        "param_add_gradient: the first contribution overwrites, others are added");
 }
@@ -658,7 +658,7 @@ static void test_decay(Optimizer o, const char *name) {
     o.weight_decay = 0.5;
     o.lr = 0.1;
     optimizer_allocate(&o, m);
-    Tensor was = copied(m->w);
+    Tensor original = copied(m->w);
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 0);
     optimizer_step(&o, m, 1);
     bool matrices = true, vectors = true;
@@ -667,7 +667,7 @@ static void test_decay(Optimizer o, const char *name) {
         for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++) {
             const Param *p = &m->units[i].params[k];
             Tensor before =
-                tensor_flat_range(was, at + p->offset, at + p->offset + tensor_count(p->w));
+                tensor_flat_range(original, at + p->offset, at + p->offset + tensor_count(p->w));
             real *x = downloaded(before), *y = downloaded(p->w);
             for (size_t e = 0; p->rows > 1 && e < tensor_count(before); e++)
                 matrices = matrices && fabs((double)y[e] / (double)x[e] - 0.95) < 1e-6;
@@ -783,9 +783,9 @@ static void test_epochs(const Data *d) {
         int *tokens = ids_of(data_batch(d, &storage, n / d->batch, n % d->batch, 1, 50).tokens, 8);
         order[n] = -1;
         for (int w = 0; w < WINDOWS; w++) { // squares modulo 97: some windows have the same bytes
-            bool is = seen[w] <= (int)(n / WINDOWS);
-            for (int t = 0; t < 8; t++) is = is && tokens[t] == (w * 8 + t) * (w * 8 + t) % 97;
-            if (is) order[n] = w;
+            bool fits = seen[w] <= (int)(n / WINDOWS);
+            for (int t = 0; t < 8; t++) fits = fits && tokens[t] == (w * 8 + t) * (w * 8 + t) % 97;
+            if (fits) order[n] = w;
         }
         once = once && order[n] >= 0 && seen[order[n]]++ == (int)(n / WINDOWS);
         moved = moved || order[n] != (int)(n % WINDOWS);

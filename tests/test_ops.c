@@ -69,10 +69,10 @@ static Tensor put(Mat m) {
     return t;
 }
 static Tensor put_flat(Mat m) { // where an op wants one row: gain, bias
-    const bool was = framed;
+    const bool original = framed;
     framed = false;
     Tensor t = put(m);
-    framed = was;
+    framed = original;
     return t;
 }
 static Mat get(Tensor t) {
@@ -149,14 +149,14 @@ static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, 
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
     Mat x = in[which], dx = mat(x.rows, x.cols), y = mat(y_rows, y_cols);
     for (size_t i = 0; i < x.rows * x.cols; i++) {
-        const double was = x.v[i];
+        const double original = x.v[i];
         for (int s = 0; s < 4; s++) {
-            x.v[i] = was + step[s];
+            x.v[i] = original + step[s];
             plain(y, in);
             for (size_t k = 0; k < y_rows * y_cols; k++)
                 dx.v[i] += dy.v[k] * y.v[k] * weight[s] / (12 * h);
         }
-        x.v[i] = was;
+        x.v[i] = original;
     }
     return dx;
 }
@@ -867,7 +867,7 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
             op_heads_scores(s, put(chosen(q, query, B, T)), put(chosen(k, key, B, T)), B, H);
             op_causal_softmax(part, s, 1, place);
             op_dropout_heads(d, s, 4, 0.4, 6, 1, place);
-            Mat my_scores = get(s), mine = get(part), my_dropped = get(d);
+            Mat my_scores = get(s), local = get(part), my_dropped = get(d);
             FOR (r, B * H * E) {
                 const size_t row = r / E * T + (size_t)query[r % E];
                 double share = 0; // the part of the row's probability that these keys have
@@ -875,8 +875,8 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
                 FOR (c, E) {
                     const size_t at = row * T + (size_t)key[c];
                     worst = fmax(worst, fabs(my_scores.v[r * E + c] - scores.v[at]));
-                    worst = fmax(worst, fabs(mine.v[r * E + c] * share - p.v[at]));
-                    same_mask = same_mask && (mine.v[r * E + c] == 0) == (p.v[at] == 0);
+                    worst = fmax(worst, fabs(local.v[r * E + c] * share - p.v[at]));
+                    same_mask = same_mask && (local.v[r * E + c] == 0) == (p.v[at] == 0);
                     same_dropout =
                         same_dropout && (my_dropped.v[r * E + c] == 0) == (dropped.v[at] == 0);
                 }
@@ -1076,23 +1076,23 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
         in[0].v[3 * V + c] =
             (real)(in[0].v[3 * V + c] + 500); // a row whose exponentials are no floats
     Tensor logits = put(in[0]), max = out(M, 1), sum = out(M, 1);
-    Tensor picked = out(M, 1), loss = out(M, 1), one = out(M, 1);
+    Tensor picked = out(M, 1), loss = out(M, 1), partial = out(M, 1);
     FOR (r, M) largest.v[r] = -INFINITY;
     tensor_fill(sum, 0);
     tensor_fill(picked, 0);
     // a vocabulary-parallel head communicates three values per row: maximum, target's logit, sum
     FOR (i, SLICES) {
-        Tensor mine = tensor_col_range(logits, cut[i], cut[i + 1]);
-        op_row_max(one, mine);
-        Mat m = get(one);
+        Tensor local = tensor_col_range(logits, cut[i], cut[i + 1]);
+        op_row_max(partial, local);
+        Mat m = get(partial);
         FOR (r, M) largest.v[r] = fmax(largest.v[r], m.v[r]);
-        op_pick_target(one, mine, on_device, cut[i]); // only one slice has the target's logit
-        op_add(picked, picked, one);
+        op_pick_target(partial, local, on_device, cut[i]); // only one slice has the target's logit
+        op_add(picked, picked, partial);
     }
     tensor_copy(max, put(largest));
     FOR (i, SLICES) { // the sum of the exponentials
-        op_exp_sum(one, tensor_col_range(logits, cut[i], cut[i + 1]), max);
-        op_add(sum, sum, one);
+        op_exp_sum(partial, tensor_col_range(logits, cut[i], cut[i + 1]), max);
+        op_add(sum, sum, partial);
     }
     op_token_loss(loss, picked, max, sum, on_device);
     plain_cross_entropy(want, in);

@@ -44,11 +44,12 @@ static double ulps(double got, double want) {
 
 static void compare(const char *name, const double *got, size_t rows, size_t cols, Kind kind,
                     double product_limit) {
-    char was[80];
-    size_t was_rows, was_cols, differ = 0, where = 0;
+    char found_name[80];
+    size_t found_rows, found_cols, differ = 0, where = 0;
     double worst = 0, want = 0, *wanted = host_alloc((rows * cols + 1) * sizeof *wanted);
-    REQUIRE(fscanf(file, "%79s %zu %zu", was, &was_rows, &was_cols) == 3 && fgetc(file) == '\n' &&
-                strcmp(was, name) == 0 && was_rows == rows && was_cols == cols &&
+    REQUIRE(fscanf(file, "%79s %zu %zu", found_name, &found_rows, &found_cols) == 3 &&
+                fgetc(file) == '\n' && strcmp(found_name, name) == 0 && found_rows == rows &&
+                found_cols == cols &&
                 fread(wanted, sizeof *wanted, rows * cols, file) == rows * cols,
             "the file has other tests: write it with a build of the same source and precision");
     for (size_t i = 0; i < rows * cols; i++) {

@@ -125,15 +125,15 @@ static void run_case(Comm *world, void *which) {
         batch[k].number = k;
     }
     // On one device, runs forward and backward of one micro-batch after the other.
-    Model *whole = model_describe(&sizes, model_layers(&sizes)), *mine = part_of(p, c->v, i);
+    Model *whole = model_describe(&sizes, model_layers(&sizes)), *local = part_of(p, c->v, i);
     model_allocate(whole);
     double want = 0, want_evaluated = model_loss(whole, &batch[0]);
     for (size_t k = 0; k < c->m; k++) want += model_forward_backward(whole, &batch[k]);
 
     Schedule list = c->list[0] ? list_of(c->list[i]) : schedule_interleaved(p, c->m, c->v, i);
-    PipelineResult got = zero_bubble_run(world, mine, &list, batch, c->m);
-    double evaluated = interleaved_loss(world, mine, &batch[0]);
-    double wrong[] = { !same_gradients(mine, whole), i + 1 == p && got.loss != want,
+    PipelineResult got = zero_bubble_run(world, local, &list, batch, c->m);
+    double evaluated = interleaved_loss(world, local, &batch[0]);
+    double wrong[] = { !same_gradients(local, whole), i + 1 == p && got.loss != want,
                        i + 1 == p ? evaluated != want_evaluated : evaluated != 0,
                        i == 0 && got.in_flight != c->in_flight };
     comm_all_reduce_doubles(world, wrong, 4);
@@ -147,7 +147,7 @@ static void run_case(Comm *world, void *which) {
             printf("#   %zu\n", got.in_flight);
     }
     schedule_free(&list);
-    model_free(mine);
+    model_free(local);
     model_free(whole);
     arena_free(&tokens);
     data_free(&d);
@@ -279,15 +279,15 @@ static void run_versions(Comm *world, void *unused) {
     Batch batch[STEPS];
     for (size_t k = 0; k < STEPS; k++)
         batch[k] = data_batch(&d, &tokens, k, 0, SEQUENCES, SEQUENCES);
-    Model *stage[3], *mine = part_of(p, 1, i);
+    Model *stage[3], *local = part_of(p, 1, i);
     Versions want[3], got;
     for (size_t j = 0; j < p; j++) versions_begin(&want[j], stage[j] = part_of(p, 1, j));
-    versions_begin(&got, mine);
+    versions_begin(&got, local);
     recurrence(p, stage, want, batch);
 
     Schedule list = pipedream(p, i);
     double loss[STEPS] = { 0 }, sum = 0;
-    PipelineResult r = run_list(world, mine, &list, batch, &got, loss);
+    PipelineResult r = run_list(world, local, &list, batch, &got, loss);
     double wrong[4] = { 0, r.in_flight != p - i, 0, 0 };
     for (size_t k = 0; k < STEPS; k++) {
         sum += loss[k];
@@ -310,7 +310,7 @@ static void run_versions(Comm *world, void *unused) {
     }
     arena_free(&got.arena);
     schedule_free(&list);
-    model_free(mine);
+    model_free(local);
     arena_free(&tokens);
     data_free(&d);
 }

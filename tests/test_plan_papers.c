@@ -199,9 +199,9 @@ static bool memory_of_a_block(void) {
                tp_scores = plan_block_bytes(&t, &plain, 1, true);
         double sp = plan_block_bytes(&t, &sequence, 1, false) + row;
         double sp_scores = plan_block_bytes(&t, &sequence, 1, true);
-        const double is[4] = { sp, tp - tp_scores, sp - sp_scores, sbh };
+        const double got[4] = { sp, tp - tp_scores, sp - sp_scores, sbh };
         for (size_t k = 0; k < 4; k++)
-            holds &= paper_printed(100 * is[k] / tp, figure7[i].percent[k]);
+            holds &= paper_printed(100 * got[k] / tp, figure7[i].percent[k]);
     }
     return holds;
 }

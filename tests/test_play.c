@@ -135,12 +135,12 @@ static size_t recurrence(const Case *c) {
             for (size_t e = 0; e < c->stage[i].n; e++) {
                 PipeOp op = c->stage[i].ops[e];
                 StageOp needs, feeds;
-                size_t there = 0, k = 0;
+                size_t ready = 0, k = 0;
                 if (pipe_op_needs(op, i, c->p, c->v, &needs)) {
                     while (!pipe_op_is(c->stage[needs.stage].ops[k], needs.op)) k++;
-                    there = needs.stage == i ? at[i].end[k] : at[needs.stage].arrives[k];
+                    ready = needs.stage == i ? at[i].end[k] : at[needs.stage].arrives[k];
                 }
-                now = (now > there ? now : there) + takes(op, &c->times[i]);
+                now = (now > ready ? now : ready) + takes(op, &c->times[i]);
                 size_t arrives = now;
                 if (pipe_op_feeds(op, i, c->p, c->v, &feeds) && feeds.stage != i) {
                     size_t *free_at = &lane[feeds.stage];
@@ -435,13 +435,13 @@ static void disturb(Programs *all) {
 
 static Request *start(Comm *c, const Action *a, Arena *arena) {
     size_t part = range_size(shard_range(a->count, c->size, c->rank));
-    Tensor whole = tensor_new(arena, 1, a->count), mine = tensor_new(arena, 1, part);
+    Tensor whole = tensor_new(arena, 1, a->count), local = tensor_new(arena, 1, part);
     tensor_fill(whole, 1);
-    tensor_fill(mine, 1);
+    tensor_fill(local, 1);
     switch (a->kind) {
     case COMM_ALL_REDUCE: return comm_start_all_reduce(c, whole);
-    case COMM_REDUCE_SCATTER: return comm_start_reduce_scatter(c, mine, whole);
-    case COMM_ALL_GATHER: return comm_start_all_gather(c, whole, mine);
+    case COMM_REDUCE_SCATTER: return comm_start_reduce_scatter(c, local, whole);
+    case COMM_ALL_GATHER: return comm_start_all_gather(c, whole, local);
     case COMM_ALL_TO_ALL: comm_all_to_all(c, tensor_new(arena, c->size, part), whole); return NULL;
     case COMM_BROADCAST:
     case COMM_REDUCE:
@@ -560,10 +560,10 @@ static void exposed_and_hidden(void) {
         play_work(p, r, 4000000);
         play_wait(p, r, sum);
     }
-    size_t there = play_post(p, 1, world, 0, 3000);
+    size_t receive = play_post(p, 1, world, 0, 3000);
     play_send(p, 0, world, 1, 3000); // 4 us
     play_work(p, 1, 1000000);
-    play_wait(p, 1, there);
+    play_wait(p, 1, receive);
     bool goes = play_run(p);
     PlayTiming t = play_timing(p);
     ok(goes && t.step == 20000000, "a step of 10 + 6 + 4 us");

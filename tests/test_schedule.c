@@ -319,17 +319,17 @@ static void unequal_stages(void) {
             most = most > f ? most : f;
         }
         Schedule *gpipe = schedule_all(schedule_gpipe, p, m),
-                 *one = schedule_all(schedule_1f1b, p, m);
+                 *one_f_one_b = schedule_all(schedule_1f1b, p, m);
         Timeline all = timeline_of_stages(gpipe, p, m, t),
-                 by_one = timeline_of_stages(one, p, m, t);
+                 of_1f1b = timeline_of_stages(one_f_one_b, p, m, t);
         exact += all.end == sum + (m - 1) * 3 * most;
-        bound += by_one.end >= least;
-        faster += by_one.end <= all.end;
-        met += by_one.end == least;
+        bound += of_1f1b.end >= least;
+        faster += of_1f1b.end <= all.end;
+        met += of_1f1b.end == least;
         timeline_free(&all);
-        timeline_free(&by_one);
+        timeline_free(&of_1f1b);
         schedule_all_free(gpipe, p);
-        schedule_all_free(one, p);
+        schedule_all_free(one_f_one_b, p);
     }
     ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
     ok(faster == CASES, "unequal stages: 1F1B is never slower");
@@ -506,8 +506,8 @@ static void published_figures(void) {
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {
         const size_t K = (size_t)2 << n, M = 32;
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
-        double ideal = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
+        double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
+        double ideal = (double)(K * M) * share / (double)makespan(schedule_gpipe, K, M, 1, 2);
         double speed_up = (double)(K * M) / (double)(M + K - 1);
         formula_holds &= fabs(ideal / speed_up - 1) < 1e-12;
         close &= table[n] <= ideal && table[n] >= 0.92 * ideal;

@@ -20,10 +20,10 @@ static bool ideal_follows_speeds(void) {
     };
     const Devices d = { &tiny, 26, 5, 4, 4, { 1, 1, 1, 4 } };
     clock_configure(&(ClockConfig){ .simulated = true, .device = { .flops = 1e9 } });
-    const double one = work_model(&tiny, 26).time;
+    const double batch_time = work_model(&tiny, 26).time;
     const double change = balance_ideal(&d, 5) - balance_ideal(&d, 4);
-    return one > 0 && fabs(change / one - (4 / 10. - 4 / 13.)) < 1e-9 &&
-           balance_ideal(&d, 4) >= one * 4 / 13;
+    return batch_time > 0 && fabs(change / batch_time - (4 / 10. - 4 / 13.)) < 1e-9 &&
+           balance_ideal(&d, 4) >= batch_time * 4 / 13;
 }
 
 int main(void) {

@@ -233,11 +233,11 @@ bool trajectory_clipped(const Trajectory *c, double clip) {
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson) {
     for (size_t i = 0; i < 2; i++) {
-        Training one = *t;
-        one.optimizer = i ? adamw(0.01) : sgd(0.5);
-        one.recorded = t->recorded && i;
-        Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
-        split(lesson, &one, &got);
+        Training variant = *t;
+        variant.optimizer = i ? adamw(0.01) : sgd(0.5);
+        variant.recorded = t->recorded && i;
+        Trajectory got = trajectory_new(run, &variant), want = training_unsplit(run, &variant, 1);
+        split(lesson, &variant, &got);
         training_compare(run, what, &got, &want, training_limit(t));
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
                    trajectory_clipped(&got, t->clip));

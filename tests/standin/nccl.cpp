@@ -401,11 +401,11 @@ void Work::move(Transfer &x) {
     } else if (c.posted == c.taken) {
         c.wanted = true;
     } else {
-        const std::string want = describe(message_of(t)), is = describe(c.message);
-        if (want != is)
+        const std::string want = describe(message_of(t)), got = describe(c.message);
+        if (want != got)
             return fail(comm, ncclInvalidUsage,
                         "ranks " + std::to_string(comm->rank) + " and " + std::to_string(x.peer) +
-                            " of " + comm->name + ": " + want + " meets " + is);
+                            " of " + comm->name + ": " + want + " meets " + got);
         x.got.resize(x.bytes);
         for (size_t at = 0; at < x.bytes;) {
             const ssize_t n = pread(comm->memory[size_t(x.peer)], &x.got[at], x.bytes - at,

@@ -154,9 +154,9 @@ static void fill_zone(uintptr_t from, uintptr_t to) {
 static void check_zone(uintptr_t from, uintptr_t to, const Block &b, ptrdiff_t offset,
                        const char *after) {
     const char *p = reach(reinterpret_cast<void *>(from)),
-               *is = reinterpret_cast<const char *>(&zone);
-    if (memcmp(p, is, to - from) == 0) return;
-    const size_t i = size_t(std::mismatch(p, p + (to - from), is).first - p);
+               *zone_bytes = reinterpret_cast<const char *>(&zone);
+    if (memcmp(p, zone_bytes, to - from) == 0) return;
+    const size_t i = size_t(std::mismatch(p, p + (to - from), zone_bytes).first - p);
     fault("%s: somebody wrote outside of a block of %zu bytes, at byte %td", after, b.bytes,
           ptrdiff_t(i & ~size_t(3)) + offset);
 }

@@ -64,7 +64,7 @@ static bool mentions(Text a, const char *word) {
         if (memcmp(a.text + i, word, n) == 0) return true;
     return false;
 }
-static bool is(Text a, const char *b) { return same(a, (Text){ b, strlen(b) }); }
+static bool equals(Text a, const char *b) { return same(a, (Text){ b, strlen(b) }); }
 
 static double *numbers(Reader *r, size_t n) {
     double *x = calloc(n + 1, sizeof *x);
@@ -114,7 +114,7 @@ static void compare_tensor(Text kind, Text what, const Tensor *a, const Tensor *
                            double limit, double *worst) {
     char why[160];
     double difference = 0;
-    bool bits = true, differs = is(kind, "differs");
+    bool bits = true, differs = equals(kind, "differs");
     if (a == NULL || a->rows != b->rows || a->cols != b->cols || a->missing > 0) {
         wrong(what, b->name, a == NULL ? "no rank has this tensor" : "elements are missing");
         return;
@@ -157,7 +157,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
             if (same(a[k].name, b[i].name)) found = &a[k];
         compare_tensor(kind, what, found, &b[i], over_all, limit, &worst);
     }
-    if (is(kind, "differs") && !(worst >= limit))
+    if (equals(kind, "differs") && !(worst >= limit))
         wrong(what, kind, "the wrong method gives right results");
 }
 
@@ -257,10 +257,10 @@ int main(int argc, char **argv) {
             other("the checks are not those of this run");
             return 0;
         }
-        if (is(kind, "page")) page = text(&a);
-        else if (is(kind, "replicas")) compare_replicas(what, &a, &b);
-        else if (is(kind, "numbers")) compare_numbers(what, &a, &b, limit);
-        else if (is(kind, "holds")) {
+        if (equals(kind, "page")) page = text(&a);
+        else if (equals(kind, "replicas")) compare_replicas(what, &a, &b);
+        else if (equals(kind, "numbers")) compare_numbers(what, &a, &b, limit);
+        else if (equals(kind, "holds")) {
             Text name = text(&a);
             if (number(&a) != 1) wrong(what, name, "the statement does not hold on every rank");
         } else compare_tensors(kind, what, &a, &b, limit);
