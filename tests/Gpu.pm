@@ -1,5 +1,5 @@
-# Gpu.pm: functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. They compare a
-# build with the CPU's build of the same precision.
+# Gpu.pm: functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
+# compare a build with the CPU's build of the same precision.
 package Gpu;
 use strict;
 use warnings;
@@ -157,7 +157,7 @@ sub outputs_on {
         or diag(complain($written));
     my @failed = grep { /^not ok|^#  / } split /\n/, $compared->{out};
     ok($compared->{status} == 0 && !@failed && $compared->{out} =~ /^1\.\.\d{3}$/m,
-        "$build: the same from this backend")
+        "$build: the same results from this backend")
         or diag("status $compared->{status}",
         $compared->{err}, join "\n", grep { defined } @failed[0 .. 19]);
     note($_) for $compared->{out} =~ /^# (\w.*)$/mg;

@@ -434,7 +434,7 @@ SKIP: {
             $ended = waitpid($pid, 1) == $pid;
             sleep 0.05;
         }
-        my $status = $ended ? $? >> 8 : 'none, it hangs';
+        my $status = $ended ? $? >> 8 : 'none: the run hangs';
         if (!$ended) { kill 'KILL', @ranks; kill 'TERM', $pid; waitpid $pid, 0 }
         my $err = slurp("$job->{place}.err");
         is($status, 3, "SIG$signal of one rank: status 3") or diag($err);

@@ -24,7 +24,7 @@ static const Option options[] = {
     { "vocab", "N", "4096", "words" },
     { "batch", "N", "4", "sequences of a step" },
     { "micro-batch", "N", "1", "sequences per replica and micro-batch, with more than one rank" },
-    { "dp", "N", "1", "with ranks: data-parallel replicas" },
+    { "dp", "N", "1", "data-parallel replicas, with more than one rank" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage, with more than one rank" },
     { "pp", "N", "1", "with ranks: pipeline stages" },
     { "steps", "N", "5", "steps that are timed, after two that are not" },

@@ -65,8 +65,7 @@ static void bench(Run *run) {
             "must be more than 0",
             MOST);
     REQUIRE(m % p == 0,
-            "--micro-batches %zu: interleaved stages take them in groups of %zu: choose a multiple",
-            m, p);
+            "--micro-batches %zu: interleaved stages take groups of %zu: choose a multiple", m, p);
     Stack stack = { .model = { .width = C,
                                .heads = C / 64 ? C / 64 : 1,
                                .context = T,

@@ -86,7 +86,7 @@ static void bench(Run *run) {
     size_t process, processes;
     REQUIRE(rounds > 0, "--rounds must be at least 1");
     REQUIRE(!process_launched(&process, &processes),
-            "this measures the time of one process: use --emulate N");
+            "the program measures the time of one process: use --emulate N");
     TrainerConfig c = { .model = { .layers = 4,
                                    .width = option_size(run, "width"),
                                    .heads = 4,

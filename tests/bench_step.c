@@ -3,9 +3,9 @@
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
 // With one rank and without --trainer the program times steps of the unsplit model. Otherwise it
-// times steps of the trainer. It prints the median step and the peak of the same run. For the peak
-// all ranks multiply square matrices at the same time; the peak is the sum of their best rates.
-// `make bench` runs this program beside tools/torch_step.py, which trains the same model:
+// times steps of the trainer. The program prints the median step and the peak of the same run. For
+// the peak all ranks multiply square matrices at the same time; the peak is the sum of their best
+// rates. `make bench` runs this program beside tools/torch_step.py, which trains the same model:
 // --reference writes its start and its expected losses.
 #include <math.h>
 #include <stdio.h>

@@ -124,8 +124,8 @@ for my $optimizer ('adamw', 'sgd') {
     }
 }
 
-# ---- another layout, in double, where rounding is small. One layout saves, each of the others
-# resumes. ----
+# ---- another layout, in double, where rounding is small. One layout saves, each other layout
+# resumes.
 my @others = (
     [1, ''],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3'],
@@ -226,7 +226,7 @@ for my $k ($double ? 0 .. $#others : ()) {
             qr/index\.json is no JSON: it is torn/
         ],
         [
-            'somebody else\'s index',
+            'an index of another program',
             sub {
                 $edit->("$bad/index.json", sub { $_ = '{"weight_map":{}}' });
             },
@@ -297,7 +297,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     );
     ok(
         slurp("$dir/step-000003/index.json") eq $before && !-e "$dir/step-000005",
-        'the older checkpoint is untouched, and there is no half of a new one'
+        'the older checkpoint is untouched, and there is no half of a new checkpoint'
     );
     fine(
         run(emu(2, $train{fp32}, '--resume', $dir, '--steps', 4, @how)),

@@ -198,6 +198,6 @@ if [ -n "$mpi" ]; then
     ends 2 1 "the same mistake" "a fault in MPI_Finalize does not change the status of a mistake" \
         $mpi 2 env LD_PRELOAD="$finalize" "$program" usage
 else
-    skip "--emulate, --transport emu, a killed process and one that ends badly" "$no_mpi"
+    skip "--emulate, --transport emu, a killed process and a process that ends badly" "$no_mpi"
 fi
 tap_end

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests other compilers and MPICH, if they are installed. They build the library and a lesson
-# without a warning (TEST_ALL=1: all programs), and the lesson gives the same bits. Also tests when
-# a warning ends the build, and when objects are rebuilt.
+# Tests other compilers and MPICH, if they are installed. The other compilers build the library and
+# a lesson without a warning (TEST_ALL=1: all programs), and the lesson gives the same bits. Also
+# tests when a warning ends the build, and when objects are rebuilt.
 # slow: each compiler builds the library
 use strict;
 use warnings;
@@ -69,7 +69,7 @@ for my $compiler (@installed, grep { !$number{$_} } qw(gcc-11 gcc-12 gcc-13 gcc-
 SKIP: {
         my $path = found($compiler) or skip "$compiler: not installed", 1;
         my $same = $seen{ abs_path($path) };
-        skip "$compiler: it is $same", 1 if $same;
+        skip "$compiler: the same program as $same", 1 if $same;
         $seen{ abs_path($path) } = $compiler;
         my $folder = "$work/$compiler";
         builds($compiler, $folder, "OMPI_CC=$compiler", "MPICH_CC=$compiler") or next;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests BACKEND=cuda as far as a machine without a GPU allows. Lessons of every chapter run on the
 # stand-ins for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. A lesson
-# must get the verdicts of the CPU. If nvcc is installed, it must build all programs. On a machine
+# must get the verdicts of the CPU. If nvcc is installed, nvcc must build all programs. On a machine
 # with a GPU the lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
@@ -131,7 +131,7 @@ for my $refusal (@refusals) {
     like(
         $job->{out},
         qr/^\[.*\] standin, emu, fp32 with products in tf32, /,
-        '--tf32: the title names it'
+        '--tf32: the title names tf32'
     );
     is($job->{status}, 1, '--tf32: the checks fail');
     my ($plain, $allowed) = run_jobs(

@@ -236,7 +236,7 @@ for my $case (
         $file{text}, '--data-eval', file('short', 'too short')
     ],
     [
-        'ids beyond the vocabulary in one of several',
+        'ids beyond the vocabulary in one of several files',
         qr/shard_9 has token id 300, but a vocabulary of --vocab 256 ends at 255/,
         "$work/shard_?*",
         '--data-eval',

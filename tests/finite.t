@@ -112,7 +112,6 @@ like(
 is($none->{status}, 1, 'without --save a lost training ends with status 1');
 
 # ---- the update itself: weights that are not finite are not saved, not exported, and fail the run
-# ----
 for my $how ([qw(--save-every 1 --save), "$work/infinite"], ['--export', "$work/infinite.st"], []) {
     my $job = run(emu(2, $train, @tiny, qw(--lr 1e39 --warmup 0 --optimizer sgd --steps 2), @$how));
     is($job->{status}, 1, "an update that is not finite, @$how: status 1") or diag(complain($job));

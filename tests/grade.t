@@ -267,11 +267,11 @@ SKIP: {
             qr/^with [567] ranks/,
             'the first run has more than 4 ranks, and no power of two'
         );
-        is($draw->('--seed 7'), $first, 'the same seed, the same sizes and ranks');
-        isnt($draw->('--seed 8'), $first, 'another seed, others');
+        is($draw->('--seed 7'), $first, 'the same seed gives the same sizes and ranks');
+        isnt($draw->('--seed 8'), $first, 'another seed gives other sizes and ranks');
         my $mine = $draw->('--seed-from anna');
-        is($draw->('--seed-from anna'), $mine, 'the same text, the same draw');
-        isnt($draw->('--seed-from bert'), $mine, 'another text, another draw');
+        is($draw->('--seed-from anna'), $mine, 'the same text gives the same draw');
+        isnt($draw->('--seed-from bert'), $mine, 'another text gives another draw');
     }
 
     # ---- the capstone: make test takes the first submission; TEST_ALL=1 takes all, and our own

@@ -132,7 +132,7 @@ sub ended {
         return $? & 127 ? 128 + ($? & 127) : $? >> 8 if waitpid($launch, 1) == $launch;
         sleep 0.01;
     }
-    return 'none: it hangs';
+    return 'none: the run hangs';
 }
 
 # Returns the allowed statuses. 0 is allowed only if the run had ended or continues. A run continues
@@ -186,7 +186,7 @@ sub kill_one {
     push @wrong, "status $status, wanted one of @want" unless grep { $status eq $_ } @want;
     push @wrong, 'the signal was lost: the run continued to its end'
         if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
-    push @wrong, 'a rank was killed, and the message does not name it'
+    push @wrong, 'a rank was killed, and the message does not name the rank'
         if $killed
         && $target eq 'rank'
         && !$emulated

@@ -86,7 +86,7 @@ for my $job (@lessons) {
     my $given = given ($job);
     my ($calls, $bytes) = map { [ledger($job, 'messages sent', $_)] } qw(calls bytes);
     ok($calls->[0] > 0 && $calls->[1] == 2 * $calls->[0],
-        "$job->{name}: a stage in the middle sends twice as often as one at an end");
+        "$job->{name}: a stage in the middle sends twice as often as a stage at an end");
     for my $rank (0 .. $ranks - 1) {
         my $end = $rank > 0 && $rank < $ranks - 1 ? 1 : 0;
         my $step = "$calls->[$end]:$bytes->[$end]";

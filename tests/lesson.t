@@ -167,8 +167,8 @@ for my $way (@ways) {
     }
 }
 
-# ---- the digest: it covers the values and does not depend on the rank that holds them ----
-is($digest{pass}{$_}, $digest{pass}{1}, "digest with $_ ranks as with one")
+# ---- the digest covers the values and does not depend on the rank that holds them ----
+is($digest{pass}{$_}, $digest{pass}{1}, "digest with $_ ranks as with one rank")
     for sort keys %{ $digest{pass} };
 isnt($digest{element}{3}, $digest{pass}{3}, 'another element gives another digest');
 isnt($digest{number}{3}, $digest{pass}{3}, 'another loss, another digest');
@@ -248,7 +248,7 @@ SKIP: {
         qr/"predicted":4098,"measured":4098,/,
         'JSON: numbers are numbers'
     );
-    is($page->{digest}, $digest{pass}{1}, 'JSON: the digest; the seed is not in it');
+    is($page->{digest}, $digest{pass}{1}, 'JSON: the digest, which does not depend on the seed');
     my ($given) = start("$program --mode default --size 12");
     is($given, 0, 'an option that was given has no other default');
 }

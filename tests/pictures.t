@@ -23,7 +23,6 @@ my @small = (
 );
 
 # ---- mistakes in a trace: missing fields that ui.perfetto.dev needs, wrong order, wrong messages
-# ----
 my $json = JSON::PP->new;
 
 sub number {
@@ -319,7 +318,7 @@ for my $job (@charts) {
         '2 to 3';
     ok(
         $first =~ />/ && $first !~ /</ && $last =~ /</ && $last !~ />/,
-        'two replicas: stage 0 sends to higher ranks, stage 1 to lower ones'
+        'two replicas: stage 0 sends to higher ranks, stage 1 to lower ranks'
     ) or diag(complain($job), $job->{out});
 }
 

@@ -316,7 +316,7 @@ is($roomy->{page}{config}{fits}, 'yes', 'the advised memory is enough') or diag(
 is(
     "$many->{page}{config}{fits} $few->{page}{config}{fits}",
     'yes no',
-    'the advised number of GPUs is enough, and half of them are not'
+    'the advised number of GPUs is enough, and half of the number is not'
 ) or diag(complain($many));
 
 # Published steps. --papers prints a row for each step. The page states the errors of the rows
@@ -392,7 +392,7 @@ my ($faster, $steps) =
 cmp_ok(abs($faster / ($ring_time->($out) - $ring_time->(4 * $out)) - 1), '<', 0.02, 'four cards')
     or diag(complain($four));
 cmp_ok(abs($steps / ($ring_time->($out) - $hierarchical) - 1),
-    '<', 0.02, 'first inside the nodes, then between them')
+    '<', 0.02, 'first inside the nodes, then between the nodes')
     or diag(complain($two_steps));
 
 # Scattered messages between stages have fewer bytes.

@@ -129,7 +129,7 @@ my %broken = (
     'nothing computes' => '{"traceEvents":[]}',
     'no times' => '{"traceEvents":[{"ph":"X","pid":0,"tid":0}]}',
     'a number' => '17',
-    'events that are none' => '{"traceEvents":[1,2]}',
+    'numbers instead of events' => '{"traceEvents":[1,2]}',
     empty => '',
     binary => join('', map { chr } 0 .. 255),
     'times that are words' => '[{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":1,"name":"forward 0"}]',
@@ -152,7 +152,8 @@ for my $words ([], ["$work/none.json"], [$work], ['a', 'b']) {
 
 # ---- make play-KEY ----
 my $job = command(qw(make --no-print-directory play-08 NP=4), "ARGS=@small --dp 1 --tp 1 --pp 4");
-is($job->{status}, 0, 'make play-08 records the trainer and plays it') or diag(complain($job));
+is($job->{status}, 0, 'make play-08 records the trainer and plays the file')
+    or diag(complain($job));
 like($job->{out}, qr/^36 of 36 events.*^rank 3 \[0\] +F0/ms, 'make play-08 shows the recording');
 $job = command(qw(make --no-print-directory play-05), 'ARGS=--schedule interleaved --p 2 --m 4');
 is($job->{status}, 0, 'make play-05 plays any schedule') or diag(complain($job));

@@ -39,7 +39,7 @@ for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.
     grep -qs '^```console' "$page" || continue
     case $page:$TEST_ALL in
         docs/instructors.md: | docs/pages/*: | */reference.md:) skip "the output quoted in $page" \
-            "it takes long: with TEST_ALL=1" ;;
+            "the output takes long: with TEST_ALL=1" ;;
         *) set -- "$@" "$page" ;;
     esac
 done

@@ -286,7 +286,7 @@ static void lanes(Run *run) {
     cost(run, "two on one communicator queue", "ps", 2 * fast,
          together(run, (Comm *[]){ inside, inside }, 2, t));
     double longer = 2 * fast > slow ? 2 * fast : slow;
-    cost(run, "two and one, between them", "ps", longer,
+    cost(run, "two in a node, one between nodes", "ps", longer,
          together(run, (Comm *[]){ inside, between, inside }, 3, t));
     // Checks that a collective in flight does not delay a shorter collective of another
     // communicator.
@@ -294,7 +294,7 @@ static void lanes(Run *run) {
     Picoseconds begin = clock_now();
     Request *r = comm_start_all_reduce(between, t[1]);
     comm_all_reduce(inside, t[0]);
-    cost(run, "a blocking one beside a started one", "ps", fast, (double)(clock_now() - begin));
+    cost(run, "a blocking beside a started all-reduce", "ps", fast, (double)(clock_now() - begin));
     comm_wait(r);
     comm_all_reduce(w, t[0]);
     begin = clock_now();

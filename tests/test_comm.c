@@ -581,9 +581,9 @@ static void test_split(Test *t) {
     test_ledger(t, half);
     Comm *same = comm_split(w, 7, 0, "same"), *alone = comm_split(half, half->rank, 0, "alone");
     ok(t, same->size == w->size && same->rank == w->rank && alone->size == 1 && alone->rank == 0,
-       "equal keys keep the parent's order; a group of one");
+       "equal keys keep the parent's order; a group of one rank");
     comm_connect(alone, COMM_NEIGHBOURS);
-    test_collectives(t, alone, "a group of one", rough);
+    test_collectives(t, alone, "a group of one rank", rough);
     test_started(t, alone);
     test_started_receives(t, alone);
     test_exchanges(t, alone);

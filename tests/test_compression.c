@@ -1,6 +1,6 @@
 // test_compression.c: tests fp16 for every bit pattern and for values between two patterns, the
 // choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
-// tests/compression.t runs it.
+// tests/compression.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -27,7 +27,7 @@ static void halves(void) {
         above += half_from(nextafter(middle, INFINITY)) == h + 1;
     }
     ok(round_trips == 0x8000, "every fp16 number is read as itself, with either sign");
-    ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even one");
+    ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even number");
     ok(below == 0x7c00 && above == 0x7c00,
        "a value beside the middle is rounded to the nearer number");
     ok(half_value(0x3c00) == 1 && half_value(0x7bff) == 65504 && half_value(1) == 0x1p-24 &&

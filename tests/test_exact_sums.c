@@ -1,5 +1,5 @@
 // test_exact_sums.c: tests gradients for which a method of compression loses nothing. The method's
-// sum over ranks must equal that of an all-reduce. With residuals no method loses anything over
+// sum over ranks must equal the sum of an all-reduce. With residuals no method loses anything over
 // several steps. tests/exact-sums.t runs this program.
 //
 // ranks: 4

@@ -1,7 +1,7 @@
 // test_layers.c: compares backward passes with central finite differences of the forward pass: of
 // every op, of every layer (plain and recomputed) and of the whole model. Also tests accumulation
 // over micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass
-// keeps. tests/layers.t runs it.
+// keeps. tests/layers.t runs this program.
 //
 // ranks: 1
 // level: core

@@ -102,7 +102,7 @@ static Lists random_lists(void) {
 }
 
 // Moves an op to an earlier place in its stage's list, past ops of the other direction, or past any
-// op. It never passes an op that it needs.
+// op. The op never passes another op that it needs.
 static void pull_forward(Lists *l) {
     size_t i = below(l->p), e = below(l->stage[i].n);
     PipeOp *ops = l->stage[i].ops, op = ops[e];

@@ -1,5 +1,5 @@
 // test_memory.c: tests the ledger, arenas, and tensors as storage: views, copies, values, sums.
-// tests/memory.t runs it.
+// tests/memory.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -166,7 +166,7 @@ static void write_byte(size_t where) {
 }
 static void write_last(void) { write_byte(67); }
 static void write_past(void) { write_byte(68); }
-// Allocates two large blocks, with room for only one of them.
+// Allocates two large blocks, with room for only one block.
 static void two_large(bool free_the_first) {
     enum { LARGE = 600 << 20 };
     FILE *f = fopen("/proc/self/statm", "r");
@@ -195,7 +195,7 @@ static void test_misuse(void) {
     ends(leak, 3, "leak: 123 bytes of optimizer");
     ends(leak_while_paused, 3, "leak: 9 bytes of reference");
     ends(pause_forever, 3, "ledger_pause without ledger_resume");
-    ends(resume_first, 3, "ledger_resume without");
+    ends(resume_first, 3, "ledger_resume without ledger_pause");
     ends(foreign_free, 3, "a buffer of rank 0 (64 bytes of gradients) was given to rank 3");
     ends(foreign_alloc, 3, "an arena belongs to one rank");
     ends(own_free, 0, "");

@@ -1,6 +1,6 @@
 // test_model.c: tests the parts of a model other than its layers: ranges, cuts of parameters and
 // the map to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over
-// shards, the order of data. tests/model.t runs it.
+// shards, the order of data. tests/model.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -298,7 +298,8 @@ static Range stage_layers(size_t stages, size_t s) {
     Range r = shard_range(small.layers + 2, stages, s);
     return (Range){ r.lo, r.hi + (s + 1 == stages) };
 }
-// Checks that the elements of all stages add up to the model's, with wte counted twice.
+// Checks that the elements of all stages add up to the elements of the model, with wte counted
+// twice.
 static void test_stages(size_t stages) {
     size_t elements = 0;
     for (size_t s = 0; s < stages; s++) {

@@ -1,6 +1,6 @@
 // test_ops.c: compares every op with a plain computation in double, and every backward with central
 // finite differences of that computation. Covers odd sizes, windows on larger tensors, results in
-// place, empty tensors, and wrong shapes. tests/ops.t runs it.
+// place, empty tensors, and wrong shapes. tests/ops.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -68,7 +68,8 @@ static Tensor put(Mat m) {
     tensor_upload(t, transfer);
     return t;
 }
-static Tensor put_flat(Mat m) { // where an op wants one row: gain, bias
+// Returns a tensor of one row, for the operands gain and bias.
+static Tensor put_flat(Mat m) {
     const bool original = framed;
     framed = false;
     Tensor t = put(m);
@@ -626,7 +627,8 @@ static void test_rotate(size_t T, size_t B, size_t heads, size_t D, bool gaps) {
     memset(&fixed, 0, sizeof fixed);
 }
 
-static void plain_repeat(Mat y, const Mat *in) { // fixed.heads of D columns, each fixed.B times
+// Repeats each of fixed.heads heads of D columns fixed.B times.
+static void plain_repeat(Mat y, const Mat *in) {
     const size_t D = fixed.Tk;
     for (size_t r = 0; r < y.rows; r++)
         for (size_t g = 0; g < fixed.heads; g++)
@@ -710,8 +712,8 @@ static void test_layer_norm_parts(size_t M, size_t N) {
 
 // ---- attention ----
 
-static double *at(Mat m, size_t T, size_t b, size_t h, size_t t,
-                  size_t d) { // element d of head h of token (b, t)
+// Returns element d of head h of token (b, t).
+static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) {
     return &m.v[(b * T + t) * m.cols + h * (m.cols / fixed.heads) + d];
 }
 static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
@@ -824,8 +826,8 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
 }
 
 // Tests chunks of a sequence on N ranks. Attention of some queries to some keys must be the same
-// part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has two of
-// 2N chunks: the rank-th from the front and the rank-th from the back.
+// part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag a rank has two
+// of 2N chunks: the rank-th from the front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -837,8 +839,8 @@ static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
                                                             : back + i - HALF);
         }
 }
-static Mat chosen(Mat whole, const int *position, size_t B,
-                  size_t T) { // the rows of the tokens at these positions
+// Returns the rows of the tokens at these positions.
+static Mat chosen(Mat whole, const int *position, size_t B, size_t T) {
     Mat m = mat(B * CHUNK_EACH, whole.cols);
     FOR (r, m.rows) {
         const size_t from = r / CHUNK_EACH * T + (size_t)position[r];
@@ -891,7 +893,8 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
 }
 
 // lse[row, head] <- the log of the sum of the exponentials of the scores that a query sees.
-static void plain_lse(Mat lse, const Mat *in) { // [B*Tq, heads] of scores [B*heads*Tq, Tk]
+// The scores are [B*heads*Tq, Tk], and lse is [B*Tq, heads].
+static void plain_lse(Mat lse, const Mat *in) {
     FOR (r, in[0].rows) {
         const double *s = in[0].v + r * in[0].cols;
         const size_t b = r / fixed.Tq / fixed.heads, q = r % fixed.Tq,
@@ -913,7 +916,7 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
 // Tests the ops of attention in blocks. The softmax over two blocks of keys, merged, must equal the
 // softmax over all keys. The backward, block by block, must equal the backward over all keys.
 // Scores are in the hundreds. The ops *_triangle use only the elements up to the diagonal. With a
-// causal mask they must give the same results.
+// causal mask these ops must give the same results.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);

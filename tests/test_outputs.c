@@ -65,9 +65,10 @@ static void compare(const char *name, const double *got, size_t rows, size_t col
     of_kind[kind].worst = fmax(of_kind[kind].worst, worst);
     if (!ok(worst <= 1, "%s%s [%zu, %zu]: %s", name, framed ? " in a window" : "", rows, cols,
             kind == SAME_BITS ? "the same bits" : "within its tolerance"))
-        printf("#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g there, %.2g "
-               "times the permitted difference\n",
-               differ, rows * cols, where / cols, where % cols, got[where], want, worst);
+        printf(
+            "#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g in FILE, %.2g "
+            "times the permitted difference\n",
+            differ, rows * cols, where / cols, where % cols, got[where], want, worst);
     free(wanted);
 }
 
@@ -126,7 +127,8 @@ static Tensor filled(Tensor t, uint64_t seed) {
 static Tensor normal(size_t rows, size_t cols, uint64_t seed) {
     return filled(empty(rows, cols), seed);
 }
-static const int *words(size_t n, int below) { // -1: not counted
+// Returns n random token ids. -1 is a token that is not counted.
+static const int *words(size_t n, int below) {
     int *host = host_alloc((n + 1) * sizeof *host), *device = ints_new(&storage, n);
     for (size_t i = 0; i < n; i++) host[i] = (int)(random_key(5, i) % (unsigned)(below + 1)) - 1;
     ints_upload(device, host, n);

@@ -391,7 +391,7 @@ static void run_wrapped(Comm *world, void *which) {
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0) {
-        ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
+        ok(wrong == 0, "%s: a backward in halves has every bit of a whole backward", w->name);
         ok(most[1] > most[0], "%s: backward in halves keeps more, %zu instead of %zu bytes",
            w->name, most[1], most[0]);
     }
@@ -459,7 +459,7 @@ static void run_cube_kept(Comm *world, void *unused) {
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0)
-        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered ones");
+        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered operands");
     for (size_t i = 0; i < 2; i++) {
         model_free(m[i]);
         cube_free(&cube[i]);

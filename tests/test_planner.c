@@ -1,7 +1,8 @@
-// test_planner.c: compares docs/book/planner.c with the plan that it calls. With the argument print
-// it prints some layouts and a search. tests/test_planner.js prints the same from the page's
-// WebAssembly, and tests/book.t compares the two. With the argument search it prints the layouts of
-// that search, one per line, in the format of 08_3d/plan --layouts.
+// test_planner.c: compares docs/book/planner.c with the plan that planner.c calls. With the
+// argument print the program prints some layouts and a search. tests/test_planner.js prints the
+// same output from the page's WebAssembly, and tests/book.t compares the two outputs. With the
+// argument search the program prints the layouts of that search, one per line, in the format of
+// 08_3d/plan --layouts.
 // NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/planner.c"
 #include "tap.h"

@@ -98,7 +98,8 @@ static const ClockLink *link_named(const char *name) {
     while (l->name && strcmp(l->name, name)) l++;
     return l;
 }
-static double seconds(Way way, double bytes) { // an all-reduce over 8 ranks on NVLink
+// Returns the seconds of an all-reduce over 8 ranks on NVLink.
+static double seconds(Way way, double bytes) {
     size_t count = (size_t)(bytes / sizeof(real));
     return 1e-12 * way_time_on(link_named("nvlink"), way, 8, count, sizeof(real));
 }

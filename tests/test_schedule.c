@@ -1,7 +1,7 @@
 // test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
 // = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
 // each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
-// stage. The test uses lists only, no ranks. tests/schedule.t runs it.
+// stage. The test uses lists only, no ranks. tests/schedule.t runs this program.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -107,7 +107,7 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// NEED notes the first m for which the condition does not hold. It is used in functions with the
+// NEED notes the first m for which the condition does not hold. Functions that use NEED have the
 // variables wrong, wrong_m and what.
 #define NEED(condition, text) \
     do { \
@@ -331,7 +331,7 @@ static void unequal_stages(void) {
         schedule_all_free(gpipe, p);
         schedule_all_free(one_f_one_b, p);
     }
-    ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
+    ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random costs");
     ok(faster == CASES, "unequal stages: 1F1B is never slower");
     ok(bound == CASES,
        "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
@@ -342,8 +342,8 @@ static void unequal_stages(void) {
 
 // ---- the timeline on lists that go wrong ----
 
-static Schedule backward_first(size_t p, size_t m,
-                               size_t i) { // stage 1 wants its backward before its forward
+// Returns a naive list, but stage 1 has its backward before its forward.
+static Schedule backward_first(size_t p, size_t m, size_t i) {
     Schedule s = schedule_naive(p, m, i);
     if (i == 1) {
         s.ops[0].what = BACKWARD;
@@ -351,13 +351,14 @@ static Schedule backward_first(size_t p, size_t m,
     }
     return s;
 }
-static Schedule one_missing(size_t p, size_t m, size_t i) { // stage 0 forgets its last forward
+// Returns GPipe's list, but stage 0 lacks its last forward.
+static Schedule one_missing(size_t p, size_t m, size_t i) {
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) s.n = m - 1;
     return s;
 }
-static Schedule crossed(size_t p, size_t m,
-                        size_t i) { // two neighbours wait for each other's later op
+// Returns GPipe's list with two ops of stage 0 exchanged, so two neighbours wait for each other.
+static Schedule crossed(size_t p, size_t m, size_t i) {
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) {
         s.ops[m - 1] = (PipeOp){ .what = BACKWARD, .micro_batch = 0 };
@@ -428,7 +429,7 @@ static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
     return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
                                  : schedule_2bw(p, m, BATCHES, i);
 }
-// Does every op read the newest version or the one before it?
+// Does every op read the newest version or the version before?
 static bool two_are_enough(const Schedule *s) {
     size_t newest = 0;
     bool enough = true;
@@ -478,7 +479,8 @@ static void no_flush_forms(size_t p) {
 
 // ---- figures of papers (05.07) ----
 
-static size_t units_of_halves(ScheduleRule rule) { // p = 4, m = 8, F = B = W = 1
+// Returns the step of split backwards with p = 4, m = 8 and F = B = W = 1.
+static size_t units_of_halves(ScheduleRule rule) {
     return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
 }
 // Returns the step of v chunks per stage. t_f, t_b: times of one chunk.

@@ -1,5 +1,6 @@
 // test_search.c: compares the bounds of plan_bound.c with the layouts that the player plays, and a
-// search that prunes by these bounds with a search of all layouts. tests/plan-bounds.t runs it.
+// search that prunes by these bounds with a search of all layouts. tests/plan-bounds.t runs this
+// program.
 #include <string.h>
 #include "08_3d/plan.h"
 #include "tap.h"

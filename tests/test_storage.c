@@ -1,6 +1,6 @@
 // test_storage.c: tests numbers of 16 bits. Rounding is compared with the neighbours of every
 // number. Every op is compared with the same op on reals, whose outputs are rounded once. An op
-// that wants reals must refuse 16 bits. tests/storage.t runs it.
+// that wants reals must refuse 16 bits. tests/storage.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -148,7 +148,7 @@ static void test_tensors(Element e) {
     ok(back[1] == stored_value(e, stored_round(e, host[18])), "%s: a flat view", name);
     ok(tensor_sum(t) == tensor_sum(in_reals(t)) &&
            tensor_sum_of_squares(t) == tensor_sum_of_squares(in_reals(t)),
-       "%s: sums are those of the reals", name);
+       "%s: sums are equal to the sums of the reals", name);
     tensor_fill(part, (real)1.00001);
     ok(tensor_sum(part) == 10 && !same(t, whole), "%s: a fill is rounded", name);
     Tensor other = stored(M, N, e == BF16S ? FP16S : BF16S), direct = tensor_like(&storage, other);
@@ -355,8 +355,8 @@ static Tensor operand(const Op *o, size_t i, Element e) {
 
 // Is this op a product on a GPU? A GPU adds the terms in its own order, which depends on the
 // element type. So a result may be the other neighbour of the sum. The sum has the error limit of
-// test_outputs, 32 eps sqrt(K) max|a| max|b|. This is less than 4e-4 for K <= 16 and values below
-// 5.
+// test_outputs, 32 eps sqrt(K) max|a| max|b|. This limit is less than 4e-4 for K <= 16 and values
+// below 5.
 static bool any_order(const Op *o) {
     return strcmp(device_name(), "cuda") == 0 &&
            (strstr(o->name, "matmul") || strstr(o->name, "_scores") || strstr(o->name, "_mix"));
@@ -550,7 +550,8 @@ static void no_master(void) {
 }
 
 // Checks that a product on a grid of 2 x 2 ranks adds its turns in reals and rounds the sum once.
-// The factors are whole numbers, so the sum in reals is exact. It has too many digits for 16 bits.
+// The factors are whole numbers, so the sum in reals is exact. The sum has too many digits for 16
+// bits.
 static void grid_product(Comm *world, void *element) {
     enum { M = 4, K = 6, N = 8 };
     const Element e = *(const Element *)element;

@@ -1,8 +1,7 @@
 // test_units.c: tests over which ranks a unit's gradient is summed. Six ranks are two rows of
 // three. A parameter may be partial over a row, a unit may have its own replicas, and the shards of
 // ZeRO are gathered again. If only rank 0 reads a file, every rank gets the result. tests/units.t
-// runs it.
-//
+// runs this program.
 // ranks: 6
 // level: core
 // question: Is each gradient summed over the ranks that its unit names, once, and found whole again?

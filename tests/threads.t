@@ -85,8 +85,7 @@ if ($mpi) {
 my ($lesson) = run_jobs([cores(8, emu(4, program_of('fp32', '03_tensor_parallel/02_linear.c')))]);
 unlike($lesson->{out}, qr/threads (?:each|per rank)/, 'a lesson has one thread');
 
-# ---- waiting threads sleep if tools/launch starts the program (OpenMP itself prints its settings)
-# ----
+# ---- waiting threads sleep if tools/launch starts the program (OpenMP prints its settings)
 SKIP: {
     local $ENV{OMP_DISPLAY_ENV} = 'verbose';
     local @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};

@@ -125,7 +125,7 @@ for my $mesh ([4, 1, 1], [2, 1, 2]) {
     );
 }
 
-# A resumed run keeps its residuals. At another layout they would belong to other ranks.
+# A resumed run keeps its residuals. At another layout the residuals would belong to other ranks.
 for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-sgd)]) {
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) =
@@ -174,7 +174,7 @@ my %took;    # by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
     # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's
-    # text it is refused.
+    # text such a vocabulary is refused.
     $took{$options} ||= {
         %{
             emu(

@@ -298,7 +298,7 @@ sub judge {
         or diag("TEST_SEED=$seed", complain($job));
 }
 
-# The trainings run in batches, so that results are printed while the next ones run.
+# The trainings run in batches, so that results are printed while the next trainings run.
 my @jobs;
 for (my $i = 1; $i <= $runs; $i += 100) {
     my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);

@@ -261,7 +261,8 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
     );
 }
 
-# The files of "same" are in fp16 after 6 steps, at dp 2 x pp 2. Each weight in them is a real.
+# The files of "same" are in fp16 after 6 steps, at dp 2 x pp 2. Each weight in these files is a
+# real.
 {
     my $dir = "$work/same";
     my %file = map { tensors($_) } glob "$dir/step-000006/rank-*";

@@ -423,7 +423,7 @@ note($_) for @table;
         push @jobs,
             {
             %{ emu($ranks, $train{fp32}, @small, split ' ', $options) },
-            name => "$ranks ranks $options, without"
+            name => "$ranks ranks $options, no budget"
             };
     }
     run_jobs(\@jobs);
@@ -626,8 +626,8 @@ note($_) for @table;
 # ---- equal bits ----
 # Replicas and accumulation do not give equal bits. The tied embedding adds its two gradients before
 # the sum over replicas, but after the sum over micro-batches, so the sums are grouped differently.
-# Without --check the digest covers the weights after the last step. It does not cover the norm,
-# because ZeRO sums the norm in another order.
+# Without --check the digest covers the weights after the last step. The digest does not cover the
+# norm, because ZeRO sums the norm in another order.
 my @small = (
     qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered
         --data),

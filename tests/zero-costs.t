@@ -233,8 +233,8 @@ for my $job (@ahead) {
 
     # The peak is in the backward of a block, while the gradient of the block above is being
     # reduced. The peak has the gradients of both blocks, and room for the sum and the arriving
-    # chunk. It has the weights of two blocks. If weights are kept, it has the weights of all blocks
-    # so far, here three.
+    # chunk. The peak has the weights of two blocks. If weights are kept, the peak has the weights
+    # of all blocks so far, here three.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
@@ -246,7 +246,7 @@ for my $job (@ahead) {
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
 
     # Hidden or exposed, all communication takes the same time. The step is never shorter than rank
-    # 0's computation. It is never longer than computation and communication together.
+    # 0's computation. The step is never longer than computation and communication together.
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $time =
         $units * ring_time($n, $e, $alpha, $beta, 1, @four) +

@@ -121,7 +121,7 @@ sub exercises {
 }
 
 # Returns the exercises that the words name: a chapter 01, a lesson 01.02 or 08.sample, or an
-# exercise 01.02a. Without words it returns all.
+# exercise 01.02a. If there are no words, returns all exercises.
 sub chosen {
     my ($all, @words) = @_;
     return @$all unless @words;

@@ -1,5 +1,5 @@
 # GradeRules.pm checks a submitted body: its text, for notes to the student, and its object file.
-# tools/grade uses it.
+# tools/grade uses this module.
 package GradeRules;
 use strict;
 use warnings;
@@ -30,8 +30,9 @@ sub code_of {
     return ($code, undef);
 }
 
-# Names that a body may not use: they stop the run, reach the system, or read what the check
-# measures. A body may use such a name if our solution of the same exercise uses it.
+# Names that a body may not use. Such a name stops the run, reaches the system, or reads what the
+# check measures. A body may use such a name if our solution of the same exercise uses the name,
+# too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)

@@ -156,8 +156,9 @@ sub grader_begin {
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# Returns the folder of the build for parts that are the same in every grading. Its name depends on
-# the commands and on all sources that they read, so a changed source gives another folder.
+# Returns the folder of the build for parts that are the same in every grading. The name of the
+# folder depends on the commands and on all sources that they read, so a changed source gives
+# another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;

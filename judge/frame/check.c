@@ -152,7 +152,8 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
     return count;
 }
 
-// Is a worse than b? Findings without an error come first, then failed ones, then larger errors.
+// Is a worse than b? Findings without an error come first, then failed findings, then larger
+// errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;

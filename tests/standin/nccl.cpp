@@ -54,7 +54,7 @@ struct Board {
     std::atomic<int> error; // ncclResult_t, for all members
     std::atomic<bool> said;
     char text[400];
-    // the channels follow: those of messages, then those of collectives
+    // The channels follow: first those of messages, then those of collectives.
     Member member[];
 };
 
@@ -681,7 +681,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from, nc
         { MESSAGE, false, "ncclRecv", nullptr, out, count, type, ncclSum, from, comm, stream });
 }
 
-// Starts the communicators, and waits for the blocking ones.
+// Starts the communicators, and waits for the blocking communicators.
 static ncclResult_t begin_together(Entry &entry, const std::vector<ncclComm *> &begun) {
     ncclResult_t result = ncclSuccess;
     for (int turn = 0;; turn++) {

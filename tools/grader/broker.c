@@ -1,5 +1,5 @@
-// broker.c: starts the ranks of a graded run and carries every byte between them. tools/grade uses
-// it.
+// broker.c: starts the ranks of a graded run and carries every byte between them. tools/grade
+// starts this program.
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
 //
@@ -14,8 +14,9 @@
 // the messages. Bytes and times are never altered.
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
-// each other. It writes FILES.results (the records of the ranks), FILES.out (rank 0's output),
-// FILES.err (the errors of all ranks), and FILES.run: lines with words that tools/grade reads.
+// each other. The broker writes FILES.results (the records of the ranks), FILES.out (rank 0's
+// output), FILES.err (the errors of all ranks), and FILES.run: lines with words that tools/grade
+// reads.
 #define _GNU_SOURCE
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"

@@ -1,12 +1,12 @@
-// compare.c: the judge of a graded run. It reads the records of a run with a submitted body and
-// those of a run with our own body (probe.c wrote both) and compares the submitted results with the
-// expected results of OUR run. So the verdict of the submitted process does not count.
+// compare.c: the judge of a graded run. The judge reads the records of a run with a submitted body
+// and those of a run with our own body (probe.c wrote both) and compares the submitted results with
+// the expected results of OUR run. So the verdict of the submitted process does not count.
 //
 //     compare THEIRS OURS [bits]
 //
-// It prints a line "wrong WHAT|NAME|WHY" for each wrong result, "other TEXT" if the records are not
-// those of this run, and at last "page TEXT" with the page of the submitted run. With `bits` a
-// check for equal bits demands equal bits; otherwise the check allows rounding.
+// The program prints a line "wrong WHAT|NAME|WHY" for each wrong result, "other TEXT" if the
+// records are not those of this run, and at last "page TEXT" with the page of the submitted run.
+// With `bits` a check for equal bits demands equal bits; otherwise the check allows rounding.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
