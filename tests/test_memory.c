@@ -195,7 +195,7 @@ static void test_misuse(void) {
     ends(leak, 3, "leak: 123 bytes of optimizer");
     ends(leak_while_paused, 3, "leak: 9 bytes of reference");
     ends(pause_forever, 3, "ledger_pause without ledger_resume");
-    ends(resume_first, 3, "ledger_resume without ledger_pause");
+    ends(resume_first, 3, "ledger_resume without a ledger_pause");
     ends(foreign_free, 3, "a buffer of rank 0 (64 bytes of gradients) was given to rank 3");
     ends(foreign_alloc, 3, "an arena belongs to one rank");
     ends(own_free, 0, "");
