@@ -13,7 +13,7 @@ SANITIZE  =
 ARCH      = native
 CC        = mpicc
 CXX       = g++
-# STRICT=yes: a warning ends the build; make test uses it. By default warnings are allowed,
+# STRICT=yes: a warning ends the build. make test sets STRICT=yes. By default warnings are allowed,
 # because a user's compiler may have newer warnings.
 STRICT    =
 WERROR    = $(if $(STRICT),-Werror)
@@ -35,7 +35,7 @@ FILE =
 SEED =
 # For test: names of files in tests/, such as TESTS="comm ops". Default: all.
 TESTS =
-# The values of these variables are plain text, even $( ) and ;. Recipes read them from the
+# The values of these variables are plain text, even $( ) and ;. Recipes read the values from the
 # environment.
 text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX ANSWER FILE SEED
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
@@ -73,8 +73,8 @@ ifneq ($(SANITIZE),)
 endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
-# No fused multiply-add and no fast-math, so that the same source gives the same bits on every
-# machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
+# The build uses no fused multiply-add and no fast-math, so the same source gives the same bits on
+# every machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
 # sqrt and comparisons, because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
@@ -104,13 +104,13 @@ SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda
 ENTRIES  := $(shell grep -l '^EXPERIMENT.' $(SOURCES))
 LESSONS  := $(subst /experiments/,/,$(ENTRIES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
-# The experiments that are programs. No library has them, so a program compiles no experiment of
-# another program.
+# The experiments that are programs. No library has these files, so a program compiles no experiment
+# of another program.
 OWN      := $(foreach source,$(ENTRIES),$(if $(findstring /experiments/,$(source)),$(source)))
 MODULES  := $(filter-out tests/% $(OWN),$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c \
             tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
-# The files with kernels: those that contain FOR_EACH. A cuda build compiles them for a GPU.
+# The files with kernels: those that contain FOR_EACH. A cuda build compiles these files for a GPU.
 PARALLEL := $(if $(filter cuda fp64,$(BACKEND) $(PRECISION)), \
                 $(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(PARALLEL))
@@ -243,7 +243,7 @@ student:
 check:
 	@tools/check "$$EX"
 
-# The exercises that fill no body: tools/tasks lists them.
+# The exercises that fill no body. tools/tasks lists these exercises.
 predict:
 	@tools/task predict "$$EX" "$$ANSWER"
 design:
@@ -346,8 +346,8 @@ $(O)/%.o: %.c $(O)/flags
 	@echo "compiling $<"
 	@$(COMPILE) $(BUILD_FAST) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
-# A file with kernels is C. For a GPU it is compiled as CUDA C++, for the stand-ins as plain C++,
-# both with C linkage. A fused multiply-add would change bits here, too.
+# A file with kernels is C. For a GPU the file is compiled as CUDA C++, for the stand-ins as plain
+# C++, both with C linkage. A fused multiply-add would change bits here, too.
 GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
 GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
               -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))

@@ -1,5 +1,5 @@
-# Functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. They compare a build with
-# the CPU's build of the same precision.
+# Gpu.pm: functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
+# compare a build with the CPU's build of the same precision.
 package Gpu;
 use strict;
 use warnings;
@@ -15,8 +15,8 @@ our @EXPORT = qw(comm_on program lessons_on library_on outputs_on storage_on tra
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
 sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
 
-# Reduces a page to its words without numbers: every check and cost, and its verdict. The tensor
-# with the largest error depends on rounding.
+# Reduces a page to its words without numbers: every check and cost, and its verdict. Leaves out the
+# name of the tensor with the largest error, which depends on rounding.
 sub verdicts {
     my ($page) = @_;
     return join "\n", map { s/, worst [^:]*//r } map {
@@ -34,9 +34,9 @@ sub costs {
 }
 
 # Compares lessons of a build with the CPU, emulated and as processes. keys: these lessons; []: all.
-# Each way to start processes is a hash: name; transport, a pattern; options; env, words before the
-# command; most, the largest number of ranks; every, 3 for every third of these lessons. Digests may
-# differ from the CPU's, because products do, but not between transports.
+# Each way to start processes is a hash. transport: a pattern; options; env: words before the
+# command; most: the largest number of ranks; every: 3 takes every third of these lessons. Digests
+# may differ from the CPU's, because products do, but not between transports.
 sub lessons_on {
     my ($build, $backend, $keys, @ways) = @_;
     my %chosen = map { $_ => 1 } @$keys;
@@ -44,7 +44,7 @@ sub lessons_on {
         map { [$_] } grep { !@$keys || $chosen{ $_->{key} } } lessons());
 }
 
-# Does the same as lessons_on() for lessons with options. Each form is [lesson, options].
+# Compares lessons with options, as lessons_on() does. Each form is [lesson, options].
 sub forms_on {
     my ($build, $backend, $ways, @forms) = @_;
     my (@rows, @jobs);
@@ -157,7 +157,7 @@ sub outputs_on {
         or diag(complain($written));
     my @failed = grep { /^not ok|^#  / } split /\n/, $compared->{out};
     ok($compared->{status} == 0 && !@failed && $compared->{out} =~ /^1\.\.\d{3}$/m,
-        "$build: the same from this backend")
+        "$build: the same results from this backend")
         or diag("status $compared->{status}",
         $compared->{err}, join "\n", grep { defined } @failed[0 .. 19]);
     note($_) for $compared->{out} =~ /^# (\w.*)$/mg;

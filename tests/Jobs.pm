@@ -1,5 +1,5 @@
-# Functions for the tests in Perl: start programs through tools/launch, two at a time, and keep
-# their output.
+# Jobs.pm: functions for the tests in Perl. The functions start programs through tools/launch, two
+# at a time, and keep their output.
 package Jobs;
 use strict;
 use warnings;
@@ -14,17 +14,17 @@ our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 
-# Limits in seconds. No test judges a duration, because a machine may be busy. A program that takes
-# longer than $hang hangs. $wait is the --timeout of a run that must time out. $wait is much longer
-# than any other wait of a rank.
+# Limits in seconds. No test judges a duration, because a machine may be busy. A program that runs
+# longer than $hang counts as hung. $wait is the --timeout of a run that must time out. $wait is
+# much longer than any other wait of a rank.
 our ($hang, $wait) = (600, 20);
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;
 
 sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
 
-# rewrite_tensors($from, $to, $change): copies a safetensors file. $change->($header, \$data) may
-# change the header and the data behind it. The header is padded to a multiple of 8 bytes.
+# Copies a safetensors file. $change->($header, \$data) may change the header and the data behind
+# it. The header is padded to a multiple of 8 bytes.
 sub rewrite_tensors {
     my ($from, $to, $change) = @_;
     my $bytes = slurp($from);
@@ -82,8 +82,8 @@ sub mpi {
     return { json => 1, words => ['tools/launch', $ranks, @words] };
 }
 
-# Programs refuse an option that is given twice. In a test the last value counts, so a test can vary
-# a model's options. twice: pass all.
+# Returns the words with the last value of each option only. Programs refuse an option that is given
+# twice, but a test varies a model's options by adding some. A job with `twice` passes all.
 sub last_of_each {
     my @words = @_;
     my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;
@@ -179,15 +179,16 @@ sub forms_hold {
         Test::More::ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold")
             or Test::More::diag(complain($emu));
         next unless $mpi;
-        Test::More::ok($mpi->{status} == 0 && $mpi->{page}{pass},
-            "$pair->{name}: as processes, too")
-            or Test::More::diag(complain($mpi));
+        Test::More::ok(
+            $mpi->{status} == 0 && $mpi->{page}{pass},
+            "$pair->{name}: all checks hold as processes, too"
+        ) or Test::More::diag(complain($mpi));
 
         # lessons.t lists the programs without a digest.
         Test::More::is(
             $mpi->{page}{digest} // 'none',
             $emu->{page}{digest} // 'none',
-            "$pair->{name}: with the same bits"
+            "$pair->{name}: the same bits as processes"
         );
     }
 }

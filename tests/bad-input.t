@@ -17,7 +17,7 @@ plan skip_all => "$train is not built" unless -x $train;
 { open my $f, '>', "$work/empty" or die; close $f }
 { open my $f, '>', "$work/short" or die; print $f 'too short'; close $f }
 
-# The model is small, because some mistakes are found only at the end.
+# The model is small, because some mistakes are found only at the end of the run.
 my @tiny = (
     qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 4 --steps 2
         --eval-every 0 --timeout),
@@ -30,8 +30,8 @@ for my $pipe ("$work/pipe", "$work/index/index.json") {
     system('mkfifo', $pipe) == 0 or die "mkfifo $pipe";
 }
 
-# ranks, options (after the small model's), exit status, a pattern of the message; 'mpi': also as
-# processes
+# Each row has the ranks, the options (after those of the small model), the exit status, and a
+# pattern of the message. 'mpi': the row also runs as processes.
 my @mistakes = (
     [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
@@ -318,7 +318,7 @@ my @mistakes = (
     [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
 
-    # also refused before the memory is allocated
+    # This mistake, too, is found before the memory is allocated.
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],
     [
         2,
@@ -376,8 +376,8 @@ for my $mistake (@mistakes) {
     }
 }
 
-# The rank count: emulated runs have the lesson's own, mpirun's ranks cannot be emulated, and there
-# is a maximum.
+# Rank counts. Emulated runs use the lesson's own count, mpirun's ranks cannot be emulated, and
+# there is a maximum.
 push @jobs,
     {
     %{ emu(600, $train) },
@@ -409,8 +409,8 @@ for my $job (@jobs) {
     is($job->{status}, $job->{want}, "$job->{name}: status $job->{want}") or diag(complain($job));
     my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
     is(scalar @messages, 1, "$job->{name}: one message") or diag($job->{err});
-    like($messages[0] // '', $job->{words_wanted}, "$job->{name}: it names the fix");
-    ok(before_work($job), "$job->{name}: before the work")
+    like($messages[0] // '', $job->{words_wanted}, "$job->{name}: the message names the fix");
+    ok(before_work($job), "$job->{name}: the run ends before the work")
         or diag($job->{out})
         if $job->{want} == 2;
 }
@@ -443,7 +443,7 @@ SKIP: {
             $ended = waitpid($pid, 1) == $pid;
             sleep 0.05;
         }
-        my $status = $ended ? $? >> 8 : 'none, it hangs';
+        my $status = $ended ? $? >> 8 : 'none: the run hangs';
         if (!$ended) { kill 'KILL', @ranks; kill 'TERM', $pid; waitpid $pid, 0 }
         my $err = slurp("$job->{place}.err");
         is($status, 3, "SIG$signal of one rank: status 3") or diag($err);
@@ -452,7 +452,7 @@ SKIP: {
             $signal eq 'STOP'
             ? qr/^\[rank \d\] waited $wait s in .*; --timeout sets how long\. /m
             : qr/^unsplit: .* ended with status \d+ \(.*\): a fault$/m,
-            "SIG$signal of one rank: a message"
+            "SIG$signal of one rank: a message names the rank"
         ) or diag($err);
         my @left;
         do {

@@ -13,8 +13,8 @@ chdir "$FindBin::Bin/.." or die;
 my $shares = program_of('fp32', 'tests/test_shares.c');    # the test computes no numbers of a model
 my $tap = -x $shares ? `$shares` : "not ok - $shares is not built\n";
 like($tap, qr/^ok \d+ - \Q$_\E$/m, "shares: $_")
-    for 'the shares follow one another and are the batch',
-    'no step is longer than whole sequences ask for',
+    for 'the shares follow one another and add up to the batch',
+    'no step is longer than the bound for whole sequences',
     'the ideal time follows from the speeds of all devices';
 my $source = '01_data_parallel/07_balance.c';
 SKIP: {

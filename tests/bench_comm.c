@@ -14,7 +14,7 @@
 #include "common/tensor/ops.h"
 
 static const Option options[] = {
-    { "bytes", "N", "43000000", "of the tensor" },
+    { "bytes", "N", "43000000", "size of the tensor" },
     { "rounds", "N", "9", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     { 0 },
@@ -69,7 +69,7 @@ static double seconds_of(Place *p, void (*call)(Place *p), size_t rounds) {
         seconds[i] = now() - start;
         tensor_fill(p->a, 1);
     }
-    qsort(seconds + 1, rounds, sizeof *seconds, ascending); // the first round does not count
+    qsort(seconds + 1, rounds, sizeof *seconds, ascending); // the first round is no measurement
     return seconds[1 + rounds / 2];
 }
 
@@ -79,8 +79,8 @@ static void bench(Run *run) {
             "--bytes and --rounds (at most %d) must be more than 0", MOST);
     Arena memory = arena(MEM_WORKSPACE);
     Place p = { run, tensor_new(&memory, 1, n), tensor_new(&memory, 1, n), { 0 } };
-    Range mine = shard_range(n, run->world->size, run->world->rank);
-    p.part = tensor_flat_range(p.a, mine.lo, mine.hi); // in place
+    Range local = shard_range(n, run->world->size, run->world->rank);
+    p.part = tensor_flat_range(p.a, local.lo, local.hi); // in place
     tensor_fill(p.a, 1);
     tensor_fill(p.b, 1);
     memory_set_poison(false);

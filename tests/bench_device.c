@@ -5,10 +5,9 @@
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
 // matrix product, which serves as the device's peak. An op's floor is the larger of bytes /
 // bandwidth and FLOPs / peak. An op whose data fits a cache may be faster than its floor. "share"
-// is the part of the step's time that the op's calls take. With one rank the step is the unsplit
-// model's. With more ranks it is the trainer's, and virtual ranks share the device. `make bench`
-// runs this program; --help shows the sizes. make test does not run it, because such times are not
-// reproducible.
+// is the part of the step's time that the op's calls take. One rank trains the unsplit model. With
+// more ranks the trainer runs, and virtual ranks share the device. `make bench` runs this program;
+// --help shows the sizes. make test does not run it, because such times are not reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -24,9 +23,9 @@ static const Option options[] = {
     { "context", "N", "128", "tokens of a sequence" },
     { "vocab", "N", "4096", "words" },
     { "batch", "N", "4", "sequences of a step" },
-    { "micro-batch", "N", "1", "with ranks: sequences of a replica and micro-batch" },
-    { "dp", "N", "1", "with ranks: data-parallel replicas" },
-    { "tp", "N", "1", "with ranks: tensor-parallel ranks of a stage" },
+    { "micro-batch", "N", "1", "sequences per replica and micro-batch, with more than one rank" },
+    { "dp", "N", "1", "data-parallel replicas, with more than one rank" },
+    { "tp", "N", "1", "tensor-parallel ranks of a stage, with more than one rank" },
     { "pp", "N", "1", "with ranks: pipeline stages" },
     { "steps", "N", "5", "steps that are timed, after two that are not" },
     { "square", "N", "1024", "rows of the matrices whose product is the peak" },
@@ -180,7 +179,8 @@ static void row(Run *run, const char *op, void (*f)(void *), Place *s, double ca
         seconds / fmax(by_memory, by_flops), calls, 100 * calls * seconds / step);
 }
 
-// numbers: elements read and written, each once, as with perfect caches.
+// Prints a line for each op. `numbers` counts the elements that the op reads and writes. Each
+// element counts once, as with perfect caches.
 static void each_op(Run *run, const ModelConfig *c, size_t B, Peak peak, double step) {
     Arena a = arena(MEM_WORKSPACE);
     Place s = place(&a, c, B);
@@ -239,7 +239,7 @@ static double unsplit_step(const ModelConfig *c, const Data *d, size_t batch, si
     for (size_t step = 0; step < steps + 2; step++) {
         Arena tokens = arena(MEM_WORKSPACE);
         device_synchronize();
-        if (step == 2) start = now(); // memory is allocated, libraries are warm
+        if (step == 2) start = now(); // memory is allocated and libraries are warm
         Batch b = data_batch(d, &tokens, step, 0, batch, batch);
         model_zero_gradients(m);
         model_forward_backward(m, &b);

@@ -14,8 +14,9 @@ static const Option options[] = {
     { "micro-batches", "N", "4", "pieces of a step" },
     { "width", "N", "768", "features of a token" },
     { "context", "N", "128", "tokens of a sequence" },
-    { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
-    { "blocks", "N", "1", "of a stage; interleaved stages have two chunks of so many" },
+    { "sequences", "N", "4",
+      "sequences per micro-batch; a message has sequences x context x width reals" },
+    { "blocks", "N", "1", "blocks per stage; an interleaved stage has two chunks of so many" },
     { "rounds", "N", "5", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     { 0 },
@@ -66,8 +67,7 @@ static void bench(Run *run) {
             "must be more than 0",
             MOST);
     REQUIRE(m % p == 0,
-            "--micro-batches %zu: interleaved stages take them in groups of %zu: choose a multiple",
-            m, p);
+            "--micro-batches %zu: interleaved stages take groups of %zu: choose a multiple", m, p);
     Stack stack = { .model = { .width = C,
                                .heads = C / 64 ? C / 64 : 1,
                                .context = T,
@@ -79,7 +79,7 @@ static void bench(Run *run) {
     config_require(&stack.model);
     memory_set_poison(false);
     double idle[SCHEDULES][MOST], step[SCHEDULES][MOST], exposed[SCHEDULES][MOST];
-    // The first steps allocate memory.
+    // The first steps allocate memory, so they are not measured.
     for (size_t i = 0; i < SCHEDULES; i++) play(run, stack, schedule[i].rule, m);
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < SCHEDULES; i++) {
@@ -94,20 +94,21 @@ static void bench(Run *run) {
         size_t v = schedule[i].rule ? 1 : CHUNKS;
         double closed =
             i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(v * m + p - 1);
-        double is = median(idle[i], rounds);
+        double measured = median(idle[i], rounds);
         char name[40];
         say(run,
             "%-11s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f "
             "ms (all ranks)",
-            schedule[i].name, median(step[i], rounds), is, closed, median(exposed[i], rounds));
+            schedule[i].name, median(step[i], rounds), measured, closed,
+            median(exposed[i], rounds));
         snprintf(name, sizeof name, "idle_%s", schedule[i].name);
-        report_config_number(run, name, is);
+        report_config_number(run, name, measured);
         if (i == 0)
             check_true(run, "idle as long as the closed form says", schedule[i].name,
-                       is > closed - 5);
+                       measured > closed - 5);
         else
             check_true(run, "idle at most 5 points more than the closed form", schedule[i].name,
-                       is < closed + 5);
+                       measured < closed + 5);
     }
 }
 

@@ -86,7 +86,7 @@ static void bench(Run *run) {
     size_t process, processes;
     REQUIRE(rounds > 0, "--rounds must be at least 1");
     REQUIRE(!process_launched(&process, &processes),
-            "this measures the time of one process: use --emulate N");
+            "the program measures the time of one process: use --emulate N");
     TrainerConfig c = { .model = { .layers = 4,
                                    .width = option_size(run, "width"),
                                    .heads = 4,
@@ -104,10 +104,11 @@ static void bench(Run *run) {
     Trainer *t = trainer_new(run->world, &c, sgd(0.01));
     double *seconds[KINDS];
     for (size_t k = 0; k < KINDS; k++) seconds[k] = host_alloc(rounds * sizeof **seconds);
-    // the first steps allocate memory
+    // The first steps allocate memory, so they are not measured.
     for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
-        for (size_t k = 0; k < KINDS; k++) { // each kind has each place in the order equally often
+        for (size_t k = 0; k < KINDS;
+             k++) { // every kind is equally often the first, the second, ...
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }

@@ -3,9 +3,9 @@
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
 // With one rank and without --trainer the program times steps of the unsplit model. Otherwise it
-// times steps of the trainer. It prints the median step and the peak of the same run. For the peak
-// all ranks multiply square matrices at the same time; the peak is the sum of their best rates.
-// `make bench` runs this program beside tools/torch_step.py, which trains the same model:
+// times steps of the trainer. The program prints the median step and the peak of the same run. For
+// the peak all ranks multiply square matrices at the same time; the peak is the sum of their best
+// rates. `make bench` runs this program beside tools/torch_step.py, which trains the same model:
 // --reference writes its start and its expected losses.
 #include <math.h>
 #include <stdio.h>
@@ -27,14 +27,15 @@ static const Option options[] = {
     { "vocab", "N", "256", "vocabulary entries" },
     { "batch", "N", "4", "sequences of a step" },
     { "micro-batch", "N", NULL,
-      "sequences of a replica and micro-batch; without it all of a replica's" },
-    { "trainer", NULL, NULL, "the trainer with one rank, too" },
+      "sequences per replica and micro-batch; by default all of the replica's" },
+    { "trainer", NULL, NULL, "use the trainer also with one rank" },
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
     { "schedule", "naive|gpipe|1f1b", "1f1b", "order of forwards and backwards in the pipeline" },
     { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
-    { "seconds", "X", "3", "to measure for; five steps at least, after two that are not counted" },
+    { "seconds", "X", "3",
+      "to measure for; at least five steps, after two steps that are not counted" },
     { "square", "N", "1024", "rows of the matrices whose product is the peak" },
     { "reference", "DIR", NULL,
       "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },
@@ -196,7 +197,7 @@ static void bench(Run *run) {
     REQUIRE(seconds_most > 0 && option_size(run, "square") > 0,
             "--seconds and --square must be more than 0");
     REQUIRE(!reference || unsplit,
-            "--reference: the unsplit model's, on one rank without --trainer");
+            "--reference: only the unsplit model writes one; use one rank, without --trainer");
 
     Subject s = { .batch = batch, .optimizer = adamw(1e-3) };
     s.data = data_synthetic(c.model.vocab, c.model.context, run->seed);
@@ -221,7 +222,7 @@ static void bench(Run *run) {
         for (size_t r = 0; run->is_root && r < run->world->size; r++)
             resident = all[r] > resident ? all[r] : resident;
         say(run,
-            "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of "
+            "%zu parameters, %zu tokens per step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of "
             "the peak of %.1f "
             "GFLOP/s, %.0f MB resident in a process",
             config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps,

@@ -59,8 +59,8 @@ for my $page (sort keys %page) {
     push @remote, "$page: $1"
         while $page{$page} =~ /<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"/g;
 }
-is(join("\n", @lost), '', 'links lead somewhere');
-is(join("\n", @remote), '', 'nothing comes from the network');
+is(join("\n", @lost), '', 'every link leads to a page and an anchor');
+is(join("\n", @remote), '', 'no page reads from the network');
 like($page{'06_zero/index.html'}, qr/<math /, 'formulas are MathML');
 like(
     $page{'index.html'},
@@ -70,17 +70,17 @@ like(
 like(
     $page{'05_pipeline_1f1b/02_1f1b.html'},
     qr/<h2 id="what-it-prints">.*Answer:.*<h2 id="the-source">.*schedule_1f1b/s,
-    'a lesson is one page: its output and its source'
+    'the page of a lesson has its output and its source'
 );
 like(
     $page{'05_pipeline_1f1b/02_1f1b.html'},
     qr{<footer><a href="\.\./05_pipeline_1f1b/01_by_hand\.html">.*05_pipeline_1f1b/03_interleaved\.html},
-    'links to the pages before and after'
+    'a page links to the pages before and after'
 );
 like(
     $page{'05_pipeline_1f1b/index.html'},
     qr{<aside class="contents">.*href="#the-question"}s,
-    'the contents of a page'
+    'a chapter has a table of contents'
 );
 open my $f, '<', "$book/index.js" or die;
 my $index = do { local $/; <$f> };
@@ -96,7 +96,7 @@ is(
     'the search index has every source'
 );
 
-# ---- the player's page: its WebAssembly gives the same values as the same C, and it draws at every
+# ---- the player's page: its WebAssembly gives the values of the native C, and it draws at every
 # setting ----
 sub slurp {
     local $/;
@@ -126,7 +126,7 @@ sub browse {
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
 }
 
-# $wasm: the output of the WebAssembly. It must equal the output of $program and have more than
+# Checks that the output of the WebAssembly, $wasm, equals the output of $program and has more than
 # $lines lines.
 sub same_as_native {
     my ($wasm, $program, $lines, $what) = @_;
@@ -143,7 +143,7 @@ sub same_as_native {
             . ($there[$line // 0] // ''));
 }
 
-# Returns the output of a script that has a module.
+# Returns the output of a script that uses a WebAssembly module.
 sub run_wasm {
     my ($module, $script) = @_;
     if (found('node')) {
@@ -166,14 +166,14 @@ SKIP: {
     my $wasm = run_wasm(slurp("$book/player_wasm.js"), slurp('tests/test_player.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
     same_as_native($wasm, $program, 6000,
-        'the WebAssembly gives the same results: every schedule, p <= 8, m <= 24; sizes');
+        'the WebAssembly gives the native results: every schedule, p <= 8, m <= 24; sizes');
 }
 SKIP: {
     skip $played, 7 if $played;
     like(
         $page{'05_pipeline_1f1b/index.html'},
         qr{<iframe class="player"[^>]*src="\.\./player\.html\?embed#schedule=2&amp;beside=2},
-        'a player inside a chapter'
+        'a chapter contains the player'
     );
     skip 'no Chromium is installed', 6 unless $browser;
     my ($two) = browse('player.html', '', '#schedule=3&beside=5&p=4&m=8');
@@ -183,7 +183,7 @@ SKIP: {
     like(
         $two,
         qr{interleaved, 2 chunks</b>: a step takes.*zero bubble \(ZB-H1\)</b>: a step takes}s,
-        'as the address says'
+        'two schedules: those of the address'
     );
     my ($dom, $console) = browse('player.html', <<'SCRIPT');
 setTimeout(() => {
@@ -205,39 +205,45 @@ setTimeout(() => {
 }, 1000);
 SCRIPT
     is($console, '', 'no message on the console, whatever is set');
-    like($dom, qr/data-stepped="33 of 33 units"/, 'stepped to the end: 1F1B, p = 4, m = 8');
-    like($dom, qr/data-played="true"/, 'and played');
+    like(
+        $dom,
+        qr/data-stepped="33 of 33 units"/,
+        'the step button leads to the end: 1F1B, p = 4, m = 8'
+    );
+    like($dom, qr/data-played="true"/, 'the play button plays');
     my ($timeline) = $dom =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
     is(join(' ', map { scalar(() = $timeline =~ /<rect class="$_"/g) } qw(F B M)),
-        '32 32 0', 'and as many boxes: forwards, backwards, no message');
+        '32 32 0', 'as many boxes as forwards and backwards, and no message');
 }
 
-# ---- the planner: its WebAssembly gives the same values as the same C here, and as the program
-# ----
+# ---- the planner: its WebAssembly gives the results of the native C and of the program ----
 SKIP: {
     my ($program, $plan) = map { "build/cpu-fp32/$_" } 'tests/test_planner', '08_3d/plan';
     skip "$program is not built", 3 unless -x $program;
     my $said = `$program`;
-    is($?, 0, 'the results of the native planner') or diag($said);
+    is($?, 0, 'the results of the native planner equal the plan') or diag($said);
     my $dir = tempdir(CLEANUP => 1);
     system(
         "$plan --model llama2-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null"
     );
     my $listed = `$program search`;
-    ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"),
-        'its search has the layouts of plan --layouts');
+    ok(
+        $listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"),
+        'the search of the native planner has the layouts of plan --layouts'
+    );
     skip $played, 1 if $played;
     my ($module) = $page{'planner.html'} =~ /^(const PLANNER_WASM = .*)$/m or die;
     my $wasm = run_wasm("$module\n", slurp('tests/test_planner.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
     same_as_native($wasm, $program, 1000,
-        'the WebAssembly gives the same results: layouts, a search');
+        'the WebAssembly gives the native results: layouts, a search');
 }
 SKIP: {
     skip $played, 10 if $played;
     like($page{'08_3d/plan.html'},
         qr{href="\.\./planner\.html"}, 'the page of the plan leads to the planner');
-    unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/, 'one file, with its style');
+    unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/,
+        'the planner is one file, with its style');
     skip 'no Chromium is installed, or 08_3d/plan is not built', 8
         unless $browser && -x 'build/cpu-fp32/08_3d/plan';
 
@@ -287,29 +293,29 @@ SCRIPT
     my $noted =
         sub { my ($text) = $dom =~ /data-$_[0]="([^"]*)"/; return ($text // '') =~ s/&amp;/&/gr };
     for (
-        ['linked', 'the state of its address', 8, 1, 2],
-        ['moved', 'a slider: tp, which dp makes room for', 2, 4, 2]
+        ['linked', 'the planner shows the layout of its address', 8, 1, 2],
+        ['moved', 'the slider of tp moves, and dp makes room', 2, 4, 2]
     ) {
         my ($name, $what, @degrees) = @$_;
         like($noted->($name), qr/^\Q${\ $address->(@degrees)} ${\ $said->(@degrees)} /, $what);
     }
-    is($noted->('row'), 1, 'the second row of the table');
+    is($noted->('row'), 1, 'a click chooses the second row of the table');
     is(
         $noted->('refused'),
         'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).',
-        'an impossible layout'
+        'the planner says why a layout is impossible'
     );
     like(
         $noted->('reason'),
         qr/^Nothing fits: even the layout that needs least memory exceeds the 76 usable GB\./,
-        '6 GPUs for 800 sequences'
+        'the planner says why nothing fits: 6 GPUs, 800 sequences'
     );
     is(
         $noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0],
         'Fits. It is the fastest layout that fits.full',
-        'presets, and the fastest layout is set'
+        'a preset sets the fastest layout'
     );
-    is($noted->('pointed'), 'true', 'a point of the picture');
+    is($noted->('pointed'), 'true', 'a click on a point of the picture chooses its layout');
 }
 my $without = tempdir(CLEANUP => 1);
 open my $fake, '>', "$without/clang" or die;
@@ -317,17 +323,17 @@ print $fake "#!/bin/sh\nexit 1\n";
 close $fake;
 chmod 0755, "$without/clang";
 $said = `PATH=$without:\$PATH tools/book $without/book 2>&1`;
-is($?, 0, 'without clang: tools/book');
+is($?, 0, 'without clang tools/book succeeds');
 like(
     $said,
     qr/^player\.html shows pictures and planner\.html is left out: they need clang.*apt-get install.*\n.*pages/,
-    'one line gives the reason'
+    'without clang one line gives the reason'
 );
-ok(!-e "$without/book/planner.html", 'there is no planner');
+ok(!-e "$without/book/planner.html", 'without clang there is no planner');
 unlike(slurp("$without/book/08_3d/plan.html") . slurp("$without/book/index.html"),
-    qr/href="[^"]*planner\.html/, 'no page links to the planner');
+    qr/href="[^"]*planner\.html/, 'without clang no page links to the planner');
 my $pictures = slurp("$without/book/player.html");
-unlike($pictures, qr/player\.js/, 'the page has no player');
+unlike($pictures, qr/player\.js/, 'without clang the player is left out');
 is(join(' ', grep { !-f "$without/book/$_" } $pictures =~ /<img src="([^"]+)"/g),
-    '', 'but its pictures');
+    '', 'without clang the pictures of the player stay');
 done_testing();

@@ -43,19 +43,19 @@ my @verdicts = (
         'other',
         "args: --mode element\ncaught-by: by cols",
         "$source// a comment\n",
-        'caught by another'
+        'caught by another check'
     ],
     [
         'words',
         "args: --mode element\ncaught-by: question",
         "$source// a comment\n",
-        'caught by another'
+        'caught by another check'
     ],
     [
         'usage',
         "args: --mode pigeon\ncaught-by: --mode pigeon",
         "$source// a comment\n",
-        'caught by another'
+        'caught by another check'
     ],
     [
         'past', "args: --mode element\ncaught-by: split = unsplit by rows",
@@ -64,7 +64,7 @@ my @verdicts = (
     ['missed', 'caught-by: by rows', "$source// a comment\n", 'missed'],
     ['warns', 'caught-by: by rows', "${source}static int unused;\n", 'missed'],
     ['syntax', 'caught-by: by rows', "$source} a mistake\n", 'does not build'],
-    ['header', 'caught-by:', "$source// a comment\n", 'its header lacks lesson, what or caught-by'],
+    ['header', 'caught-by:', "$source// a comment\n", 'the header lacks lesson, what or caught-by'],
 );
 my @jobs;
 for my $case (@verdicts) {

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# The folder of --save belongs to one run and to the user. Files that the program did not write
-# stay. A second run in the same folder is refused. A resumed run reports which options and data
-# differ. A checkpoint with a changed byte is refused. TEST_ALL=1: more pairs of runs in one folder,
-# and more mutated checkpoints.
+# Tests the folder of --save, which belongs to one run and to the user. Files that the program did
+# not write stay. A second run in the same folder is refused. A resumed run reports which options
+# and data differ. A checkpoint with a changed byte is refused. TEST_ALL=1: more pairs of runs in
+# one folder, and more mutated checkpoints.
 use strict;
 use warnings;
 use FindBin;
@@ -101,7 +101,7 @@ for my $case (
         qr{step-000010/notes\.txt was not written by this}
     ],
     [
-        'an empty folder with that name',
+        'an empty folder with the name of a checkpoint',
         sub { mkdir "$dir/step-000010" },
         qr{step-000010 is no checkpoint: it has no index\.json}
     ],
@@ -111,7 +111,7 @@ for my $case (
         qr{step-000005\.part/notes\.txt was not written by this}
     ],
     [
-        'a file with the name of ours',
+        'a file with the name of a checkpoint file',
         sub {
             mkdir "$dir/step-000005.part";
             spew("$dir/step-000005.part/rank-0000.safetensors", 'mine, not yours');
@@ -119,7 +119,7 @@ for my $case (
         qr{rank-0000\.safetensors was not written}
     ],
     [
-        'an index of somebody else',
+        'an index of another program',
         sub {
             mkdir "$dir/step-000005.part";
             spew("$dir/step-000005.part/index.json", '{"weight_map":{}}');
@@ -168,25 +168,28 @@ for my $case (
     is(
         slurp("$victim/thesis") . steps($victim),
         'ten yearsthesis',
-        "$name: nor the target of a link"
+        "$name: the target of a link is not touched"
     );
 }
 remove_tree($dir);
 make_path("$dir/step-10", "$dir/step-000010.bak", "$dir/step-000020.old.part");
 spew("$dir/step-10/notes", 'mine');
-fine(fresh('--save', $dir, qw(--save-every 5 --steps 10)), 'names that only look like ours');
+fine(
+    fresh('--save', $dir, qw(--save-every 5 --steps 10)),
+    'a run beside names that only look like checkpoints'
+);
 is(
     steps($dir),
     'step-000005 step-000010 step-000010.bak step-000020.old.part step-10',
-    'names that only look like ours stay'
+    'names that only look like checkpoints stay'
 );
 
-# A killed run leaves a partial file; the next run removes it.
+# A killed run leaves a partial file. The next run removes this file.
 copy("$dir/step-000010", "$dir/step-000012.part");
 unlink "$dir/step-000012.part/index.json";
 truncate "$dir/step-000012.part/rank-0001.safetensors", 0;
 mkdir "$dir/step-000011.part";
-fine(resumed($dir, '--save', $dir, qw(--steps 12)), 'what a killed run has left');
+fine(resumed($dir, '--save', $dir, qw(--steps 12)), 'a run beside the files of a killed run');
 ok(!(grep { /00001[12]\.part/ } glob "$dir/*") && -e "$dir/step-000012/index.json",
     'the files of a killed run are removed');
 
@@ -205,7 +208,7 @@ ok(!(grep { /00001[12]\.part/ } glob "$dir/*") && -e "$dir/step-000012/index.jso
     ok($? >> 8 == 3 && $err =~ m{cannot make the folder step-\d+\.part in it: File exists},
         'a link that appears later: status 3')
         or diag($err);
-    is(steps($victim), 'thesis', 'a link that appears later: it is not followed');
+    is(steps($victim), 'thesis', 'a link that appears later is not followed');
     unlink glob "$dir/*.part";
     remove_tree($dir);
     fine(fresh('--save', $dir, qw(--save-every 5 --steps 10)), 'a run of ten steps');
@@ -223,15 +226,15 @@ refused(
     my $log = "$work/ids.log";
     unlink $log;
     my $job = resumed($dir, '--save', $dir, qw(--steps 12 --log), $log);
-    fine($job, 'the run goes on');
+    fine($job, 'a resumed run goes on');
     like(
         $job->{out},
         qr/^run $id goes on from \S+step-000010: 10 of 12 steps were done before, steps 12 \(was 10\)$/m,
         'a line names the run that continues, and the differences'
     );
-    is(index_of("$dir/step-000012")->{run}, $id, 'and keeps its id');
+    is(index_of("$dir/step-000012")->{run}, $id, 'a resumed run keeps its id');
     my %ids = map { $_->{run} // 'none' => 1 } lines($log);
-    is(join(' ', keys %ids), $id, 'each line of the log has it');
+    is(join(' ', keys %ids), $id, 'each line of the log has the id of the run');
     refused(
         resumed("$dir/step-000005", '--save', $dir, qw(--steps 12)),
         qr/step-0000\d\d is of this run, but later than step 5, from which the run continues/,
@@ -242,18 +245,19 @@ refused(
     is(
         steps($dir),
         'step-000005 step-000006 step-000008',
-        'its checkpoints after that step are removed'
+        'a run that goes back removes the later checkpoints'
     );
     fine(fresh('--save', $dir, qw(--save-over --save-every 3 --steps 3)),
         'a new run with --save-over');
-    is(steps($dir), 'step-000003', 'it removes the checkpoints of the other run');
-    isnt(index_of("$dir/step-000003")->{run}, $id, 'and has its own id');
+    is(steps($dir), 'step-000003',
+        'a new run with --save-over removes the checkpoints of the other run');
+    isnt(index_of("$dir/step-000003")->{run}, $id, 'a new run with --save-over has its own id');
 }
 {
     my $good = 0;
     my $pairs = $all ? 20 : 2;
     for my $n (1 .. $pairs) {
-        my $used = $n % 2 == 0;    # two resumed runs, or two new runs
+        my $used = $n % 2 == 0;    # a pair is two resumed runs, or two new runs
         remove_tree($dir) unless $used;
         my @jobs = map {
             $used
@@ -340,10 +344,13 @@ for my $case (
     like(
         $job->{out},
         qr/, overridden: $name \Q$value\E \(was /,
-        "--$name $value with --override: it is said"
+        "--$name $value with --override: the page says so"
     ) or diag($job->{out});
 }
-fine(resumed($dir, qw(--steps 9 --lr 3e-3 --batch 4)), 'the same value, said again');
+fine(
+    resumed($dir, qw(--steps 9 --lr 3e-3 --batch 4)),
+    'an option with its old value needs no --override'
+);
 refused(resumed($dir, qw(--steps 9 --width 8)),
     qr/it was trained with --width 4, not 8: leave --width out/, '--width');
 refused(
@@ -390,7 +397,7 @@ my $other = spew("$work/other.bin", slurp($data));
 like(
     resumed($dir, qw(--steps 9 --data), $other)->{out},
     qr/, data \Q$other\E \(was \Q$data\E\)/,
-    'the same data elsewhere are reported'
+    'a new path of the same data is reported'
 );
 edit($other, sub { substr($_, 300, 1) ^= "\1" });
 refused(
@@ -418,20 +425,20 @@ fine(resumed($dir, qw(--steps 9 --override data --data-eval), $other),
         'a run with --data-eval'
     );
     my $same = resumed(@again, qw(--steps 6));
-    fine($same, 'and it goes on');
+    fine($same, 'a run with --data-eval goes on');
     unlike($same->{out}, qr/held-out text of|skip-nonfinite/, 'no difference is reported');
     is(index_of("$of_eval/step-000006")->{layout}{'skip-nonfinite'},
         2, '--skip-nonfinite is that of the checkpoint');
     edit($held_out, sub { substr($_, 300, 1) ^= "\1" });
     my $changed = resumed(@again, qw(--steps 8));
-    fine($changed, 'it goes on with another held-out text');
+    fine($changed, 'a run goes on with another held-out text');
     like(
         $changed->{out},
         qr/, held-out text of 800 bytes, sum [0-9a-f]{16} \(was 800 bytes, sum [0-9a-f]{16}\)$/m,
         'another held-out text is reported'
     );
     is(index_of("$of_eval/step-000008")->{best}{step},
-        8, 'and its losses are not compared with earlier ones');
+        8, 'the losses of another held-out text are not compared with earlier losses');
 }
 like(
     run(
@@ -463,7 +470,7 @@ is(
         }
     ),
     index_of("$dir/step-000008")->{run},
-    'of one run'
+    'the log is of one run'
 );
 my %rate = map { $_->{step} => $_->{lr} } grep { defined $_->{step} } @logged;
 ok($rate{7} > $rate{8} && abs($rate{8} - 0.0003) < 1e-9 && abs($rate{11} - 0.0003) < 1e-9,
@@ -528,14 +535,17 @@ for my $case (
     next unless $name =~ /weight|sum/;
     my $job = resumed($torn, qw(--newest-good --steps 9 --save-every 4 --save), "$torn/");
     fine($job, "$name, with --newest-good");
-    like($job->{out}, qr/$words.*; step-000004 is taken$/m,
-        "$name, with --newest-good: it is said");
+    like(
+        $job->{out},
+        qr/$words.*; step-000004 is taken$/m,
+        "$name, with --newest-good: the page says so"
+    );
     is(
         steps($torn),
         'step-000004 step-000008 step-000009',
-        "$name, with --newest-good: the torn one is replaced"
+        "$name, with --newest-good: the torn checkpoint is replaced"
     );
-    fine(resumed("$torn/step-000008", qw(--steps 9)), "$name: by a good one");
+    fine(resumed("$torn/step-000008", qw(--steps 9)), "$name: the new checkpoint is good");
 }
 remove_tree($torn);
 copy($dir, $torn);
@@ -546,9 +556,9 @@ refused(
     'a folder with another name'
 );
 copy("$dir/step-000008", "$work/mine");
-fine(resumed("$work/mine", qw(--steps 9)), "a folder with a name of the user's own");
+fine(resumed("$work/mine", qw(--steps 9)), "a checkpoint under a name that the user chose");
 
-# ---- --keep: the held-out loss is measured before each checkpoint, whatever --eval-every is ----
+# ---- --keep measures the held-out loss before each checkpoint, whatever --eval-every is ----
 remove_tree($dir);
 my $kept = T((grep { !/^--eval-every$/ } @model),
     '--timeout', $hang, '--save', $dir,
@@ -557,16 +567,20 @@ fine($kept, '--keep 2');
 my @loss = $kept->{out} =~ /^ +held-out loss (\d+\.\d+)$/mg;
 my ($best) = sort { $loss[$a] <=> $loss[$b] } 0 .. $#loss;
 my %want = map { sprintf('step-%06d', $_) => 1 } 12, 14, 2 * ($best + 1);
-is(steps($dir), join(' ', sort keys %want), 'the newest two and the best one are kept');
+is(
+    steps($dir),
+    join(' ', sort keys %want),
+    'the newest two checkpoints and the best checkpoint are kept'
+);
 is(
     index_of("$dir/step-000014")->{best}{step},
     2 * ($best + 1),
-    'the index says which one is the best'
+    'the index says which checkpoint is the best'
 );
 like(
     $kept->{out},
     qr/^lowest held-out loss of a checkpoint: \Q$loss[$best]\E, step @{[2 * ($best + 1)]}$/m,
-    'and so does the page'
+    'the page says which checkpoint is the best'
 );
 spew("$dir/step-000012/notes.txt", 'mine');
 my $again = resumed($dir, qw(--steps 18 --keep 1));
@@ -579,13 +593,22 @@ refused(
 unlink "$dir/step-000012/notes.txt";
 fine(resumed($dir, '--save', $dir, qw(--steps 18 --save-every 2 --keep 1)), '--keep 1, resumed');
 %want = map { sprintf('step-%06d', $_) => 1 } 18, 2 * ($best + 1);
-is(steps($dir), join(' ', sort keys %want), 'the newest one and the best one are kept');
+is(
+    steps($dir),
+    join(' ', sort keys %want),
+    'the newest checkpoint and the best checkpoint are kept'
+);
 
 fine(resumed("$dir/step-000018", '--save', $dir, qw(--steps 19)), 'a named checkpoint continues');
-is(index_of("$dir/step-000019")->{best}{step}, 2 * ($best + 1), 'and the index has the best one');
+is(
+    index_of("$dir/step-000019")->{best}{step},
+    2 * ($best + 1),
+    'the index of a continued run has the best checkpoint'
+);
 fine(resumed($dir, '--save', "$work/elsewhere", qw(--steps 20)),
     'the run continues and saves elsewhere');
-is(index_of("$work/elsewhere/step-000020")->{best}, undef, 'there another checkpoint is the best');
+is(index_of("$work/elsewhere/step-000020")->{best},
+    undef, 'in another folder another checkpoint is the best');
 
 # ---- all bytes are on the disk before the folder gets its name ----
 SKIP: {
@@ -619,7 +642,7 @@ SKIP: {
     );
 }
 
-# ---- any byte ----
+# ---- any byte may be changed ----
 SKIP: {
     my $program = 'build/cpu-fp32/tests/test_checkpoint';
     skip "$program is not built", 1 unless -x $program;

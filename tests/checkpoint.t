@@ -28,8 +28,8 @@ my $text = "$work/text.txt";
         or die
 }
 
-# No size divides: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller than the number of
-# replicas.
+# No degree divides these sizes: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller than the
+# number of replicas.
 my @model = (
     qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9
         --warmup 3 --data),
@@ -95,7 +95,7 @@ for my $optimizer ('adamw', 'sgd') {
         is(
             join(' ', map { s{.*/}{}r } sort glob "$dir/*"),
             'step-000004 step-000008 step-000009',
-            "$name: three checkpoints, and nothing else"
+            "$name: the folder has three checkpoints and nothing else"
         );
         remove_tree("$dir/step-000009", "$dir/step-000008");
 
@@ -109,7 +109,7 @@ for my $optimizer ('adamw', 'sgd') {
                 '--export', "$work/rest.st", '--log', "$work/rest.log"
             )
         );
-        fine($again, "$name: it is taken up");
+        fine($again, "$name: a second run resumes");
         my @whole = map { [@{$_}{qw(step loss grad_norm lr)}] } lines("$work/whole.log");
         my @rest = map { [@{$_}{qw(step loss grad_norm lr)}] } lines("$work/rest.log");
         is_deeply(
@@ -119,13 +119,13 @@ for my $optimizer ('adamw', 'sgd') {
         );
         ok(
             slurp("$work/rest.st") eq slurp("$work/whole.st"),
-            "$name: and leave the same weights, every bit"
+            "$name: a resumed run has the same weights, every bit"
         );
     }
 }
 
-# ---- another layout, in double, where rounding is small: one layout saves, each of the others
-# resumes ----
+# ---- another layout, in double, where rounding is small. One layout saves, each other layout
+# resumes.
 my @others = (
     [1, ''],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3'],
@@ -156,14 +156,15 @@ for my $k ($double ? 0 .. $#others : ()) {
             '--log', "$work/rest.log"
         )
     );
-    fine($again, "saved by $ranks ranks $options, taken up by $to $with");
+    fine($again, "saved by $ranks ranks $options, resumed by $to $with");
     my @whole = losses("$work/whole.log");
     my @rest = losses("$work/rest.log");
     cmp_ok(@rest == 4 ? worst(\@rest, [@whole[5 .. 8]]) : 1,
-        '<', 1e-10, 'and the losses are those of the run that was not stopped');
+        '<', 1e-10, 'a run resumed at another layout has the losses of an uninterrupted run');
 }
 
-# ---- other programs can read it: the header is JSON, and a tensor starts at its offset ----
+# ---- other programs can read a checkpoint: the header is JSON, and a tensor starts at its offset
+# ----
 {
     my $dir = "$work/same";
     remove_tree($dir);
@@ -225,7 +226,7 @@ for my $k ($double ? 0 .. $#others : ()) {
             qr/index\.json is no JSON: it is torn/
         ],
         [
-            'somebody else\'s index',
+            'an index of another program',
             sub {
                 $edit->("$bad/index.json", sub { $_ = '{"weight_map":{}}' });
             },
@@ -296,12 +297,15 @@ for my $k ($double ? 0 .. $#others : ()) {
     );
     ok(
         slurp("$dir/step-000003/index.json") eq $before && !-e "$dir/step-000005",
-        'the older checkpoint is untouched, and there is no half of a new one'
+        'the older checkpoint is untouched, and there is no half of a new checkpoint'
     );
-    fine(run(emu(2, $train{fp32}, '--resume', $dir, '--steps', 4, @how)), 'it can be taken up');
+    fine(
+        run(emu(2, $train{fp32}, '--resume', $dir, '--steps', 4, @how)),
+        'a full disk: the older checkpoint can be resumed'
+    );
     my $no = run(emu(2, $train{fp32}, @model, @how, '--save', "$text/folder"));
     is($no->{status}, 2, 'a folder that cannot be made: status 2, before the work');
-    ok(before_work($no), 'and before the work');
+    ok(before_work($no), 'a folder that cannot be made: the run ends before the work');
     my $without = run(emu(2, $train{fp32}, @model, @how, '--save-every', 3));
     like(
         $without->{err},
@@ -338,10 +342,8 @@ for my $signal (qw(TERM INT USR1)) {
     is($status >> 8, 4, "SIG$signal: status 4") or diag(slurp("$job->{place}.err"));
     my ($said) = slurp("$job->{place}.out") =~
         /^stopped: saved after (\d+) of 1000000 steps; go on with --resume/m;
-    ok(
-        $said && -e sprintf("$dir/step-%06d/index.json", $said),
-        "SIG$signal: it says which step was saved, and it is there"
-    );
+    ok($said && -e sprintf("$dir/step-%06d/index.json", $said),
+        "SIG$signal: the page names the saved step, and the checkpoint exists");
 }
 {
     my $last = run(

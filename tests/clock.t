@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Compares the simulated clock with the closed forms (tests/test_clock) at several rank counts,
-# links and precisions. The times are the same emulated and as processes.
+# links and precisions. The times are the same for virtual ranks and for processes.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
@@ -26,8 +26,8 @@ for my $precision (qw(fp32 fp64)) {
         }
     }
 
-    # Nodes whose size divides the world, and nodes whose size does not. Sometimes the link inside
-    # is the slow one.
+    # Some sizes of a node divide the world, and some do not. Sometimes the link inside a node is
+    # the slow one.
     for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4], [8, 4, 1], [8, 4, 3]) {
         my ($ranks, $node, $rails) = @$case;
         for my $links ('nvlink,ib', 'ib,nvlink', 'slow') {
@@ -45,14 +45,14 @@ for my $precision (qw(fp32 fp64)) {
     }
 }
 
-# Options that the clock must refuse, and settings that must not change it.
+# Options that the clock must refuse, and options that must not change its times.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2',
     '--link ,ib --node 2', '--node 0', '--rails 2';
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 
-# Lessons whose result depends on time have only this clock.
+# Lessons whose result depends on time accept only the simulated clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
 my @balance =
     map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall',
@@ -81,8 +81,8 @@ run_jobs(
     ]
 );
 
-# Returns name, predicted and measured value of each cost line of the page: the smallest and largest
-# of all ranks.
+# Returns the name, the predicted value and the measured values of each cost line of the page. The
+# measured values are the smallest and the largest of all ranks.
 sub costs {
     return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/,
         $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr;
@@ -100,11 +100,12 @@ for my $pair (@pairs) {
     );
     my @lanes = grep { $_->{name} =~ /^(?:all-reduce|two|a blocking|a message|broadcast|reduce) / }
         @{ $emu->{page}{costs} || [] };
-    is(scalar @lanes, 10, "$pair->{name}: and those of links and lanes");
+    is(scalar @lanes, 10, "$pair->{name}: the times of links and lanes were compared");
     is(scalar(grep { $_->{measured} <= 0 || $_->{measured} != $_->{predicted} } @times),
-        0, "$pair->{name}: and are times");
+        0, "$pair->{name}: all step times are above 0 and as predicted");
     next unless $mpi;
-    ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too")
+    ok($mpi->{status} == 0 && $mpi->{page}{pass},
+        "$pair->{name}: the closed forms hold as processes, too")
         or diag(complain($mpi));
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
@@ -113,30 +114,35 @@ for my $pair (@pairs) {
     is(
         $mpi->{page}{digest},
         $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest',
-        "$pair->{name}: and the same bits"
+        "$pair->{name}: the same bits as processes"
     );
 }
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
-like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
+like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'one message refuses real time');
 is(join(' ', map { $_->{status} } @nodes),
     '2 2 2 2 2', 'invalid links, nodes and rails are refused');
 like(
     $nodes[0]{err},
     qr/\Aunsplit: [^\n]*give the ranks per node with --node N[^\n]*\n\z/,
-    'a link between nodes needs nodes'
+    'a link between nodes without nodes is refused'
 );
-like($nodes[1]{err}, qr/--link quick is not known/, 'each link by its name');
-is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($speeds[0]));
+like($nodes[1]{err}, qr/--link quick is not known/, 'an unknown link is refused by its name');
+is($speeds[0]{status}, 0, 'the closed forms hold for a device of four times the rate')
+    or diag(complain($speeds[0]));
 for my $bad (@speeds[1, 2]) {
     is($bad->{status}, 3, 'an invalid speed is refused') or diag(complain($bad));
-    like($bad->{err}, qr/clock_set_speed\(.*: choose a speed above 0/, 'with the reason');
+    like(
+        $bad->{err},
+        qr/clock_set_speed\(.*: choose a speed above 0/,
+        'the message names the invalid speed'
+    );
 }
 for my $bad (@balance) {
     is($bad->{status}, 2, "balance: $bad->{words}[-1] is refused") or diag(complain($bad));
     like(
         $bad->{err},
         qr/\Aunsplit: [^\n]*(?:leave --clock out|whole numbers from 1)[^\n]*\n\z/,
-        'with one message'
+        "balance: one message refuses $bad->{words}[-1]"
     );
 }
 for my $bad (@one_link) {
@@ -144,9 +150,10 @@ for my $bad (@one_link) {
     like(
         $bad->{err},
         qr/\Aunsplit: [^\n]*leave --node out, or name one link with --link slow\n\z/,
-        'with one message'
+        "one message refuses two links: $bad->{words}[3]"
     );
 }
-is($h100[0]{status}, 0, 'a slow device with a real link') or diag(complain($h100[0]));
+is($h100[0]{status}, 0, 'the closed forms hold for a slow device with a real link')
+    or diag(complain($h100[0]));
 isnt(costs($h100[0]), costs($h100[1]), 'a faster device gives other times');
 done_testing();

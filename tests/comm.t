@@ -17,7 +17,7 @@ command -v mpirun >/dev/null || mpi=
 case $BUILD in *san*) mpi='' no_mpi="sanitizers complain about MPI itself" ;; esac
 out=$tap_dir/out
 
-# whole WHAT COMMAND...: test_comm ran its whole plan, and every test passed.
+# whole WHAT COMMAND...: checks that test_comm ran its whole plan and that every test passed.
 whole() {
     what=$1
     shift
@@ -90,8 +90,8 @@ mistake() {
     esac
 }
 both() { mistake "$1" "$2" "$3" "$3" "$4"; }
-# With processes any rank may time out first, even one that has finished, because it waits at the
-# end.
+# As processes any rank may time out first. Even a rank that has finished may time out, because it
+# waits for the others at the end.
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
     "calls do not match in \\(all-reduce on\\|broadcast from rank 0 of\\) world"
 mistake count 3 "world (4 elements.*world (5 elements" \
@@ -168,7 +168,7 @@ if [ -z "$mpi" ]; then
     skip "a rank 0 that takes longer than --timeout, and more bytes than an int counts" "$no_mpi"
 else
     ends 0 0 "" "all wait for rank 0's broadcast, beyond --timeout" waited slow-broadcast
-    ends 0 0 "" "and before it gathers" waited slow-gather
+    ends 0 0 "" "all wait for a rank 0 that gathers late, beyond --timeout" waited slow-gather
     ends 3 0 "^\[rank [12]\] rank 0 is stopped: process" \
         "nobody waits longer for a stopped rank 0" $mpi 3 "$program" --timeout 2 slow-stopped
     if [ -n "$TEST_ALL" ]; then
@@ -191,13 +191,13 @@ if [ -n "$mpi" ]; then
     ends 2 1 "mpirun started 2 processes" "--transport emu under mpirun" $mpi 2 "$program" --emu
     ends 3 0 "signal 9" "a killed process ends the others" $mpi 3 "$program" killed
     grep -q '^\[rank [01]\] rank 2 is gone: its process has ended; ' "$out"
-    ok $? "and they name it" "$out"
+    ok $? "the other ranks name a killed process" "$out"
     finalize=$PWD/build/cpu-fp32/tests/pmpi_finalize.so
     ends 0 0 "" "a fault in MPI_Finalize, after the work, changes no status" $mpi 2 env \
         LD_PRELOAD="$finalize" "$program"
-    ends 2 1 "the same mistake" "nor that of a mistake" $mpi 2 env LD_PRELOAD="$finalize" \
-        "$program" usage
+    ends 2 1 "the same mistake" "a fault in MPI_Finalize does not change the status of a mistake" \
+        $mpi 2 env LD_PRELOAD="$finalize" "$program" usage
 else
-    skip "--emulate, --transport emu, a killed process and one that ends badly" "$no_mpi"
+    skip "--emulate, --transport emu, a killed process and a process that ends badly" "$no_mpi"
 fi
 tap_end

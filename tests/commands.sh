@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2154    # tap_dir is tap.sh's
+# shellcheck shell=sh disable=SC2154    # tap.sh sets tap_dir
 # The tests of commands source this file after tests/tap.sh. The file clears make's variables. A
 # test checks a command's status and lines.
 unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL

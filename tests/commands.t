@@ -19,12 +19,13 @@ ends 2 "an unknown backend is refused by name" "BACKEND=tpu BACKEND=cpu.or.BACKE
 ends 2 "without CUDA the build ends with a message that names the fix" \
     "in.CUDA_HOME=/nowhere CUDA_HOME=/its/folder leave.BACKEND=cuda.out" \
     make BACKEND=cuda CUDA_HOME=/nowhere
-ends 2 "so is an unknown precision" "PRECISION=fp32.or.PRECISION=fp64" make PRECISION=fp16
-ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
+ends 2 "an unknown precision is refused" "PRECISION=fp32.or.PRECISION=fp64" make PRECISION=fp16
+ends 2 "an unknown sanitizer is refused" "thread" make SANITIZE=memory
 
-# ---- a chapter's program is built from its chapter, the included chapters, common and judge; a
-# test from all ----
-# compiled FOLDERS PROGRAM: a fresh build of PROGRAM compiles files of these folders only.
+# ---- a chapter's program is built from its chapter, the included chapters, common and judge. A
+# test is built from all folders. ----
+# compiled FOLDERS PROGRAM: checks that a fresh build of PROGRAM compiles files of these folders
+# only.
 compiled() {
     make --no-print-directory -n programs O="$tap_dir/anew" ONLY="$tap_dir/anew/$2" \
         >"$tap_dir/dry" 2>&1
@@ -55,7 +56,7 @@ ends 3 "a hanging job ends at LAUNCH_LIMIT" "longer.than.allowed" env LAUNCH_LIM
 ends 3 "a missing program is named" "no.program.*nowhere" tools/launch 2 build/nowhere
 ends 2 "a rank count must be a number" "whole.number" tools/launch two true
 
-# ---- lessons: the first of each kind ----
+# ---- the first lesson of each kind ----
 first=$(tools/lessons | awk -F '\t' '$1 ~ /^[0-9][0-9]-/ { print $1; exit }')
 if [ -n "$first" ]; then
     ends 0 "make run-$first shows the page of its lesson" "^\[.*PASS" make "run-$first"
@@ -68,24 +69,25 @@ if [ -n "$first" ]; then
     text="; $touch | $touch & \$($touch) \$(shell $touch) \`$touch\`"
     ends 2 "make emu-$first evaluates no ARGS" "expected.a.whole.number,.0 exit.status.2" make \
         "emu-$first" ARGS="--seed 2$text"
-    ends 2 "nor does make play-$first" "expected.a.whole.number,.0 with.status.2" make \
+    ends 2 "make play-$first evaluates no ARGS" "expected.a.whole.number,.0 with.status.2" make \
         "play-$first" ARGS="--seed 2$text"
-    ends 2 "nor make bench" "unsplit:.cannot.write" make bench ARGS="--json $tap_dir/no/such $text"
-    ends 2 "nor is NP evaluated" "number.of.ranks.must.be.a.whole.number" make "emu-$first" \
+    ends 2 "make bench evaluates no ARGS" "unsplit:.cannot.write" make bench \
+        ARGS="--json $tap_dir/no/such $text"
+    ends 2 "make evaluates no NP" "number.of.ranks.must.be.a.whole.number" make "emu-$first" \
         NP="1'$text"
-    ends 2 "nor BUG" "no.bug.'x'" make break-01 BUG="x'$text"
-    ends 2 "nor DIR and EXERCISES" "no.exercise.'y'" make student DIR="$tap_dir/x'$text" \
-        EXERCISES="y' $text"
-    ends 2 "nor SUBMISSION and JSON" "SUBMISSION=x'.*is.not.a.folder" make grade \
-        SUBMISSION="x'$text" JSON="y'$text"
+    ends 2 "make break evaluates no BUG" "no.bug.'x'" make break-01 BUG="x'$text"
+    ends 2 "make student evaluates neither DIR nor EXERCISES" "no.exercise.'y'" make student \
+        DIR="$tap_dir/x'$text" EXERCISES="y' $text"
+    ends 2 "make grade evaluates neither SUBMISSION nor JSON" "SUBMISSION=x'.*is.not.a.folder" \
+        make grade SUBMISSION="x'$text" JSON="y'$text"
     [ ! -e "$tap_dir/made" ]
-    ok $? "and nothing was made"
+    ok $? "no command in a variable has run"
     ends 2 "a quotation mark without a partner is refused" "has.no.partner" make "emu-$first" \
         ARGS="--seed '2"
     ends 2 "the words of ARGS are split at blanks" "unexpected.argument.b:" make "emu-$first" \
         ARGS="--json a b"
-    ends 2 "but not inside of quotation marks" "--json.a.b/c:.cannot.write" make "emu-$first" \
-        ARGS="--json 'a b/c'"
+    ends 2 "the words of ARGS are not split inside quotation marks" "--json.a.b/c:.cannot.write" \
+        make "emu-$first" ARGS="--json 'a b/c'"
     ends 2 "a wrong option ends make, and make prints the status" "exit.status.2" make \
         "run-$first" ARGS=--no-such-option
     chapter=${first%-*}
@@ -124,15 +126,16 @@ if [ -e "bugs/$bug.patch" ]; then
         "^what: ^wrong:.*4.times.too.small FAIL ended.with.status" make break-01 BUG="$bug"
     mkdir "$tap_dir/tree"
     tools/scratch-tree "$tap_dir/tree" build/cpu-fp32
-    # A patch without a bug: the lesson passes with it.
+    # This patch has no bug, so the lesson passes with the patch.
     (cd "$tap_dir/tree" && { cat LICENSE && echo "A line."; } >longer && {
         printf 'lesson: 01_data_parallel/01_by_hand\nwhat: nothing\nseen: -\ncaught-by: nothing\n\n'
         diff -u --label a/LICENSE --label b/LICENSE LICENSE longer
     } >bugs/01-none.patch)
-    ends 1 "a bug without effect is reported" "PASS although.the.bug.is.in" \
+    ends 1 "a bug without effect is reported" "PASS the.lesson.passes.with.the.bug" \
         "$tap_dir/tree/tools/break" 01 none
     sed -i 's/^ .*/ no such line/' "$tap_dir/tree/bugs/01-none.patch"
-    ends 3 "so is one that does not apply" "does.not.apply" "$tap_dir/tree/tools/break" 01 none
+    ends 3 "a bug that does not apply is reported" "does.not.apply" \
+        "$tap_dir/tree/tools/break" 01 none
 else
     skip "make break-01" "there are no bugs"
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests other compilers and MPICH, if they are installed. They build the library and a lesson
-# without a warning (TEST_ALL=1: everything), and the lesson gives the same bits. Also tests when a
-# warning ends the build, and when objects are rebuilt.
+# Tests other compilers and MPICH, if they are installed. The other compilers build the library and
+# a lesson without a warning (TEST_ALL=1: all programs), and the lesson gives the same bits. Also
+# tests when a warning ends the build, and when objects are rebuilt.
 # slow: each compiler builds the library
 use strict;
 use warnings;
@@ -35,7 +35,7 @@ sub spew {
     close $f or die;
 }
 
-# Builds the lessons in their own folder; true if the build succeeded.
+# Builds the lessons in their own folder. Returns true if the build succeeded.
 sub builds {
     my ($name, $folder, @settings) = @_;
     my @programs = $all ? () : ("ONLY=@{[map { qq($folder/$_) } @lessons]}");
@@ -69,7 +69,7 @@ for my $compiler (@installed, grep { !$number{$_} } qw(gcc-11 gcc-12 gcc-13 gcc-
 SKIP: {
         my $path = found($compiler) or skip "$compiler: not installed", 1;
         my $same = $seen{ abs_path($path) };
-        skip "$compiler: it is $same", 1 if $same;
+        skip "$compiler: the same program as $same", 1 if $same;
         $seen{ abs_path($path) } = $compiler;
         my $folder = "$work/$compiler";
         builds($compiler, $folder, "OMPI_CC=$compiler", "MPICH_CC=$compiler") or next;
@@ -83,14 +83,15 @@ SKIP: {
 # ---- MPICH beside Open MPI ----
 SKIP: {
     found($_) or skip "MPICH: there is no $_", 1 for qw(mpicc.mpich mpirun.mpich);
-    builds('MPICH', "$work/mpich", 'CC=mpicc.mpich') or skip 'it does not build', 1;
+    builds('MPICH', "$work/mpich", 'CC=mpicc.mpich')
+        or skip 'the lessons do not build with MPICH', 1;
     for my $lesson (@lessons) {
         my ($emulated) = run_jobs([emu(3, "build/cpu-fp32/$lesson")]);
         my $job = mpi(3, "$work/mpich/$lesson");
         unshift @{ $job->{words} }, qw(env MPIRUN=mpirun.mpich);
         run_jobs([$job]);
         same_bits("MPICH, $lesson, 3 processes", $job, $emulated);
-        is($job->{page}{ranks}, 3, "MPICH, $lesson: they know of each other");
+        is($job->{page}{ranks}, 3, "MPICH, $lesson: the processes know of each other");
     }
     skip 'no other mpirun', 1
         if !have_mpi() || abs_path(found('mpirun')) eq abs_path(found('mpirun.mpich'));
@@ -123,10 +124,10 @@ SKIP: {
         is(make(@how, @object)->{out} =~ tr/\n//, $compiled, $what);
     };
     $anew->(1, 'an object is built');
-    $anew->(0, 'and not again');
-    $anew->(0, 'nor with STRICT=yes', 'STRICT=yes');
+    $anew->(0, 'an unchanged object is not built again');
+    $anew->(0, 'STRICT=yes builds no object again', 'STRICT=yes');
 
-    # A wrapper with the same name that calls a different compiler or MPI.
+    # This wrapper has the same name and calls a different compiler or MPI.
     mkdir "$work/bin";
     my $mpicc = found('mpicc');
     spew("$work/bin/mpicc",
@@ -140,9 +141,9 @@ SKIP: {
         qq(#!/bin/sh\n[ "\$1" != --version ] || { echo "gcc 99"; exit; }\nexec $mpicc "\$@"\n));
     {
         local $ENV{PATH} = "$work/bin:$ENV{PATH}";
-        $anew->(1, 'and another version of the compiler');
+        $anew->(1, 'another version of the compiler: all objects are rebuilt');
     }
-    $anew->(1, 'and the first compiler builds again');
+    $anew->(1, 'the first compiler rebuilds all objects');
 }
 
 # ---- a warning ends the build in tests only ----
@@ -158,19 +159,23 @@ SKIP: {
     ok($test->{status} != 0 && $test->{err} =~ /error: .*nobody_reads_this/,
         'make test: a warning ends the build')
         or diag(complain($test));
-    unlike($test->{out}, qr/the tests would run now/, 'before the tests');
+    unlike(
+        $test->{out},
+        qr/the tests would run now/,
+        'make test: a warning ends the build before the tests'
+    );
     my $plain = make(@here, @lesson);
     ok($plain->{status} == 0 && $plain->{err} =~ /warning: .*nobody_reads_this/,
-        'make: it does not')
+        'make: a warning does not end the build')
         or diag(complain($plain));
     unlink "$tree/$program.o";
     my $let = make(@here, 'STRICT=yes', 'WERROR=', @lesson);
-    is($let->{status}, 0, 'nor with WERROR=') or diag(complain($let));
+    is($let->{status}, 0, 'WERROR= : a warning does not end the build') or diag(complain($let));
     unlink "$tree/$program.o";
     spew("$tree/student.mk", "WERROR = -Wno-unused\n");
     my $student = make(@here, 'STRICT=yes', @lesson);
     ok($student->{status} == 0 && $student->{err} !~ /warning/,
-        "nor in a student's tree, where open exercises leave variables unused")
+        "a student's tree: a variable that an open exercise leaves unused gives no warning")
         or diag(complain($student));
 }
 done_testing();

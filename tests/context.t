@@ -17,7 +17,7 @@ forms_hold(@pairs);
 cmp_ok(scalar @{ $_->{emu}{page}{checks} || [] }, '>=', 80, "$_->{name}: all checks were made")
     for @pairs;
 
-# The mesh with a fourth axis: groups, neighbours and their bytes.
+# The mesh with a fourth axis has the right groups, neighbours and bytes.
 my $mesh = program_of('fp32', '08_3d/01_mesh.c');
 my @meshes = map { emu($_->[0], $mesh, @$_[1 .. $#$_]) } [8, qw(--cp 2 --tp 2 --pp 1)],
     [8, qw(--cp 2 --tp 2 --pp 2)], [6, qw(--cp 3 --tp 1 --pp 1)];
@@ -32,7 +32,7 @@ for my $job (@meshes) {
                 @{ $job->{page}{checks} || [] }
         ),
         1,
-        '... and its cp groups'
+        'the mesh has its cp groups'
     );
 }
 ok($wrong->{status} == 2 && $wrong->{err} =~ /with --cp, ask for a multiple of 3 ranks/,

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Checks the costs of 03_tensor_parallel/06_transformer at several sizes, degrees, links and
 # precisions: traffic, parameters, the tensors that backward reads, and the exposed time. The test
-# has its own formulas, with the papers' letters. Elements sent per rank and layer: 8 b s h (t-1)/t,
-# by four all-reduces. Parameters per rank and layer: 12 h^2/t + 7 h/t + 6 h.
+# has its own formulas, with the papers' letters. Four all-reduces per layer send 8 b s h (t-1)/t
+# elements per rank. A layer has 12 h^2/t + 7 h/t + 6 h parameters per rank.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
@@ -57,7 +57,7 @@ for my $job (@jobs) {
           "L = $L, h = $h, a = $a, t = $t, dropout $job->{dropout}, $job->{link}, "
         . 8 * $e
         . " bit$job->{as}";
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold")
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: the lesson's own predictions hold")
         or diag(complain($job));
     my %is = map { ($_->{name} => $_->{measured}) } @{ $job->{page}{costs} || [] };
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
@@ -75,15 +75,15 @@ for my $job (@jobs) {
     my $kept =
         $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
     my $state = $L * $block + ($words + $s + 2) * $h;
-    is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces a layer");
+    is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces per layer");
     is(
         $is{'sent in the layers, a step'},
         $L * 8 * $bsh * ($t - 1) / $t * $e + 2 * $sent->($bsh, $e) + 3 * $sent->($b * $s, $e),
-        "$name: 8 b s h (t-1)/t a layer"
+        "$name: 8 b s h (t-1)/t elements per layer"
     );
-    is($is{'parameters'}, $state * $e, "$name: parameters, with 12 h^2/t + 7 h/t + 6 h a block");
+    is($is{'parameters'}, $state * $e, "$name: parameters, with 12 h^2/t + 7 h/t + 6 h per block");
     is($is{'gradients (wte twice)'}, ($state + $words * $h) * $e, "$name: gradients");
-    is($is{"AdamW's m and v"}, 2 * $state * $e, "$name: AdamW");
+    is($is{"AdamW's m and v"}, 2 * $state * $e, "$name: the state of AdamW");
     is(
         $is{'activations, peak'},
         ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e,

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests BACKEND=cuda as far as a machine without a GPU allows. Lessons of every chapter run on the
 # stand-ins for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. A lesson
-# must get the verdicts of the CPU. If nvcc is installed, it must build everything. On a machine
+# must get the verdicts of the CPU. If nvcc is installed, nvcc must build all programs. On a machine
 # with a GPU the lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
@@ -16,7 +16,8 @@ chdir "$FindBin::Bin/.." or die;
 delete @ENV{
     qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
 
-# Runs as processes. The stand-ins have as many GPUs as requested; a machine has its own number.
+# Ways to run as processes. The stand-ins have as many GPUs as requested. A machine has its own
+# number.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (
@@ -48,7 +49,8 @@ for my $precision (@precisions) {
     lessons_on($build, 'standin', \@keys,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
 
-    # The layers call tested ops, and the lessons run them. TEST_ALL=1: their own test, too.
+    # The layers call tested ops, and the lessons run them. TEST_ALL=1 also runs the test of the
+    # layers.
     library_on($build, $all ? undef : 'layers');
     storage_on($build, 'standin', @both);
     trainer_on(
@@ -129,14 +131,18 @@ for my $refusal (@refusals) {
     like(
         $job->{out},
         qr/^\[.*\] standin, emu, fp32 with products in tf32, /,
-        '--tf32: the title names it'
+        '--tf32: the title names tf32'
     );
     is($job->{status}, 1, '--tf32: the checks fail');
     my ($plain, $allowed) = run_jobs(
         [emu(4, $program), { json => 1, words => ['env', 'NVIDIA_TF32_OVERRIDE=1', $program] }]);
     is($allowed->{status}, 0, 'TF32 that only the environment allows: the checks hold')
         or diag(complain($allowed));
-    is($allowed->{page}{digest}, $plain->{page}{digest}, '... with the same bits');
+    is(
+        $allowed->{page}{digest},
+        $plain->{page}{digest},
+        'TF32 that only the environment allows: the same bits'
+    );
     my ($title) = run_jobs(
         [
             {
@@ -244,7 +250,7 @@ SKIP: {
 
 # ---- 4. nvcc ----
 SKIP: {
-    # The probes of make doctor, without installed tools.
+    # The probes of make doctor decide, so no tool needs to be installed.
     system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0
         or skip 'no CUDA Toolkit here (make doctor)', 1;
     my $build = 'cuda-test-fp32';
@@ -252,8 +258,8 @@ SKIP: {
     my $cuda = program($build, $lesson);
 
     # This lesson's libraries have all files with kernels. The C of the other chapters was compiled
-    # with the stand-ins, and the C of these libraries with -O3 for the CPU. TEST_ALL=1: everything,
-    # with -O3.
+    # with the stand-ins, and the C of these libraries with -O3 for the CPU. TEST_ALL=1 compiles all
+    # programs, with -O3.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build"
         . ($all ? '' : ' OPTIMIZE-cuda=-O1');
     my $log = $all ? `$make 2>&1` : `$make programs ONLY=$cuda 2>&1`;
@@ -262,7 +268,7 @@ SKIP: {
     ok(-e "build/$build/" . s/\.c$/.o/r, "nvcc compiles $_") for @kernels;
     note(sprintf 'built in %d s', time - $began);
     my ($help) = run_jobs([{ words => [$cuda, '--help'] }]);
-    like($help->{out}, qr/--transport emu\|staged\|nccl .*--tf32 /s, 'its help needs no GPU');
+    like($help->{out}, qr/--transport emu\|staged\|nccl .*--tf32 /s, '--help needs no GPU');
     my ($job) = run_jobs([emu(4, $cuda)]);
 
     if ($job->{status} != 2 || $job->{err} !~ /there is none here/) {
@@ -273,11 +279,11 @@ SKIP: {
         last SKIP;
     }
     my ($page) = run_jobs([{ words => ['tools/run-lesson', "build/$build", 'run', '01-02'] }]);
-    is($page->{status}, 2, 'without a GPU: status 2, as processes too') or diag(complain($page));
+    is($page->{status}, 2, 'without a GPU: status 2, also as processes') or diag(complain($page));
     like(
         $page->{err},
         qr/^unsplit: this program was built for GPUs, and there is none here .* leave BACKEND=cuda out$/m,
-        'and the fix'
+        'without a GPU: the message names the fix'
     );
     is(scalar(() = $page->{err} =~ /^unsplit: this/mg), 1, 'said once');
 }

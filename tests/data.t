@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests --data with text, and with token files of llm.c (with a header) and nanoGPT (without).
-# Epochs are without replacement, the same at every layout and after --resume. Also tests refused
-# files.
+# Tests --data with text, and with token files of llm.c (with a header) and nanoGPT (without). An
+# epoch takes each window once. Its order is the same at every layout and after --resume. Also tests
+# refused files.
 use strict;
 use warnings;
 use FindBin;
@@ -49,7 +49,7 @@ sub worst {
 }
 
 # ---- the same tokens in three files give the same training. 400 tokens are 29 windows, so 12 steps
-# are more than three epochs ----
+# are more than three epochs. ----
 my $text = substr slurp('build/text.txt'), 0, 400;
 my @ids = unpack 'C*', $text;
 sub llmc { my ($n, @tokens) = @_; return pack('V3 x1012', 20240520, 1, $n) . pack('v*', @tokens) }
@@ -62,7 +62,8 @@ my $want = losses(1, '--data', $file{text});
 is_deeply(losses(1, '--data', $file{$_}, '--vocab', 256),
     $want, "$_: the losses of the text, every bit")
     for qw(llmc nanogpt);
-isnt(losses(1, '--data', $file{text}, '--seed', 2)->[3], $want->[3], 'another seed, another order');
+isnt(losses(1, '--data', $file{text}, '--seed', 2)->[3],
+    $want->[3], 'another seed gives another order');
 
 # ---- the order does not depend on the layout, and a resumed run continues in this order ----
 for my $layout (
@@ -72,7 +73,7 @@ for my $layout (
 ) {
     my ($ranks, @options) = @$layout;
     cmp_ok(worst(losses($ranks, '--data', $file{llmc}, '--vocab', 256, @options), $want),
-        '<', 1e-4, 'the same losses');
+        '<', 1e-4, "$ranks ranks @options: the losses of one rank");
 }
 my $big = file('big', llmc(500, map { ($_ * 37) % 1000 } 1 .. 500));
 my @big = ('--data', $big, '--vocab', 1000);
@@ -84,7 +85,7 @@ fine(
             "$work/saved", '--save-every', 5
         )
     ),
-    'it is saved'
+    'a run of tokens is saved'
 );
 system('rm', '-rf', glob "$work/saved/step-00001*");
 unlink $log;
@@ -95,7 +96,7 @@ fine(
             qw(--dp 2 --tp 1 --pp 1 --micro-batch 2 --reduce ordered --eval-every 0 --log), $log
         )
     ),
-    'and taken up'
+    'a run of tokens is resumed'
 );
 is_deeply(
     [steps_of()],
@@ -106,11 +107,11 @@ my $sample = program_of('fp32', '08_3d/sample.c');
 SKIP: {
     skip "$sample is not built", 1 unless -x $sample;
     fine(run(emu(2, $sample, '--from', "$work/saved", '--ids', '37,74', qw(--tokens 8 --check))),
-        'and it writes token ids');
+        'sample writes token ids');
 }
 
-# ---- several files by a pattern, in the order of their names, and held-out files: the same tokens,
-# the same bits ----
+# ---- several files by a pattern, in the order of their names, and held-out files give the bits of
+# one file ----
 sub held_out {
     return map { $_->{eval_loss} } grep { !defined $_->{step} } map { decode_json($_) } split /\n/,
         slurp($log);
@@ -134,7 +135,7 @@ for my $case (
     my @vocab = $name eq 'texts' ? () : ('--vocab', 256);
     is_deeply(losses(1, '--data', $data, '--data-eval', $held, @vocab),
         $want, "$name: the losses of one text, every bit");
-    is_deeply([held_out()], \@eval, "$name: and the held-out loss");
+    is_deeply([held_out()], \@eval, "$name: the held-out loss of one text");
 }
 file('all_0.txt', substr $text, 0, 7);
 file('all_1.txt', substr $text, 7);
@@ -173,7 +174,7 @@ for my $case (
     ],
     ['no --vocab', qr/has token ids: give --vocab/, $big],
     [
-        'a header that says more',
+        'a header that promises more tokens',
         qr/corrupt or cut short: its header says 501 tokens, but it has 1000 bytes/,
         file('b2', llmc(501, (1) x 500)),
         '--vocab', 50
@@ -198,7 +199,7 @@ for my $case (
         '--vocab', 60000
     ],
     [
-        'a short one',
+        'a file that is too short',
         qr/has 100 tokens, too few for --context 12: at least 130/,
         file('b7.bin', pack 'v*', (1) x 100),
         '--vocab', 50
@@ -225,7 +226,7 @@ for my $case (
         $file{nanogpt}
     ],
     [
-        'two kinds that match',
+        'a pattern that matches two kinds of files',
         qr/part_01\.txt has text, but \S+part_01\.bin has tokens/,
         "$work/part_01.*", '--vocab', 256
     ],
@@ -235,7 +236,7 @@ for my $case (
         $file{text}, '--data-eval', file('short', 'too short')
     ],
     [
-        'ids beyond the vocabulary in one of several',
+        'ids beyond the vocabulary in one of several files',
         qr/shard_9 has token id 300, but a vocabulary of --vocab 256 ends at 255/,
         "$work/shard_?*",
         '--data-eval',
@@ -261,10 +262,10 @@ for my $case (
     ok(@messages == 1 && $messages[0] =~ $words, "$name: one message") or diag($job->{err});
 }
 
-# ---- this tree's own text and a vocabulary of tokens: allowed, to measure a model's speed ----
+# ---- this tree's own text and a vocabulary of tokens are allowed, to measure a model's speed ----
 my @own = map { run(emu(2, $train, @model, '--steps', 1, '--vocab', $_)) } 256, 300;
 fine($_, "this tree's text") for @own;
-unlike($own[0]{out}, qr/do not occur/, '--vocab 256: all bytes');
+unlike($own[0]{out}, qr/do not occur/, '--vocab 256: every entry occurs in the text');
 like(
     $own[1]{out},
     qr/^this tree's text has 256 different bytes: the other 44 entries of --vocab do not occur; --data 'train_\*\.bin' learns tokens$/m,

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Tests that train --export writes config.json beside the weights, for
 # GPT2LMHeadModel.from_pretrained(FOLDER) and for sample --from FOLDER. Another program's
-# config.json is never replaced. With PYTHON=python3 of an environment with torch and transformers:
-# Hugging Face's model of that folder writes the same text.
+# config.json is never replaced. PYTHON=python3 names an environment with torch and transformers.
+# With this Python Hugging Face's model of that folder writes the same text.
 use strict;
 use warnings;
 use FindBin;
@@ -46,7 +46,7 @@ sub refused {
     ok($job->{status} == 2 && $job->{err} =~ $words, $what) || diag(complain($job));
 }
 
-# another model: 11 entries
+# This model has another vocabulary, of 11 entries.
 my $gpt2 = do { local $/; open my $f, '<:raw', 'tests/gpt2.safetensors' or die; <$f> };
 
 # ---- the written files ----
@@ -89,20 +89,26 @@ for my $foreign ('{"n_head": 3}', '{"exported_by": "somebody"}', 'no JSON', '') 
         qr/config\.json would be replaced, which --export did not write: move it away/,
         "--export does not replace a config.json with '$foreign'"
     );
-    ok(slurp("$other/config.json") eq $foreign && !-e "$other/model.safetensors",
-        'nothing was written');
+    ok(
+        slurp("$other/config.json") eq $foreign && !-e "$other/model.safetensors",
+        "--export writes nothing beside a config.json with '$foreign'"
+    );
 }
 unlink "$other/config.json";
 symlink 'nowhere', "$other/config.json" or die;
-refused(export_to("$other/model.safetensors"), qr/config\.json would be replaced/, 'nor a link');
+refused(
+    export_to("$other/model.safetensors"),
+    qr/config\.json would be replaced/,
+    '--export does not replace a link'
+);
 unlink "$other/config.json";
 refused(
     export_to("$other/config.json"),
     qr/config\.json is written beside the weights: choose another name/,
-    'weights cannot have its name'
+    'weights cannot have the name config.json'
 );
 fine(export_to('/dev/null'), '--export to a device');
-ok(!-e '/dev/config.json', 'beside which there is no config.json');
+ok(!-e '/dev/config.json', 'a device gets no config.json beside it');
 
 # ---- sample --from FOLDER ----
 SKIP: {
@@ -113,16 +119,17 @@ SKIP: {
             emu(1, $sample, '--from', $from, qw(--temperature 0 --tokens 20), @options, @how));
     };
     my $written = config($from->("$folder/model.safetensors"), 'text_written');
-    like($written, qr/^The .{20}/s, 'a text, from the file');
+    like($written, qr/^The .{20}/s, 'sample writes a text from the file');
     is(config($from->($folder), 'text_written'),
-        $written, '--from FOLDER takes its model.safetensors');
+        $written, '--from FOLDER takes model.safetensors of the folder');
     spew("$folder/third.safetensors", $gpt2);
-    is(config($from->($folder), 'text_written'), $written, 'with any other files in the folder');
+    is(config($from->($folder), 'text_written'),
+        $written, '--from FOLDER takes model.safetensors beside other files');
     rename "$folder/model.safetensors", "$folder/other.safetensors" or die;
     refused(
         $from->($folder),
         qr/has 2 files \*\.safetensors, and none is model\.safetensors: name the file/,
-        '--from FOLDER: not one of two'
+        '--from FOLDER refuses to choose one of two files'
     );
     unlink "$folder/third.safetensors";
     is(config($from->($folder), 'text_written'),
@@ -144,6 +151,6 @@ SKIP: {
     my $ids = config($from->($folder, qw(--tokens 6 --ids), '84,104,101'), 'ids_written');
     my $said =
         `$python tools/torch_sample.py $folder --ids 84,104,101 --tokens 6 --written $ids 2>&1`;
-    is($? >> 8, 0, "Hugging Face's model of that folder writes the same") or diag($said);
+    is($? >> 8, 0, "Hugging Face's model of that folder writes the same text") or diag($said);
 }
 done_testing();

@@ -70,7 +70,7 @@ for my $i (0 .. $#layouts) {
     like(
         failed($job),
         qr/^step \d+: the rank's part of the loss is finite$/,
-        "$name: one check fails, and names the step"
+        "$name: one check fails and names the step"
     );
     my ($step) = failed($job) =~ /(\d+)/;
 
@@ -79,7 +79,7 @@ for my $i (0 .. $#layouts) {
     like(
         $job->{out},
         qr/is finite: does not hold on \d of $ranks ranks, first on rank $first$/m,
-        "$name: it names the first rank"
+        "$name: the check names the first rank"
     );
     like(
         $job->{out},
@@ -89,7 +89,7 @@ for my $i (0 .. $#layouts) {
     is(
         saved($dir),
         join(' ', map { sprintf 'step-%06d', $_ } 1 .. $step // 0),
-        "$name: the steps before are saved, and nothing else"
+        "$name: only the steps before are saved"
     );
     my $go = sprintf 'Go on from the newest checkpoint, step-%06d, with --resume %s; ', $step // 0,
         $dir;
@@ -101,7 +101,7 @@ for my $i (0 .. $#layouts) {
         [0 .. $step // 0, 'lost'],
         "$name: the log ends with this step"
     );
-    ok(!defined $lines[$step // 0]{loss}, "$name: ... whose loss is null");
+    ok(!defined $lines[$step // 0]{loss}, "$name: the log has null as the loss of this step");
 }
 my $none = run(emu(2, $train, @tiny, @lost, qw(--steps 6)));
 like(
@@ -109,10 +109,9 @@ like(
     qr/^There is no checkpoint to go on from: start again/m,
     'without --save the page says that no checkpoint exists'
 ) or diag(complain($none));
-is($none->{status}, 1, '... with status 1');
+is($none->{status}, 1, 'without --save a lost training ends with status 1');
 
 # ---- the update itself: weights that are not finite are not saved, not exported, and fail the run
-# ----
 for my $how ([qw(--save-every 1 --save), "$work/infinite"], ['--export', "$work/infinite.st"], []) {
     my $job = run(emu(2, $train, @tiny, qw(--lr 1e39 --warmup 0 --optimizer sgd --steps 2), @$how));
     is($job->{status}, 1, "an update that is not finite, @$how: status 1") or diag(complain($job));
@@ -121,15 +120,18 @@ for my $how ([qw(--save-every 1 --save), "$work/infinite"], ['--export', "$work/
         $how->[0] && $how->[0] =~ /save/
         ? qr/^after update 1 the rank's weights are finite$/
         : qr/^step 1: the rank's part of the loss is finite$/,
-        '... with the reason'
+        "an update that is not finite, @$how: the check gives the reason"
     );
 }
-is(saved("$work/infinite"), '', '... and nothing is saved');
-ok(!-s "$work/infinite.st", '... nor exported');
+is(saved("$work/infinite"), '', 'weights that are not finite are not saved');
+ok(!-s "$work/infinite.st", 'weights that are not finite are not exported');
 my $last = run(emu(2, $train, @tiny, @lost, qw(--steps 1)));
-is($last->{status}, 1, 'the last update is a bad one: status 1');
-like(failed($last), qr/^the held-out loss is finite$/, '... by its held-out loss')
-    or diag(complain($last));
+is($last->{status}, 1, 'a last update that is not finite: status 1');
+like(
+    failed($last),
+    qr/^the held-out loss is finite$/,
+    'a last update that is not finite fails the check of the held-out loss'
+) or diag(complain($last));
 
 # ---- one product is spoilt: the step ends the run, or is skipped and leaves weights and moments
 # unchanged ----
@@ -164,7 +166,7 @@ for my $layout (
     is($ends->{status}, 1, "$name, a NaN in one product: status 1") or diag(complain($ends));
     my ($step) = failed($ends) =~ /^step (\d+): the rank's part of the (?:loss|gradient) is finite$/
         or diag(failed($ends));
-    is($step, 2, "$name: ... in the step of that product");
+    is($step, 2, "$name: the run ends in the step of the product with a NaN");
     my $job = run(
         spoilt(
             $call,
@@ -180,14 +182,14 @@ for my $layout (
         join '', map { slurp($_) } sort glob "$at/rank-*"
     } 0 .. 2;
     ok(length $before && $before eq $after,
-        "$name: ... and weights and moments are those before the step, every bit");
-    ok($before ne $next, "$name: ... until the next update");
+        "$name, skipped: weights and moments are those before the step, every bit");
+    ok($before ne $next, "$name, skipped: the next update changes the weights");
     my ($steps) =
         slurp(sprintf '%s/step-%06d/index.json', $dir, $step + 1) =~ /"optimizer_step":\s*(\d+)/;
-    is($steps, $step, "$name: ... and the optimizer has not counted it");
+    is($steps, $step, "$name, skipped: the optimizer does not count the step");
     is_deeply([map { $_->{step} } grep { ($_->{event} // '') eq 'skipped' } lines("$dir.log")],
-        [$step], "$name: ... and the log says which");
-    like($job->{out}, qr/^step +$step   skipped: /m, "$name: ... and so does the page");
+        [$step], "$name, skipped: the log names the step");
+    like($job->{out}, qr/^step +$step   skipped: /m, "$name, skipped: the page names the step");
 }
 SKIP: {
     skip 'no mpirun', 2 unless have_mpi;
@@ -203,9 +205,10 @@ SKIP: {
     }
 }
 
-# ---- in a row ----
+# ---- skipped steps in a row ----
 my $row = run(emu(2, $train, @tiny, @lost, qw(--steps 9 --skip-nonfinite 2)));
-is($row->{status}, 1, '--skip-nonfinite 2 ends at the third in a row') or diag(complain($row));
+is($row->{status}, 1, '--skip-nonfinite 2 ends at the third skipped step in a row')
+    or diag(complain($row));
 my @skipped = $row->{out} =~ /^step +(\d+)   skipped: /mg;
 my ($end) = $row->{out} =~ /^step +(\d+)   loss \S+, gradient norm \S+: the training ends here/m;
 ok(@skipped == 2 && $skipped[1] == $skipped[0] + 1 && ($end // 0) == $skipped[1] + 1,
@@ -238,7 +241,7 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
 
-    # In a checkpoint whose checksum matches: FNV-1a.
+    # The NaN is in a checkpoint whose checksum matches. The checksum is FNV-1a.
     my $sum = sub {
         use integer;
         my $h = -3750763034362895579;
@@ -251,7 +254,7 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     my $was = $sum->($file);
     like($index, qr/"$was"/, 'the sum of a file is FNV-1a');
 
-    # the first element of the first tensor
+    # The first element of the first tensor becomes infinite.
     substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';
     my $is = $sum->($file);
     $put->("$dir/rank-0001.safetensors", $file);
@@ -278,7 +281,7 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
         like(
             $job->{err},
             qr/: element \d+ of \S+ is not a finite number, so the training that wrote it was lost: /,
-            "$name: it names the tensor"
+            "$name: the message names the tensor"
         );
     }
 }

@@ -7,7 +7,8 @@
 #include "common/model/data.h"
 #include "tests/fuzz.h"
 
-// Stand-ins for the tensors and the side channel: one rank, whose device is the host.
+// These stand-ins replace the tensors and the side channel. There is one rank, and its device is
+// the host.
 static void *held[16];
 static size_t n_held;
 int *ints_new(Arena *a, size_t n) {
@@ -25,14 +26,14 @@ void side_broadcast(void *data, size_t bytes) {
     (void)data;
     (void)bytes;
 }
-bool side_any(bool mine) { return mine; }
+bool side_any(bool local) { return local; }
 Range shard_range(size_t n, size_t parts, size_t i) {
     (void)parts;
     (void)i;
     return (Range){ 0, n };
 }
-void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
-    take(context, 0, mine, bytes);
+void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context) {
+    take(context, 0, local, bytes);
 }
 
 static void look_at(const Data *d, Batch b) {
@@ -50,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     Data d;
     Arena a = { 0 };
-    // Text, or a token file with some vocabulary.
+    // Depending on the first byte, the file is a text, or a token file with a vocabulary of 300.
     if (data_open(&d, path, NULL, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
         d.batch = 2;
         for (uint64_t step = 0; step < 3; step++) look_at(&d, data_batch(&d, &a, step, 0, 2, 2));

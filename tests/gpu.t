@@ -13,7 +13,7 @@ use Jobs;
 use Test::More;
 
 my $kind = $ENV{TEST_BACKEND}
-    or plan skip_all => 'make test BACKEND=cuda runs it, on a machine with a GPU';
+    or plan skip_all => 'make test BACKEND=cuda runs this test, on a machine with a GPU';
 chdir "$FindBin::Bin/.." or die;
 my $lesson = (grep { $_->{key} eq '01-02' } lessons())[0]{source};
 
@@ -34,7 +34,7 @@ my $most = $nccl_ranks[-1] || 0;
 note(
     have_mpi
     ? "emu, staged; nccl for "
-        . ($most ? "up to $most ranks" : 'no lesson: it needs a GPU for each rank, and NCCL')
+        . ($most ? "up to $most ranks" : 'no lesson, for want of a GPU for each rank or of NCCL')
     : 'emu only: no mpirun here'
 );
 my @ways = ({ name => 'staged', transport => qr/^staged$/, options => [qw(--transport staged)] });
@@ -76,8 +76,8 @@ for my $precision (qw(fp32 fp64)) {
 }
 
 # ---- compute-sanitizer ----
-# Emulated, because NCCL's kernels are not part of this tree. racecheck examines shared memory,
-# which our kernels do not use, so one lesson is enough.
+# The program is emulated, because NCCL's kernels are not part of this tree. racecheck examines
+# shared memory, which our kernels do not use, so one lesson is enough.
 sub sanitizer {
     my ($nvcc) = slurp('build/tools-cuda.mk') =~ /^NVCC = (\S+)/m;
     my $beside = ($nvcc // '') =~ s{[^/]*$}{compute-sanitizer}r;

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests make grade. Our own solutions and other right solutions get all points, open exercises none.
-# No attack earns points without the work or leaves the sandbox. Each wrong body loses points, and
-# the reason names its mistake. tests/graded has the submissions. make test takes a sample, drawn
-# with TEST_SEED; TEST_ALL=1 takes all.
+# Tests make grade. The solutions of this tree and other right solutions get all points, and open
+# exercises get none. No attack earns points without the work or leaves the sandbox. Each wrong body
+# loses points, and the reason names its mistake. tests/graded has the submissions. make test takes
+# a sample, drawn with TEST_SEED; TEST_ALL=1 takes all.
 # slow: each submission is compiled and runs as processes three times
 use strict;
 use warnings;
@@ -61,11 +61,11 @@ refused(
 {
     my ($status, $out) = ran("env PATH=$work/bin:\$PATH tools/grade --trusted --seed 5 . 01.02b");
     is($status, 0, '--trusted grades without a sandbox') or diag($out);
-    like($out, qr/^total +2 of 2/m, 'and gives the points');
+    like($out, qr/^total +2 of 2/m, '--trusted without a sandbox gives the points');
 }
 my $sandbox = system('bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1') == 0;
 
-# ---- the text: structure decides, habits explain ----
+# ---- the text: only its structure decides; suspicious names are noted ----
 my %structure = (
     'x = y; // a "comment {' => undef,
     'f = "a // string {"; /* } */' => undef,
@@ -89,8 +89,12 @@ for my $body (sort keys %structure) {
 }
 my $known = public_functions("Tensor tensor_new(Arena *a);\nvoid comm_send(Comm *c);\n");
 is(text_faults('comm_send(dp); tensor_new(a);', '', $known),
-    undef, 'a function of the headers is no habit');
-is(text_faults('exit(0);', '', $known), 'the name exit', 'a name that no solution needs is one');
+    undef, 'a function of the headers is not suspicious');
+is(
+    text_faults('exit(0);', '', $known),
+    'the name exit',
+    'a name that no solution needs is suspicious'
+);
 
 # ---- the submissions of tests/graded ----
 my $seed = $ENV{TEST_SEED} // time % 100000;
@@ -103,8 +107,8 @@ cmp_ok(scalar(keys %{ { map { $_->{kind} => 1 } @{ $graded{attacks} } } }),
 cmp_ok(scalar @{ $graded{honest} }, '>=', 40, 'at least 40 right solutions in other words');
 cmp_ok(scalar @{ $graded{wrong} }, '>=', 60, 'at least 60 wrong bodies');
 
-# These run always, each as the example of a protection: altered messages, object code, functions
-# with the same result, the broker's count, a factor in words, helper functions.
+# These submissions always run. Each is the example of a protection: altered messages, object code,
+# functions with the same result, the broker's count, a factor in words, helper functions.
 my %always = map { $_ => 1 }
     qw(sends-for-show comma-call list-by-call ledger-hides-a-call divided-again helper);
 my %often = (attacks => 2, honest => 1, wrong => 1);
@@ -133,7 +137,7 @@ for my $g (@chosen) {
     $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
-# A size that a lesson no longer has would end the grading of its exercises.
+# If a lesson lacks a size of its line `// vary:`, its exercises cannot be graded.
 my %lessons = map { $_->{lesson} => 1 } @all;
 for my $lesson (sort keys %lessons) {
     my $text = join '', map { Exercises::slurp($_) }
@@ -144,7 +148,8 @@ for my $lesson (sort keys %lessons) {
     is("@missing", '', "$lesson has the sizes of its line `// vary:`");
 }
 
-# The sandbox has the texts that lessons read. Without one, no exercise of its lesson can be graded.
+# The sandbox must have the texts that lessons read. Without the text no exercise of a lesson can be
+# graded.
 for my $file (glob '[0-9][0-9]_*/experiments/*.c') {
     my ($text) = Exercises::slurp($file) =~ /"data", "FILE", "([^"]+)"/ or next;
     like(
@@ -167,14 +172,15 @@ submit('open', Exercises::splice_body($clean, $e->{id}, Exercises::todo($e)), 0,
 submit('empty', Exercises::splice_body($clean, $e->{id}, "// nothing yet\n"), 0, qr/^open$/);
 submit(
     'twice', $clean . "// EXERCISE 01.02a (4 points): again\n// END\n",
-    0, qr/^refused: its marker stands there twice$/
+    0, qr/^refused: the file has the marker twice$/
 );
-submit('no-end', $clean =~ s{// END}{}gr, 0, qr/^refused: its `\/\/ END` is missing$/);
-submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: its marker is not there$/);
+submit('no-end', $clean =~ s{// END}{}gr,
+    0, qr/^refused: the `\/\/ END` of the exercise is missing$/);
+submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: the file has no marker$/);
 submit('does-not-compile', Exercises::splice_body($clean, $e->{id}, "int x = ;\n$right"),
-    0, qr/^it does not build: your-body:1:.*error/);
+    0, qr/^the body does not build: your-body:1:.*error/);
 
-# A file as other systems and editors save it, otherwise unchanged.
+# This file is as other systems and editors save it, and otherwise unchanged.
 submit('windows', "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr, 4, qr/^$/);
 Exercises::spew("$work/class/no-file/notes", 'I was ill');
 $verdict{'no-file'} =
@@ -223,11 +229,11 @@ SKIP: {
     is_deeply([glob "$work/results/*.tmp"], [], 'no half-written results stay');
     my @rows = split /\n/, Exercises::slurp("$work/results/class.csv");
     is(scalar @rows, 1 + keys %verdict, 'class.csv has a row per student');
-    like($rows[0], qr/^student,.*01\.02a.*,total,of$/, 'and a column per exercise');
+    like($rows[0], qr/^student,.*01\.02a.*,total,of$/, 'class.csv has a column per exercise');
     like(
         Exercises::slurp("$work/results/exercises.csv"),
         qr/^01\.02a,[^\n]*,\d+,\d+,\d+,\d+,\d+,\w/m,
-        'exercises.csv says how many failed where'
+        'exercises.csv says how many students failed each exercise'
     );
 
     # ---- interrupted: no file remains ----
@@ -261,14 +267,15 @@ SKIP: {
             qr/^with [567] ranks/,
             'the first run has more than 4 ranks, and no power of two'
         );
-        is($draw->('--seed 7'), $first, 'the same seed, the same sizes and ranks');
-        isnt($draw->('--seed 8'), $first, 'another seed, others');
+        is($draw->('--seed 7'), $first, 'the same seed gives the same sizes and ranks');
+        isnt($draw->('--seed 8'), $first, 'another seed gives other sizes and ranks');
         my $mine = $draw->('--seed-from anna');
-        is($draw->('--seed-from anna'), $mine, 'the same text, the same draw');
-        isnt($draw->('--seed-from bert'), $mine, 'another text, another draw');
+        is($draw->('--seed-from anna'), $mine, 'the same text gives the same draw');
+        isnt($draw->('--seed-from bert'), $mine, 'another text gives another draw');
     }
 
-  # ---- the capstone: make test takes the first submission, TEST_ALL=1 all, and our own pieces ----
+    # ---- the capstone: make test takes the first submission; TEST_ALL=1 takes all, and our own
+    # pieces ----
     my @capstones = graded('tests/graded/capstone.txt');
     @capstones = $capstones[0] unless $all;
     push @capstones, { name => 'own', id => '06.02b', s => [] } if $all;
@@ -296,22 +303,23 @@ SKIP: {
             defined $points && $points > 5 && $points < 19.9,
             "the capstone, $g->{name}: a wrong piece loses points"
         ) or diag($table);
-        like($reasons, qr/$g->{expect}/m, "the capstone, $g->{name}: the message names it");
+        like($reasons, qr/$g->{expect}/m, "the capstone, $g->{name}: the message names the piece");
         like(
             $reasons,
             qr/^layout .* needs \Q$g->{id}\E$/m,
-            "the capstone, $g->{name}: and the layouts that need it"
+            "the capstone, $g->{name}: the layouts that need the piece fail"
         );
         my @others = grep { $_ ne $g->{id} } $reasons =~ /^(0[1-7]\.\d\d[a-z]): /mg;
-        is("@others", '', "the capstone, $g->{name}: and no other piece");
+        is("@others", '', "the capstone, $g->{name}: no other piece is named");
     }
 
     # ---- this tree ----
     my @sample = $all ? map { $_->{id} } @all : ('02.03a');
     ($status, $out) =
         ran("make -s grade SUBMISSION=. EXERCISES='@sample' JSON=$work/own.json ARGS='--seed 9'");
-    is($status, 0, 'our own solutions are graded');
-    like($out, qr/^total +(\S+) of \1 points/m, 'and have all points') or diag($out);
+    is($status, 0, 'the solutions of this tree are graded');
+    like($out, qr/^total +(\S+) of \1 points/m, 'the solutions of this tree have all points')
+        or diag($out);
     is((decode_json(Exercises::slurp("$work/own.json")))->{tests}[0]{visibility},
         'visible', 'the JSON through make');
 }
@@ -383,11 +391,13 @@ refused(
     my ($status, $out) = ran("tools/task plant $work/planted 02 3");
     is($status, 0, 'a mistake is planted') or diag($out);
     my ($patch) = $out =~ m{SEED=3 planted (bugs/\S+)\.$}m;
-    ok(defined $patch && !-e "$work/planted/bugs" && !-e "$work/planted/tests/graded",
-        'in a tree without bugs and submissions');
+    ok(
+        defined $patch && !-e "$work/planted/bugs" && !-e "$work/planted/tests/graded",
+        'the tree with the planted mistake has no bugs and no submissions'
+    );
     my $changed = grep { Exercises::slurp("$work/planted/$_") ne Exercises::slurp($_) }
         Exercises::slurp($patch // $0) =~ m{^\+\+\+ b/(\S+)}mg;
-    cmp_ok($changed, '>=', 1, 'and its file has the mistake');
+    cmp_ok($changed, '>=', 1, 'the file of the planted mistake has changed');
 }
 refused(
     'the capstone of a tree',

@@ -76,7 +76,7 @@ my $why =
 my @launch = ('tools/launch', '-e', 2);
 SKIP: {
     skip $why, 1 if $why;
-    skip "it is not right here: " . loaded($plain), 3
+    skip "OpenBLAS's choice is not right here: " . loaded($plain), 3
         if $better{"$core $vectors"} && $better{"$core $vectors"} ne 'none';
     my $titled = job([], @launch, $lesson);
     run_jobs([$titled]);
@@ -98,28 +98,33 @@ SKIP: {
     my $test = job(\@bad, @launch, $program);
     my $foreign = job(\@bad, 'tools/launch', '-e', 0, 'env');
     run_jobs([$bare, $virtual, @other, $test, $foreign, have_mpi() ? $processes : ()]);
-    is(loaded($bare), 'Prescott', 'a program started without tools/launch')
+    is(loaded($bare), 'Prescott', 'a program started without tools/launch keeps the old kernels')
         or diag(complain($bare));
-    is(advised($bare), "Prescott kernels (faster: OPENBLAS_CORETYPE=$best)", 'says what to set');
-    is($bare->{status}, 0, 'and passes');
-    is(loaded($virtual), $best, 'a lesson with virtual ranks') or diag(complain($virtual));
-    is(advised($virtual), '', 'its title has no hint');
-    is($virtual->{status}, 0, 'it passes') or diag(complain($virtual));
-    is(said($test, 'in use'), $best, 'a test program, too') or diag(complain($test));
-    unlike($foreign->{out}, qr/OPENBLAS_CORETYPE/,
-        'for a program that is none of ours nothing is set');
+    is(
+        advised($bare),
+        "Prescott kernels (faster: OPENBLAS_CORETYPE=$best)",
+        'a program started without tools/launch prints the variable to set'
+    );
+    is($bare->{status}, 0, 'a program started without tools/launch passes');
+    is(loaded($virtual), $best, 'a lesson with virtual ranks gets better kernels')
+        or diag(complain($virtual));
+    is(advised($virtual), '', 'a lesson with virtual ranks prints no hint');
+    is($virtual->{status}, 0, 'a lesson with virtual ranks passes') or diag(complain($virtual));
+    is(said($test, 'in use'), $best, 'a test program gets better kernels') or diag(complain($test));
+    unlike($foreign->{out}, qr/OPENBLAS_CORETYPE/, "a program of another tree gets no setting");
     my ($digest, $wanted) = map { ($_->{out} =~ /digest (\w+)/)[0] } $virtual, $other[0];
-    is($digest, $wanted, "with the bits of OPENBLAS_CORETYPE=$best");
-    is(loaded($other[0]), $best, 'which a user may set, too');
-    is(loaded($other[1]), 'Prescott', "OPENBLAS_CORETYPE=Prescott is the user's will");
-    is(advised($other[1]), '', 'and nothing is said');
+    is($digest, $wanted, "tools/launch gives the bits of OPENBLAS_CORETYPE=$best");
+    is(loaded($other[0]), $best, "a user may set OPENBLAS_CORETYPE=$best");
+    is(loaded($other[1]), 'Prescott', "OPENBLAS_CORETYPE=Prescott of the user stays");
+    is(advised($other[1]), '', "OPENBLAS_CORETYPE=Prescott of the user gives no hint");
 SKIP: {
         skip 'no mpirun', 4 unless have_mpi();
-        is(loaded($processes), "$best $best", 'processes of mpirun: both')
+        is(loaded($processes), "$best $best", 'both processes of mpirun get better kernels')
             or diag(complain($processes));
         is(advised($processes), '', 'rank 0 prints no hint');
-        is($processes->{status}, 0, 'they pass') or diag(complain($processes));
-        is(($processes->{out} =~ /digest (\w+)/)[0], $digest, 'with the same bits');
+        is($processes->{status}, 0, 'processes of mpirun pass') or diag(complain($processes));
+        is(($processes->{out} =~ /digest (\w+)/)[0],
+            $digest, 'processes of mpirun give the same bits');
     }
 }
 
@@ -135,9 +140,12 @@ SKIP: {
         or diag(complain($lacking));
     is(loaded($unmoved), 'Prescott', 'OpenBLAS has no better kernels: its own choice stays')
         or diag(complain($unmoved));
-    is($_->{status}, 0, 'it passes') or diag(complain($_)) for $lacking, $unmoved;
+    is($_->{status}, 0, 'the program passes with the kernels of OpenBLAS')
+        or diag(complain($_))
+        for $lacking, $unmoved;
     skip 'Sandybridge is right for this processor', 1 if $vectors < $avx2;
-    is(loaded($old), 'Sandybridge', 'also if OpenBLAS answers better kernels with worse ones');
+    is(loaded($old), 'Sandybridge',
+        'old kernels stay if OpenBLAS answers a better name with worse kernels');
 }
 
 # ---- make doctor shows the kernels of programs ----
@@ -153,7 +161,7 @@ SKIP: {
     like(
         $demanded->{out},
         qr/^found +BLAS .*kernels for Prescott, as OPENBLAS_CORETYPE demands; they are older .*$best$/m,
-        "and it says when the user's are older than the processor"
+        "make doctor says when the user's kernels are older than the processor"
     ) or diag($demanded->{out}, $demanded->{err});
 }
 done_testing();

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Kills runs. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT, KILL, or a
-# temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and while it gets
-# its name. The folder of --save also has other people's files. The status is the one in
-# docs/cluster.md, no process remains, and nothing else in the folder changes. At most
+# temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and while the
+# checkpoint gets its name. The folder of --save also has files of other programs. The status is the
+# one in docs/cluster.md, no process remains, and nothing else in the folder changes. At most
 # --save-every steps are lost, and the resumed run has the same losses as an uninterrupted run.
 #
 # TEST_ALL=1: 200 runs instead of 6. SEED=N draws the runs of that seed.
@@ -49,7 +49,7 @@ run(emu($ranks, $train, @model, '--log', "$work/whole"));
 my %whole = losses("$work/whole");
 is(scalar keys %whole, $steps, 'an uninterrupted run');
 
-# ---- other people's files, before and after ----
+# ---- files of other programs, before and after ----
 sub furnish {
     remove_tree($dir, "$work/elsewhere");
     unlink $log;
@@ -97,8 +97,8 @@ sub job_of {
     return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch);
 }
 
-# Returns whether tools/launch has set its traps; TERM is among the last. An earlier signal ends the
-# script as it ends any program.
+# Has tools/launch set its traps? TERM is among the last. An earlier signal ends the script as it
+# ends any program.
 sub traps_set {
     my ($launch) = @_;
     my ($caught) = slurp("/proc/$launch/status") =~ /^SigCgt:\s*(\w+)/m or return 0;
@@ -106,7 +106,7 @@ sub traps_set {
 }
 
 # Waits for the moment: a change in the folder or the log, or a time after the start of
-# tools/launch. False: the run has ended before.
+# tools/launch. Returns false if the run has ended before.
 sub await {
     my ($launch, $moment) = @_;
     my $reached = int rand 30;
@@ -132,12 +132,12 @@ sub ended {
         return $? & 127 ? 128 + ($? & 127) : $? >> 8 if waitpid($launch, 1) == $launch;
         sleep 0.01;
     }
-    return 'none: it hangs';
+    return 'none: the run hangs';
 }
 
 # Returns the allowed statuses. 0 is allowed only if the run had ended or continues. A run continues
-# if tools/launch is KILLed, or if a process is stopped for a while. Bare mpirun returns 1 after
-# TERM and INT. 3: at start-up there is nothing to save.
+# if tools/launch is killed, or if a process is stopped for a while. Bare mpirun returns 1 after
+# TERM and INT. 3 is allowed at start-up, because there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;
@@ -174,7 +174,8 @@ sub kill_one {
     my $status = $came ? ended($launch) : $? >> 8;
     my ($out, $err) = map { slurp("$job->{place}.$_") } qw(out err);
 
-    # No process remains. Only after a KILL of tools/launch the run continues to its end.
+    # Checks that no process remains. Only after a KILL of tools/launch the run continues to its
+    # end.
     my $deadline = time + $hang;
     sleep 0.01 while time < $deadline && alive(@all);
     my @left = alive(@all);
@@ -183,19 +184,20 @@ sub kill_one {
     push @wrong, "processes are left: @left" if @left;
     my @want = $killed ? wanted($target, $signal, $moment eq 'start-up') : (0);
     push @wrong, "status $status, wanted one of @want" unless grep { $status eq $_ } @want;
-    push @wrong, 'the signal was lost: the run went on to its end'
+    push @wrong, 'the signal was lost: the run continued to its end'
         if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
-    push @wrong, 'a rank was killed, and the message does not name it'
+    push @wrong, 'a rank was killed, and the message does not name the rank'
         if $killed
         && $target eq 'rank'
         && !$emulated
         && $signal eq 'KILL'
         && $status == 3
         && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
-    push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
+    push @wrong, "files of other programs have changed: " . furniture()
+        if furniture() ne $furniture;
     push @wrong, 'other files are in the folder: ' . join ' ', others() if others();
 
-    # The trained steps and the saved steps.
+    # Compares the trained steps with the saved steps.
     my %before = losses($log);
     my $trained = 1 + max(-1, keys %before);
     my ($newest) = map { /(\d+)$/ ? 0 + $1 : () } (checkpoints())[-1] // 'step-0';
@@ -204,7 +206,7 @@ sub kill_one {
     if ($status eq '4') {
         my ($said) =
             $out =~ /^stopped: saved after (\d+) of $steps steps; go on with --resume \Q$dir\E$/m;
-        push @wrong, 'it does not say what it saved'
+        push @wrong, 'the page does not say which step it saved'
             unless defined $said && $said == $newest && $said == $trained;
     }
     my $again = $newest == $steps ? undef : run(
@@ -223,12 +225,13 @@ sub kill_one {
         )
     );
     my %rest = $again ? losses("$work/rest") : ();
-    push @wrong, 'it is not resumed: ' . complain($again)
+    push @wrong, 'the run is not resumed: ' . complain($again)
         if $again && ($again->{status} != 0 || keys %rest != $steps - $newest);
     push @wrong, 'losses differ from those of the run that was not killed'
         if grep { $before{$_} != $whole{$_} } keys %before
         or grep { $rest{$_} != $whole{$_} } keys %rest;
-    push @wrong, "afterwards somebody's things have changed" if furniture() ne $furniture;
+    push @wrong, "files of other programs have changed after the resumed run"
+        if furniture() ne $furniture;
     unlink "$work/rest";
     ok(!@wrong, $what) or diag(join "\n", @wrong, $out, $err);
     $count{ sprintf '%-9s %-8s %-4s', $emulated ? 'emulated' : 'processes', $target,
@@ -247,8 +250,8 @@ my @cases = map {
     } qw(TERM INT KILL STOP)
 } @targets;
 
-# A small number of runs draws other targets, signals and moments each time; 200 runs have every
-# case at least twice.
+# Draws the cases. A small number of runs draws other targets, signals and moments each time. 200
+# runs have every case at least twice.
 my $n = $all ? 200 : 6;
 my @chosen;
 while (@chosen < $n) {

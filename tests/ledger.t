@@ -50,15 +50,15 @@ sub ledger {
     return ($lo, $hi // $lo);
 }
 
-# A lesson's page describes one step, the last one under SGD and AdamW alike. At least three such
-# steps run, and the messages of one step are one stretch. Steps of other sizes may also run.
+# The page of a lesson describes one step, the last step under SGD and AdamW alike. At least three
+# such steps run, and the messages of one step are one stretch. Steps of other sizes may also run.
 my @lessons = map {
     my $source = $_;
     map { counted($_, $source) } qw(fp32 fp64)
 } '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
 
-# In the trainer, one more step adds the messages of one step. The messages outside the steps stay
-# the same.
+# In the trainer one more step adds only the messages of one step. The messages outside the steps
+# stay the same.
 my @model = (
     qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data),
     "$work/text"
@@ -78,7 +78,7 @@ run_jobs([$rows, @lessons, map { @$_ } @trained]);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;
     is($given->{sums}[$_], $ledger{$_}, "rows and all-to-all: rank $_ gives MPI the ledger's bytes")
         for 0 .. $ranks - 1;
-    cmp_ok($ledger{0}, '>', 0, 'and the number is not 0');
+    cmp_ok($ledger{0}, '>', 0, "the ledger's bytes of rows and all-to-all are not 0");
 }
 
 for my $job (@lessons) {
@@ -86,7 +86,7 @@ for my $job (@lessons) {
     my $given = given ($job);
     my ($calls, $bytes) = map { [ledger($job, 'messages sent', $_)] } qw(calls bytes);
     ok($calls->[0] > 0 && $calls->[1] == 2 * $calls->[0],
-        "$job->{name}: a stage in the middle sends twice as often as one at an end");
+        "$job->{name}: a stage in the middle sends twice as often as a stage at an end");
     for my $rank (0 .. $ranks - 1) {
         my $end = $rank > 0 && $rank < $ranks - 1 ? 1 : 0;
         my $step = "$calls->[$end]:$bytes->[$end]";
@@ -114,8 +114,8 @@ for my $pair (@trained) {
 }
 
 # The ledger counts a ring's bytes by convention (comm.h). A sum in rank order sends as many bytes:
-# one shard from every rank, and the sums. So one more step of data parallelism gives MPI 2 (N-1)/N
-# of the parameters, over all ranks, exact to the byte.
+# one shard from every rank, and the sums. So one more step of data parallelism gives MPI exactly 2
+# (N-1) times the bytes of the parameters, over all ranks.
 my @replicas = map {
     counted('fp32', '08_3d/train.c', qw(--dp 4 --tp 1 --pp 1 --reduce ordered),
         @model, '--steps', $_)

@@ -26,7 +26,7 @@ my @ways = (@emulated, $have_mpi ? $processes : ());
 
 sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
 
-# Returns (status, stdout, stderr).
+# Returns the status, stdout and stderr of a command.
 sub start {
     my ($command) = @_;
     my $status = system("($command) >$work/out 2>$work/err") >> 8;
@@ -40,8 +40,8 @@ my $slow_command =
 open my $slow, '-|', $have_mpi ? $slow_command : 'true' or die;
 
 # ---- every mode: its exit status and its output ----
-# mode, exit status, a pattern of the output, the fewest ranks that can show it, whether processes
-# show it, too
+# Each row has the mode, the exit status, a pattern of the output, the fewest ranks that can show
+# the pattern, and whether processes show the pattern, too.
 my $fail = qr/\S+ +limit \S+ +FAIL/;
 my @modes = (
     [
@@ -167,10 +167,10 @@ for my $way (@ways) {
     }
 }
 
-# ---- the digest: it covers the values and does not depend on the rank that holds them ----
-is($digest{pass}{$_}, $digest{pass}{1}, "digest with $_ ranks as with one")
+# ---- the digest covers the values and does not depend on the rank that holds them ----
+is($digest{pass}{$_}, $digest{pass}{1}, "digest with $_ ranks as with one rank")
     for sort keys %{ $digest{pass} };
-isnt($digest{element}{3}, $digest{pass}{3}, 'another element, another digest');
+isnt($digest{element}{3}, $digest{pass}{3}, 'another element gives another digest');
 isnt($digest{number}{3}, $digest{pass}{3}, 'another loss, another digest');
 SKIP: {
     skip 'no mpirun', 1 unless $have_mpi;
@@ -248,7 +248,7 @@ SKIP: {
         qr/"predicted":4098,"measured":4098,/,
         'JSON: numbers are numbers'
     );
-    is($page->{digest}, $digest{pass}{1}, 'JSON: the digest; the seed is not in it');
+    is($page->{digest}, $digest{pass}{1}, 'JSON: the digest, which does not depend on the seed');
     my ($given) = start("$program --mode default --size 12");
     is($given, 0, 'an option that was given has no other default');
 }
@@ -280,7 +280,8 @@ SKIP: {
         qr/^ +here +formula\n  bytes +4\.10 kB  4096 \+ rank\n  idle +0\.1875\n  a text +as it is\n/m,
         'the page: the table of results'
     );
-    is(scalar(grep { length > 90 } split /\n/, $out), 0, 'the page: as wide as it may be');
+    is(scalar(grep { length > 90 } split /\n/, $out),
+        0, 'the page: no line is wider than the terminal');
     my (undef, $table) = start("$program --emulate 3 --mode page --node 2 --link fast,slow");
     like(
         $table,
@@ -313,10 +314,14 @@ SKIP: {
         qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured/,
         'the page: in full'
     );
-    unlike($words, qr/fraction idle .* ok$/m, 'the page: and only that one');
+    unlike($words, qr/fraction idle .* ok$/m, 'the page: a cost that holds has no line');
     (undef, $words) = start("$program --emulate 3 --mode element");
     like($words, qr/by rows +max .*FAIL\n.*element/, 'the page: a check that fails, in full');
-    like($words, qr/^  Compared: +\d+ comparisons: 1 failed, /m, 'the page: and how many failed');
+    like(
+        $words,
+        qr/^  Compared: +\d+ comparisons: 1 failed, /m,
+        'the page: the number of failed comparisons'
+    );
 }
 
 # ---- usage: status 2, one message that names the fix, before the title ----
@@ -403,7 +408,7 @@ for my $way ([bare => $program], $have_mpi ? $processes : ()) {
         like(
             $err,
             qr/--json \Q$file\E: cannot write it: \w/,
-            "$way->[0], --json $file: the message names it"
+            "$way->[0], --json $file: the message names the file"
         );
     }
 }
@@ -417,14 +422,14 @@ ok(-c '/dev/full' && !-e '/dev/full.tmp', 'a device is not replaced');
     for my $way ([bare => $program], $have_mpi ? $processes : ()) {
         my ($status) = start("$way->[1] --json $work/mine.json");
         ok($status == 0 && eval { decode_json(slurp("$work/mine.json")) },
-            "$way->[0]: the page is there");
+            "$way->[0]: the page is written");
         is(
             join(' ', map { s/.*\///r } sort glob "$work/mine*"),
             'mine.json mine.json.tmp mine.json.tmp2',
-            "$way->[0]: and no other new file"
+            "$way->[0]: no other file is written"
         );
         is(slurp("$work/mine.json.tmp") . slurp("$work/mine.json.tmp2"),
-            'minemine', "$way->[0]: files of the user are left alone");
+            'minemine', "$way->[0]: files of the user stay");
     }
 }
 {
@@ -470,18 +475,18 @@ SKIP: {
         $screen =~ /\r\e\[Kpart (\d+) of 1000000000\r\e\[Kpart (\d+) of 1000000000/;
     ok(
         defined $second && $first >= 2000 && $second > $first,
-        'on a terminal: how far it is, after two seconds'
+        'on a terminal: progress appears after two seconds'
     ) or diag($screen);
     like(
         $screen,
         qr/part \d+ of 1000000000\r\e\[Ka line in between/,
-        'on a terminal: a line of the page takes its place'
+        'on a terminal: a line of the page replaces the progress'
     );
     my ($rest) = $screen =~ /a line in between\r?\n(.*)/s;
     like(
         $rest,
         qr/\A(?:\r\e\[Kpart \d+ of 1000000000)+\r\e\[K(?!part)/,
-        'on a terminal: it is cleared at the end'
+        'on a terminal: the progress is cleared at the end'
     );
 }
 SKIP: {

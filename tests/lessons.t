@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 # Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
-# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks: one lesson of
-# three runs at 1 and 8 in fp32, one at 3 in fp32, one at 3 in fp64. Every eighth lesson runs with
-# another seed, every twelfth as processes in fp64, and some with --reduce fast.
+# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks. Of three
+# lessons one runs at 1 and 8 ranks in fp32, one at 3 ranks in fp32, and one at 3 ranks in fp64.
+# Every eighth lesson runs with another seed, every twelfth as processes in fp64, and some with
+# --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, also as processes.
 # TEST_QUICK=1: in fp32, at its own rank count only, every twelfth lesson as processes.
 # slow: each of the 53 lessons runs three or four times
@@ -19,17 +20,17 @@ my $quick = $ENV{TEST_QUICK};
 my @precisions = $quick ? 'fp32' : qw(fp32 fp64);
 plan skip_all => 'there is no lesson yet' unless @lessons;
 
-# Lessons without a digest: they compare whole numbers only, in checks of true and false.
+# Lessons without a digest compare whole numbers only, in checks of true and false.
 my %no_digest = map { $_ => 1 } '08-01';
 
-# Checks that a lesson with a digest has the same digest emulated and as processes.
+# Checks that a lesson with a digest has the same digest with virtual ranks and as processes.
 sub digests_agree {
     my ($key, $name, @jobs) = @_;
     my $want = $no_digest{$key} ? undef : $jobs[0]{page}{digest} // 'a digest';
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# Costs without a closed form: the player plays a list of steps instead. All other costs of a lesson
+# Costs without a closed form. The player plays a list of steps instead. All other costs of a lesson
 # have a formula. (These runs are --verbose.)
 my %played = (
     '01-04' => 3,
@@ -52,13 +53,14 @@ my %played = (
     '08-train' => 1
 );
 
-# A refusal is status 2 and one message with a reason, before the work.
+# Does the job refuse? A refusal is status 2 and one message with a reason, before the work.
 sub refused {
     my ($job) = @_;
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);
 }
 
-my %one = map { $_ => 1 } qw(08-plan 08-sample);    # long: fp32 only, and one other rank count
+my %one =
+    map { $_ => 1 } qw(08-plan 08-sample);    # long programs: fp32 only, and one other rank count
 my (@jobs, @own);
 for my $i (0 .. $#lessons) {
     my $lesson = $lessons[$i];
@@ -81,7 +83,7 @@ for my $i (0 .. $#lessons) {
     }
 }
 
-# Squares and cubes of more than 8 ranks.
+# Rank counts above 8 that make a grid or a cube.
 my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
 my @other;
 my $n = 0;
@@ -139,7 +141,8 @@ for my $pair (@own) {
     } else {
         like($digest // '', qr/^(?!0{16})[0-9a-f]{16}$/, "$pair->{name}: there is a digest");
     }
-    is($emu->{page}{ranks}, $pair->{ranks}, "$pair->{name}: with the ranks of its first lines");
+    is($emu->{page}{ranks},
+        $pair->{ranks}, "$pair->{name}: the rank count is the one of its first lines");
     is(
         scalar(grep { $_->{played} } @{ $emu->{page}{costs} // [] }),
         $played{ $pair->{key} } // 0,

@@ -103,7 +103,7 @@ if (-x $oracle) {
                 "$work/changed", '--optimizer', $optimizer, @how
             )
         );
-        is($job->{status}, 1, '... and then a check fails');
+        is($job->{status}, 1, 'a changed number of the expected results makes a check fail');
     }
 }
 
@@ -140,15 +140,15 @@ SKIP: {
             like(
                 $job->{out},
                 qr/No tokenizer is read, so the text is missing/,
-                '... ids, and why no text'
+                "$model, $ranks ranks @options: ids, and the reason for no text"
             );
             is(
                 config($job, 'ids_written'),
                 join(',', @{ $w->{greedy} }),
-                '... the tokens of generate()'
+                "$model, $ranks ranks @options: the tokens of generate()"
             );
             cmp_ok(worst("$work/logits", map { $w->{"logits$_"} } 0 .. $#{ $w->{ids} }),
-                '<', 1e-5, '... the logits of every position');
+                '<', 1e-5, "$model, $ranks ranks @options: the logits of every position");
         }
     }
     fine(
@@ -160,18 +160,18 @@ SKIP: {
                 @how
             )
         ),
-        "a small Llama of sample's own, $_ ranks"
+        "the default small Llama of sample, $_ ranks"
     ) for 3, 4;
     my $short = greedy('tests/llama/tied', '1,2,3', 2, $sample, qw(--context 8 --check));
     fine($short, 'a cache shorter than the model allows');
     is(
         (grep { $_->{id} eq 'cache' } @{ $short->{page}{costs} })[0]{measured},
         2 * 2 * 8 * 8 * 4,
-        '... has so many rows'
+        'a short cache has as many rows as --context'
     );
 }
 
-# ---- in and out: the same tensors, at any layout ----
+# ---- import and export: the same tensors, at any layout ----
 sub tensors {
     my %all;
     for my $file (@_) {
@@ -219,7 +219,7 @@ SKIP: {
             "$folder: --init, --export, $ranks ranks @options"
         );
         is_deeply(tensors("$work/out$i/model.safetensors"),
-            $theirs, '... the same names, shapes and bytes');
+            $theirs, "$folder: the same names, shapes and bytes");
         next if $i == @models;
         my ($ours, $config) = map { decode_json(slurp("$_/config.json")) } "$work/out$i", $folder;
         my @same = qw(architectures model_type hidden_size intermediate_size num_hidden_layers
@@ -229,7 +229,7 @@ SKIP: {
         is_deeply(
             [map { $ours->{$_} } @same],
             [map { $config->{$_} } @same],
-            '... and the same config.json'
+            "$folder: the same config.json"
         );
     }
 
@@ -252,7 +252,7 @@ SKIP: {
     );
     my $apart = tensors("$work/untied/model.safetensors");
     is(join(' ', sort grep { !/^transformer\./ } keys %$apart),
-        'lm_head.weight', '... names that GPT2LMHeadModel reads');
+        'lm_head.weight', 'an untied GPT-2: names that GPT2LMHeadModel reads');
     fine(
         run(
             emu(
@@ -261,10 +261,10 @@ SKIP: {
                 "$work/untied/again.safetensors", @how
             )
         ),
-        '... is read again'
+        'an untied GPT-2: --init reads the export'
     );
     is_deeply(tensors("$work/untied/again.safetensors"),
-        $apart, '... and written in the same bytes');
+        $apart, 'an untied GPT-2: a second export has the same bytes');
     my $checked = run(
         emu(
             8, $train,
@@ -280,7 +280,7 @@ SKIP: {
             qw(--check --dp 1 --tp 2 --pp 1 --zero 0 --steps 5), @how
         )
     );
-    fine($resumed, '--resume goes on with it, at another layout');
+    fine($resumed, '--resume goes on with a checkpoint of --init, at another layout');
     mkdir "$work/resumed";
     fine(
         run(
@@ -290,14 +290,14 @@ SKIP: {
                 "$work/resumed/model.safetensors", @how
             )
         ),
-        '... and once more'
+        '--resume goes on once more, at a third layout'
     );
     my ($after, $before) = map { decode_json(slurp("$_/config.json")) } "$work/resumed",
         'tests/llama/qwen2';
     is_deeply(
         [map { $after->{$_} } qw(model_type rms_norm_eps rope_parameters)],
         [map { $before->{$_} } qw(model_type rms_norm_eps rope_parameters)],
-        '... biases, theta and eps stay'
+        'after two resumed runs biases, theta and eps stay'
     );
     fine(run(emu(2, $train, '--init', "$work/saved", @still, @how)),
         '--init from these checkpoints');
@@ -305,10 +305,10 @@ SKIP: {
     fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');
 }
 
-# ---- transformers reads our export: its logits, its text, ten more steps of training; ours beside
-# them ----
-# Exports of the last steps of a training at tp 2 x pp 2. The script fails unless the class loads
-# every tensor.
+# ---- transformers reads our export: its logits, its text, ten more steps of training, and ours
+# beside them ----
+# The exports come from the last steps of a training at tp 2 x pp 2. The script fails unless the
+# class loads every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],
@@ -346,16 +346,16 @@ SKIP: {
         is(decode_json(slurp("$folder/config.json"))->{architectures}[0],
             $class, "$family: the export is of a $class");
         my $said = `$python tests/llama.py '$folder' 2>&1`;
-        is($? >> 8, 0, '... transformers loads it, and trains it on') or diag($said), next;
+        is($? >> 8, 0, "$family: transformers loads the export and trains on") or diag($said), next;
         my $w = expected_in($folder);
         my $job = greedy(
             $folder, join(',', @{ $w->{ids} }),
             1, $sample, qw(--check --logits),
             "$work/logits_$class"
         );
-        is(config($job, 'ids_written'), join(',', @{ $w->{greedy} }), '... the same text');
+        is(config($job, 'ids_written'), join(',', @{ $w->{greedy} }), "$family: the same text");
         cmp_ok(worst("$work/logits_$class", map { $w->{"logits$_"} } 0 .. $#{ $w->{ids} }),
-            '<', 1e-5, '... the logits of every position');
+            '<', 1e-5, "$family: the logits of every position");
         my @ten = map {
             [$_, "the unsplit model"],
                 [$_, '8 ranks', qw(--dp 2 --tp 2 --pp 2 --zero 2 --micro-batch 1)]
@@ -372,15 +372,15 @@ SKIP: {
             );
             my @checks = @{ $steps->{page}{checks} || [] };
             ok($steps->{status} == 0 && @checks == 2 && max(map { $_->{error} } @checks) <= 1e-8,
-                "... the losses and norms of ten steps, $optimizer, $where")
+                "$family: the losses and norms of ten steps, $optimizer, $where")
                 or diag(complain($steps));
         }
     }
 }
 
 # ---- half precision ----
-# The same numbers in fewer bytes: $half gives 16 bits for the bits of a float, $whole the float's
-# bits again.
+# $half gives 16 bits for the bits of a float, so a file has the same numbers in fewer bytes. $whole
+# gives the float's bits again.
 sub half_of {
     my ($bits) = @_;
     my ($sign, $exponent, $fraction) =
@@ -423,7 +423,7 @@ for my $type (sort keys %type) {
     ok(length $said[0] && $said[0] eq $said[1], "$type is read bit by bit");
 }
 
-# ---- what is refused: one message, status 2 ----
+# ---- refused: one message, status 2 ----
 my %source = (one => 'grouped', several => 'shards', tied => 'tied');
 my $number = 0;
 
@@ -600,7 +600,7 @@ my @cases = (
         qr/the tensor \Q$q\E is in \S+, but the index omits it/
     ],
     [
-        'the index has one too many',
+        'the index has a tensor too many',
         several => json($index, sub { $_[0]{weight_map}{more} = $first }),
         qr/the tensor more is missing in \Q$first/
     ],
@@ -667,7 +667,7 @@ for my $i (0 .. $#asked) {
         or diag(complain($asked[$i]));
 }
 
-# ---- any bytes: a model, or one message ----
+# ---- any bytes give a model, or one message ----
 srand 3;
 my @mutated;
 for my $i (1 .. ($all ? 400 : 24)) {

@@ -1,11 +1,11 @@
 #!/bin/sh
-# The lessons train a GPT-2. Here they train a Llama: RMS norm, rotary positions, SwiGLU, grouped
-# heads, no biases, and a head that is untied. In a copy of the tree the sizes of an experiment
-# get the fields of the family. The program must pass every comparison with the unsplit model and
-# every cost, in reals and in bf16. The test takes some lessons, half of them with an untied head.
-# TEST_ALL=1: every lesson that trains a model or a block, with a tied and with an untied head. Left
-# out: the grids, which refuse the family (03.09 to 03.12); lessons without a block (by hand, rings,
-# schedules, 03.02, and 03.05, whose table is the same).
+# Trains a Llama in the lessons, which train a GPT-2: RMS norm, rotary positions, SwiGLU, grouped
+# heads, no biases, and an untied head. In a copy of the tree the sizes of an experiment get the
+# fields of the family. The program must pass every comparison with the unsplit model and every
+# cost, in reals and in bf16. The test takes some lessons, half of them with an untied head.
+# TEST_ALL=1: every lesson that trains a model or a block, with a tied and with an untied head.
+# Two kinds of lessons are left out. The grids (03.09 to 03.12) refuse the family. Other lessons have
+# no block (by hand, rings, schedules, 03.02), or the same table (03.05).
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -30,8 +30,8 @@ all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap
     06_zero/06_mixed_precision 07_recompute/02_full 07_recompute/03_selective
     07_recompute/04_budget 08_3d/02_layouts"
 
-# The heads of key and value: one, or one per rank and more where the technique cuts attention by
-# heads.
+# Prints the number of heads of key and value: one, or at least one per rank where the technique
+# cuts attention by heads.
 key_heads() {
     case $1 in
     *08_ring_* | *13_ring_* | *14_ulysses) echo 3 ;;
@@ -41,11 +41,11 @@ key_heads() {
     *) echo 1 ;;
     esac
 }
-# The ranks, where the lesson's own number does not suit: Ulysses needs a head of key and value
+# Prints the ranks if the lesson's own number does not fit. Ulysses needs a head of key and value
 # per rank.
 ranks() { case $1 in *14_ulysses) echo 3 ;; *) echo 0 ;; esac; }
-# llama LESSON UNTIED: in $tree its experiment has the fields. A head has an even number of
-# columns, because rotary positions turn pairs of them.
+# llama LESSON UNTIED: writes the fields of the family into the lesson's experiment in $tree. A head
+# has an even number of columns, because rotary positions turn pairs of columns.
 llama() {
     file=${1%/*}/experiments/${1#*/}.c
     case $1 in *08_ring_* | *13_ring_* | *14_ulysses) file=${1%/*}/experiments/attend.c ;; esac
@@ -78,7 +78,7 @@ llama() {
 
 tree=$tap_dir/tree
 tools/scratch-tree "$tree" $built || exit 3
-# train NAME LESSONS: builds and runs them as they stand in $tree
+# train NAME LESSONS: builds and runs the lessons as they are in $tree.
 train() {
     programs=
     for lesson in $2; do programs="$programs $built/$lesson"; done
@@ -93,10 +93,10 @@ train() {
         case $lesson in *06_mixed_precision | *02_layouts) continue ;; esac
         tools/launch -e "$(ranks "$lesson")" "$tree/$built/$lesson" --storage bf16 \
             >"$tap_dir/page" 2>&1 && grep -q '^\[.*\] PASS' "$tap_dir/page"
-        ok $? "$lesson, $1: the same in bf16" "$tap_dir/page"
+        ok $? "$lesson, $1: all checks hold in bf16" "$tap_dir/page"
     done
 }
-# changed LESSON: the copy is another program than the lesson
+# changed LESSON: checks that the copy of the lesson differs from the lesson.
 changed() {
     case $1 in *06_transformer | *07_sequence_parallel) file=$gpt ;; esac
     ! cmp -s "$file" "$tree/$file"

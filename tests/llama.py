@@ -51,7 +51,7 @@ models = {
 
 
 def in_double():
-    """transformers computes the angles and the norms in single precision, whatever the weights are. Here they are double."""
+    """Makes the angles and the norms of transformers double. Without this patch they are in single precision."""
     def rotation(self, x, position_ids):
         base, columns = self.config.rope_parameters["rope_theta"], self.config.hidden_size // self.config.num_attention_heads
         frequency = base ** (-torch.arange(0, columns, 2, dtype=torch.float64) / columns)

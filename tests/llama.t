@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
-# untied head. Each row is compared with the unsplit model, and every cost is exact to the byte.
-# Each row runs emulated. TEST_ALL=1: in both precisions, tied and untied.
+# untied head. Each row runs emulated, is compared with the unsplit model, and has costs that are
+# exact to the byte. TEST_ALL=1: each row in both precisions, tied and untied.
 use strict;
 use warnings;
 use FindBin;
@@ -20,8 +20,9 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# common/llama.md says how many lines of ops.c each change has: those that are not empty in the
-# section of its name. A student's copy lacks some of them.
+# Checks the numbers of lines in common/llama.md. The page says how many lines of ops.c each change
+# has. The lines that are not empty count, in the section with the name of the change. A student's
+# copy lacks some of them.
 if (!-e 'student.mk') {
     my @changes = ('RMS norm', 'rotary positions', 'SwiGLU', 'grouped heads');
     my ($page, $ops) = map { slurp($_) } 'common/llama.md', 'common/tensor/ops.c';
@@ -29,7 +30,7 @@ if (!-e 'student.mk') {
         my ($section) = $ops =~ m{^(// ---- \Q$change\E ----\n.*?)^// ---- }ms;
         my ($told) = $page =~ /^\| \Q$change\E \| (\d+) \|/m;
         my $counted = grep { /\S/ } split /\n/, $section // '';
-        is($told, $counted, "the page has the lines of $change");
+        is($told, $counted, "common/llama.md has the number of lines of $change");
     }
 }
 
@@ -93,11 +94,11 @@ for my $job (@jobs) {
         $job->{name}
     ) or diag(complain($job));
     my $limit = $job->{name} =~ /power/ ? 1e-8 : 1e-12;
-    cmp_ok(max(map { $_->{error} } @checks), '<=', $limit, '... in double')
+    cmp_ok(max(map { $_->{error} } @checks), '<=', $limit, "$job->{name}: the errors in double")
         if $job->{name} =~ /^fp64/;
 }
 
-# A checkpoint stores the family. Another layout reads it, where a rank's queries are other columns.
+# A checkpoint stores the family. At another layout a rank reads other columns of the query.
 {
     my @sizes = (
         qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch
@@ -132,7 +133,8 @@ for my $job (@jobs) {
         ]
     } qw(whole rest);
     my @apart = map { abs($loss{whole}[$_] - $loss{rest}[$_]) } 0, 1;
-    ok(@{ $loss{rest} } == 2 && max(@apart) < 1e-5, '... has the losses of the whole run')
+    ok(@{ $loss{rest} } == 2 && max(@apart) < 1e-5,
+        'a checkpoint of 8 ranks, resumed on 3, gives the losses of the whole run')
         or diag("@{ $loss{whole} } | @{ $loss{rest} }");
     my $other = emu(1, $train{fp32}, qw(--family gpt2 --resume), "$work/runs", @how);
     run_jobs([$other]);
@@ -140,7 +142,7 @@ for my $job (@jobs) {
         $other->{status} == 2
             && join(' ', split ' ', $other->{err}) =~
             /it was trained with --family llama, not gpt2/,
-        '... is of no other family'
+        'a checkpoint of a Llama refuses --family gpt2'
     ) or diag(complain($other));
     my $biased = emu(1, $train{fp32}, qw(--attention-bias --resume), "$work/runs", @how);
     run_jobs([$biased]);
@@ -148,7 +150,7 @@ for my $job (@jobs) {
         $biased->{status} == 2
             && join(' ', split ' ', $biased->{err}) =~
             /it was trained without --attention-bias: leave --attention-bias out/,
-        '... and has no biases'
+        'a checkpoint without biases refuses --attention-bias'
     ) or diag(complain($biased));
 }
 

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// glibc's internal names, because dlsym would call the allocator.
+// The names are internal to glibc. The library uses these names because dlsym() would itself call
+// the allocator.
 void *__libc_malloc(size_t bytes), *__libc_calloc(size_t n, size_t bytes),
     *__libc_realloc(void *p, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);

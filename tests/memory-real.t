@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Compares the ledger with malloc's peak (malloc_peak.c counts), with the device memory of the
+# Compares the ledger with malloc's peak (malloc_peak.c counts it), with the device memory of the
 # stand-ins, and with the resident memory that the operating system reports. A copy or buffer that
 # the ledger misses fails this test.
 # slow: a model of 5 million parameters trains at 11 layouts, in three ways
@@ -17,8 +17,8 @@ my $standin = 'build/standin-fp32/08_3d/train';
 my $count = 'build/cpu-fp32/tests/malloc_peak.so';
 plan skip_all => "$train is not built" unless -x $train && -e $count;
 
-# 5 million parameters, 20 MB. Memory of a process outside the ledger: MPI's own memory, a piece of
-# a sum (1 MB), the description of blocks, events and options.
+# The model has 5 million parameters, 20 MB. A process also has memory outside the ledger: MPI's own
+# memory, a piece of a sum (1 MB), the description of blocks, events and options.
 my @model = qw(--layers 4 --width 320 --heads 5 --context 16 --batch 4 --micro-batch 1 --steps 2
     --eval-every 1);
 my ($share, %constant) = (
@@ -45,7 +45,8 @@ my @layouts = (
     ['bf16, ZeRO-1', 2, qw(--dp 2 --zero 1 --storage bf16 --gradients stored)],
 );
 
-# Bytes per parameter and rank with 16-bit storage: weight, gradient, and master with two moments.
+# Bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the master with
+# two moments.
 my %state = ('fp16, main gradients' => 2 + 4 + 12, 'bf16, ZeRO-1' => 2 + 2 + 12 / 2);
 
 sub with {
@@ -54,7 +55,7 @@ sub with {
 }
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
-# Returns the ledger of each process, with the scratch for widened copies of 16-bit tensors, which
+# Returns the ledger of each process. Adds the scratch for widened copies of 16-bit tensors, which
 # the ledger leaves out. emulated: all ranks are in one process.
 sub ledgers {
     my ($job, $emulated) = @_;
@@ -66,7 +67,7 @@ sub ledgers {
 
 sub compare {
     my ($name, $how, $job, $file) = @_;
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name, $how: it trains")
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name, $how: the training passes")
         or return diag(complain($job));
     my @given = sort { $b <=> $a } slurp($file) =~ /^(?:train|device \d+:) (\d+)/mg;
     my @ledger = sort { $b <=> $a } ledgers($job, $how eq 'emulated' || $how eq 'on the stand-ins');
@@ -87,8 +88,8 @@ sub compare {
     ) or diag("ledger @ledger, allocator @given");
 }
 
-# Checks that the bytes that malloc gave out, without the ledger's bytes of everything else, are the
-# state. The tied table has two gradients, which is 2 % more.
+# Checks the bytes of the state: the bytes that malloc gave out, without the ledger's bytes of
+# everything else. The tied table has two gradients, which is 2 % more.
 sub state_of {
     my ($name, $job, $file, $ranks) = @_;
     my %cost = map { $_->{id} => $_->{measured} } @{ $job->{page}{costs} };
@@ -105,12 +106,12 @@ sub state_of {
     return;
 }
 
-# Every fourth layout; TEST_ALL=1: all.
+# Takes every fourth layout; TEST_ALL=1: all.
 for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     my ($name, $ranks, @options) = @$layout;
     my %file = map { ($_ => "$work/$name $_") } qw(emulated processes standin nccl);
 
-    # malloc does not provide the threads' stacks.
+    # malloc does not provide the stacks of the threads.
     my %job = (
         emulated => with(
             emu($ranks, $train, @model, @options),

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests pipelines with fewer, equally many and more micro-batches than stages, including numbers
-# that do not divide. Either all checks and costs hold, or the method needs another number and says
-# so.
+# that do not divide. Either all checks and costs hold, or the method needs another number and its
+# message says so.
 # TEST_ALL=1: 1, 2, 3, 4 and 8 stages instead of 3.
 # slow: about fifty runs as virtual ranks and as processes
 use strict;
@@ -14,8 +14,8 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# A lesson, the sequences of its batch, its other options, the p and m that it accepts, and the
-# reason with which it refuses other p and m.
+# Each row has a lesson, the sequences of its batch, its other options, the p and m that it accepts,
+# and the reason with which it refuses other p and m.
 my @lessons = (
     ['04_pipeline_naive/02_naive', 5],
     ['04_pipeline_naive/03_gpipe', 7],

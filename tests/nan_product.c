@@ -1,6 +1,6 @@
 // nan_product.c: a preloaded library (LD_PRELOAD) that spoils one matrix product. The first element
-// of call NAN_CALL to cblas_sgemm, counted from 0, becomes NaN. NAN_RANK: only on this MPI rank.
-// PRODUCTS=FILE: at its end the process writes the number of its products there.
+// of call NAN_CALL to cblas_sgemm, counted from 0, becomes NaN. NAN_RANK limits the spoiling to one
+// MPI rank. At its end the process writes the number of its products to the file PRODUCTS.
 #define _GNU_SOURCE
 #include <cblas.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Tests the command line: --help in groups, and suggestions for unknown options. Also refused
+# Tests the command line: --help in groups, and suggestions for unknown options. Also tests refused
 # options, such as an option given twice or one file for two options.
 use strict;
 use warnings;
@@ -119,8 +119,8 @@ for my $job (@jobs) {    # a link's target is known only if the file exists
     is($job->{status}, 2, "$job->{name}: status 2") or diag(complain($job));
     my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
     is(scalar @messages, 1, "$job->{name}: one message") or diag($job->{err});
-    like($messages[0] // '', $job->{want}, "$job->{name}: it names the fix");
-    ok(before_work($job), "$job->{name}: before the work") or diag($job->{out});
+    like($messages[0] // '', $job->{want}, "$job->{name}: the message names the fix");
+    ok(before_work($job), "$job->{name}: the run ends before the work") or diag($job->{out});
 }
 ok(!-e "$work/X", 'no file is made');
 like(slurp("$work/text"), qr/^1 2 3 /, 'the text is as it was');
@@ -132,7 +132,7 @@ like(
     qr/^the learning rate only rises, to 0\.0015, because --warmup 20 is longer than the training of 10 steps$/m,
     'a training shorter than the default --warmup says so'
 ) or diag(complain($brief));
-unlike($long->{out}, qr/only rises/, 'a longer one does not');
+unlike($long->{out}, qr/only rises/, 'a training longer than the default --warmup does not say so');
 my ($null, $small, $betas, $default) = run_jobs(
     [
         emu(
@@ -149,13 +149,14 @@ is($null->{status}, 0, 'two options may name a device') or diag(complain($null))
 like($small->{out}, qr/^step +1 .* lr 6e-06 /m, '--lr 6e-6 is shown as it is')
     or diag($small->{out});
 
-# A pipe that this test reads: opened for both ways, so that it has a reader.
+# The test itself opens the pipe for reading and writing, so the pipe has a reader.
 system('mkfifo', "$work/read") == 0 or die "mkfifo $work/read";
 open my $pipe, '+<', "$work/read" or die;
 my ($piped) = run_jobs([emu(1, $train, @tiny, qw(--steps 2 --warmup 2 --log), "$work/read")]);
 is($piped->{status}, 0, 'a log may be a pipe that a program reads') or diag(complain($piped));
 sysread $pipe, my $log, 1 << 16;
-is(scalar(() = ($log // '') =~ /^\{"step":/mg), 2, 'the reader gets its lines');
+is(scalar(() = ($log // '') =~ /^\{"step":/mg),
+    2, 'the reader of the pipe gets the lines of the log');
 close $pipe;
 is($betas->{status}, 0, '--beta1, --beta2, --eps') or diag(complain($betas));
 isnt(

@@ -49,7 +49,7 @@ for my $layout (@layouts) {
     }
 }
 
-# The test must read the file: a changed number must make it fail.
+# The test must read the file: a changed number must make a check fail.
 my $text = slurp('tests/oracle.txt');
 for my $key (
     'start.wte.weight', 'sgd.first-gradients.h.1.ln_2.bias',
@@ -60,8 +60,8 @@ for my $key (
     isnt($changed, $text, "$key can be changed");
     { open my $f, '>', "$work/changed" or die; print $f $changed; close $f or die }
     my ($job) = run_jobs([emu(1, $program, '--file', "$work/changed")]);
-    is($job->{status}, 1, "and then a check fails");
+    is($job->{status}, 1, "a changed $key makes a check fail");
 }
 my ($gone) = run_jobs([emu(1, $program, '--file', "$work/gone")]);
-is($gone->{status}, 2, 'without the file: status 2');
+is($gone->{status}, 2, 'without the file of results: status 2');
 done_testing();

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests that messages move while ranks compute. One copy between processes moves a message. If a
-# container forbids this copy, MPI calls between products move the message.
+# Tests that messages move while ranks compute. A single copy between processes moves a message. If
+# a container forbids this copy, MPI calls between products move the message.
 use strict;
 use warnings;
 use FindBin;
@@ -24,7 +24,7 @@ sub run_it {
     return run_jobs([$job]);
 }
 
-# A message that does not move takes minutes, so one failure is enough.
+# Checks that messages move. A message that does not move takes minutes, so one failure is enough.
 sub moves {
     my ($what, $job) = @_;
     ok($job->{status} == 0 && $job->{page}{pass}, $what)
@@ -35,7 +35,7 @@ sub moves {
 my ($silent) = run_it(2, [], '--silent', '--timeout', 20);
 my $single_copy = $silent->{status} == 0;
 SKIP: {
-    # The processes of a container may be forbidden to read each other's memory.
+    # A container may forbid its processes to read each other's memory.
     skip 'no single copy between processes here', 2 unless $single_copy;
     moves('one copy, no product', $silent);
 }
@@ -55,7 +55,7 @@ for my $schedule (qw(gpipe 1f1b)) {
 # The program detects that the copy is forbidden, so Open MPI prints no warning for every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
 
-# Tests ranks with GPUs: through host memory, and with NCCL.
+# Ranks with GPUs send through host memory, and with NCCL.
 SKIP: {
     $built = 'build/standin-fp32/tests/test_overlap';
     skip 'the stand-ins are not built', 1 unless -x $built;

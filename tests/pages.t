@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Checks that the page of every lesson has at most 40 lines of 100 columns. With its own ranks the
-# page comes from docs/pages, which quotes.t compares with the programs. With eight ranks every
-# third lesson runs (TEST_ALL=1: all). The trainer's page has a line per ten steps and is not
+# Checks that the page of every lesson has at most 40 lines of 100 columns. At the lesson's own
+# ranks the page comes from docs/pages, which quotes.t compares with the programs. With eight ranks
+# every third lesson runs (TEST_ALL=1: all). The trainer's page has a line per ten steps and is not
 # tested.
 use strict;
 use warnings;
@@ -24,13 +24,13 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
-# Before its verdict a page answers its question with numbers that this run measured, and states the
-# cost and the use.
+# Checks the end of a page. Before its verdict a page answers its question with numbers that this
+# run measured, and states the cost and the use. Returns the answer.
 sub ending {
     my ($name, $page) = @_;
     my ($answer) = $page =~
         /^  Answer:      (.+?)\n  Cost:        .+?\n  Use it when: .+?\n\[[^\]]+\] PASS /ms;
-    ok(defined $answer, "$name: it ends with its answer, its cost and its use") or return '';
+    ok(defined $answer, "$name: the page ends with its answer, its cost and its use") or return '';
     like($answer, qr/\d/, "$name: the answer has a number");
     return $answer =~ s/\s+/ /gr;
 }
@@ -59,12 +59,13 @@ for my $i (0 .. $#lessons) {
 run_jobs(\@jobs);
 for my $job (@jobs) {
     next if $job->{status} == 2;    # a lesson that needs another rank count
-    is($job->{status}, 0, "$job->{name}: it runs") or diag(complain($job));
+    is($job->{status}, 0, "$job->{name}: the lesson runs") or diag(complain($job));
     fits($job->{name}, $job->{out});
     my ($key) = $job->{name} =~ /^(\S+),/;
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
 
-# A lesson with one rank does the same on eight. All other lessons measure other numbers.
+# A lesson with one rank gives the same answer on eight ranks. All other lessons measure other
+# numbers.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

@@ -22,8 +22,7 @@ my @small = (
     "$work/text"
 );
 
-# ---- finds mistakes in a trace: missing fields that ui.perfetto.dev needs, wrong order, wrong
-# messages ----
+# ---- mistakes in a trace: missing fields that ui.perfetto.dev needs, wrong order, wrong messages
 my $json = JSON::PP->new;
 
 sub number {
@@ -97,7 +96,7 @@ sub trace_faults {
     return @bad;
 }
 
-# ---- finds mistakes in XML: unmatched tags, attributes without quotes, bare < or & ----
+# ---- mistakes in XML: unmatched tags, attributes without quotes, bare < or & ----
 sub xml_faults {
     my ($text) = @_;
     my @open;
@@ -121,7 +120,7 @@ sub xml_faults {
     return $roots == 1 ? () : "$roots roots";
 }
 
-# ---- first both checks are tested with wrong input ----
+# ---- both checks find the mistakes of wrong input ----
 sub event {
     my (%e) = @_;
     return {
@@ -161,7 +160,7 @@ my @pair = (event(), event(ts => 4, tid => 1));
 is_deeply([trace_faults(trace_of(@pair, @flow), 1)], [], 'a right trace passes');
 like((trace_faults(trace_of(event(), event(ts => 2)), 1))[0],
     qr/overlaps/, 'overlapping slices are found');
-is_deeply([trace_faults(trace_of(event(dur => 4), event(ts => 2)), 1)], [], 'nested ones may');
+is_deeply([trace_faults(trace_of(event(dur => 4), event(ts => 2)), 1)], [], 'nested slices pass');
 like((trace_faults(trace_of(@pair, $flow[0]), 1))[0],
     qr/1 s, 0 f/, 'a message that is not received is found');
 like((trace_faults(trace_of(@pair, @flow, $flow[1]), 1))[0],
@@ -238,7 +237,7 @@ for my $run (@runs) {
         like(
             $bytes{svg}{$way},
             qr/<svg xmlns="http:\/\/www.w3.org\/2000\/svg" viewBox="0 0 \d+ \d+"/,
-            "$run->{name}, $way: of a size"
+            "$run->{name}, $way: the SVG has a size"
         );
         my %did;
 
@@ -291,9 +290,9 @@ for my $job (@charts) {
 
     # 60: the width of the legend
     my @long = grep { length > ($width > 60 ? $width : 60) } split /\n/, $chart;
-    is("@long", '', "$name: no line is longer than that");
+    is("@long", '', "$name: no line is longer than the width");
     my ($longest) = sort { $b <=> $a } map { length } $chart =~ /^rank.*$/mg;
-    is($longest, $width, "$name: and the rows fill it");
+    is($longest, $width, "$name: the rows fill the width");
     for my $rank (0 .. 3) {
         my ($row) = $chart =~ /^rank $rank  +(.*)$/m;
         my @lacks = $width < 80 ? () : grep { ($row // '') !~ /$_/ } map { ("F$_", "B$_") } 0 .. 3;
@@ -302,8 +301,8 @@ for my $job (@charts) {
     }
 }
 
-# ---- ranks that do the same are drawn once; a message points to its receiving rank, by the rank's
-# number in the world ----
+# ---- ranks that do the same are drawn once. An arrow points to the rank that receives, by the
+# rank's number in the world. ----
 {
     my ($job) = run_jobs(
         [
@@ -319,7 +318,7 @@ for my $job (@charts) {
         '2 to 3';
     ok(
         $first =~ />/ && $first !~ /</ && $last =~ /</ && $last !~ />/,
-        'two replicas: stage 0 sends to higher ranks, stage 1 to lower ones'
+        'two replicas: stage 0 sends to higher ranks, stage 1 to lower ranks'
     ) or diag(complain($job), $job->{out});
 }
 
@@ -402,9 +401,9 @@ if ($plain) {
     like(
         $job->{err},
         qr/\Aunsplit: --svg: this lesson draws no picture[^\n]*\n\z/,
-        'with one message'
+        'one message refuses --svg'
     );
-    ok(!-e "$work/none.svg", 'and writes nothing');
+    ok(!-e "$work/none.svg", 'a refused --svg writes nothing');
 }
 
 # ---- PICTURE_DETAIL: a chart for --verbose only; files are always written ----
@@ -428,7 +427,8 @@ for my $case (
         ]
     );
     is(join(' ', $brief->{out} =~ /$title/g), $page, "$program: the charts of the page");
-    is(join(' ', $long->{out} =~ /$title/g), $log, "$program: and those of the log");
+    is(join(' ', $long->{out} =~ /$title/g), $log,
+        "$program: --verbose adds the charts of the log");
     ok(-s "$work/detail.svg", "$program: --svg is written");
     unlink "$work/detail.svg";
 }

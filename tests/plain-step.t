@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Compares the plain step of trainer.c (dp x tp x pp in one function) with the trainer with all its
-# options: the same bits.
+# Compares the plain step of trainer.c (dp x tp x pp in one function) with the trainer and all its
+# options. Both give the same bits.
 use strict;
 use warnings;
 use FindBin;
@@ -27,7 +27,8 @@ for my $precision (qw(fp32 fp64)) {
         ok($job->{status} == 0 && $job->{page}{pass},
             "$precision, $ranks ranks @options: plain = trainer")
             or diag(complain($job));
-        is(scalar @{ $job->{page}{checks} || [] }, 3, '... weights, losses, norms');
+        is(scalar @{ $job->{page}{checks} || [] },
+            3, 'plain step: weights, losses and norms are compared');
     }
 }
 done_testing();

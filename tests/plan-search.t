@@ -12,8 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# Checks a search. Layouts that fit come first, the fastest first. A layout derived alone gives the
-# same numbers. Files and refusals are checked, too.
+# A search. Layouts that fit come first, the fastest layout first. A layout that is derived alone
+# gives the same numbers. Files and refusals are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [
@@ -42,14 +42,17 @@ ok(@fit > 10 && @fit < @layouts, 'some layouts fit, some do not');
 is_deeply(
     [map { $_->{step} } @fit],
     [sort { $a <=> $b } map { $_->{step} } @fit],
-    'the fastest first'
+    'the fastest layout comes first'
 );
 is_deeply(
     [map { $_->{fits} ? 1 : 0 } @layouts],
     [(1) x @fit, (0) x (@layouts - @fit)],
     'layouts that do not fit come last'
 );
-ok(!(grep { !$_->{limit} } @layouts[@fit .. $#layouts]), 'and has its reason');
+ok(
+    !(grep { !$_->{limit} } @layouts[@fit .. $#layouts]),
+    'a layout that does not fit has its reason'
+);
 my ($same) = grep {
            $_->{dp} == 16
         && $_->{zero} == 3
@@ -59,7 +62,7 @@ my ($same) = grep {
 is(
     sprintf('%.6g', $same->{step}),
     sprintf('%.6g', $alone->{page}{config}{step} * 1e-12),
-    'one of them, derived alone'
+    'a layout of the list has the step of --explain'
 );
 my ($with_ring) = grep {
            $_->{dp} == 4
@@ -73,7 +76,7 @@ my ($with_ring) = grep {
 is(
     sprintf('%.6g', $with_ring->{step}),
     sprintf('%.6g', $ring->{page}{config}{step} * 1e-12),
-    'one with a ring, too'
+    'a layout of the list with a ring has the step of --explain'
 );
 like(
     $ring->{out},
@@ -83,15 +86,15 @@ like(
 like(
     $search->{page}{config}{reason},
     qr/^dp \d+ x tp \d+ x pp \d+.* is the fastest that fits: .*takes [\d.]+ times as long \(.*\)\.$/,
-    'why it is the best, in a sentence'
+    'a sentence says why the best layout is the best'
 );
 like(
     $positions->{err} // $positions->{out},
     qr/2048 positions for 5000/,
-    'more ranks than positions'
+    'a message refuses more ranks than positions'
 );
 like(slurp("$work/plan.svg"), qr/<svg.*Pareto front.*class="front" d="M.*<\/svg>/s, 'the picture');
-like($none->{out}, qr/Nothing fits/, 'a model that is too large');
+like($none->{out}, qr/Nothing fits/, 'the page says that a model is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
 
@@ -117,7 +120,7 @@ for my $task (@tasks) {
     my ($all_of_them) = $page[1] =~ /Of (\d+) layouts, \1 were simulated\./;
     is($pruned, $all_of_them, "some layouts are pruned: @$task");
     s/^Of \d+ layouts.*?(?=^The fastest)|[\d.]+ s$//gms for @page;
-    is($page[0], $page[1], 'and the rest of the page is the same');
+    is($page[0], $page[1], "a search that prunes prints the same page: @$task");
 }
 
 # A number's unit is in its name or beside it.
@@ -197,8 +200,8 @@ for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/],
         or diag(complain($job));
 }
 
-# Blocks that do not divide by the stages: parts of equal cost, as Llama 3 cuts 126 blocks over 16
-# stages. A layout with such parts is derived alone by --balance cost.
+# Blocks that do not divide by the stages. The search makes parts of equal cost, as Llama 3 cuts 126
+# blocks over 16 stages. --balance cost derives a layout with such parts alone.
 my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16
     --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
 my ($uneven, $same_uneven, @balance) = run_jobs(
@@ -219,7 +222,7 @@ like(
 is(
     $uneven->{page}{config}{step},
     $same_uneven->{page}{config}{step},
-    'and the same step, derived alone'
+    'parts of 7, 8, ... 8 and 7 blocks: --explain gives the same step'
 ) or diag(complain($same_uneven));
 
 # The head of llama3-8b costs as much as 2.4 blocks.
@@ -230,8 +233,9 @@ cmp_ok(
     'parts of equal blocks are slower'
 ) or diag(map { complain($_) } @balance);
 
-# A vision tower, by its closed form: blocks of 24 C^2 FLOPs per patch, attention of all patches of
-# an image to each other, a patch embedding whose input has no gradient, a merger of four patches.
+# A vision tower, compared with its closed form. The terms are blocks of 24 C^2 FLOPs per patch,
+# attention of all patches of an image to each other, a patch embedding whose input has no gradient,
+# and a merger of four patches.
 my @tower = (
     qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
 );
@@ -258,11 +262,11 @@ cmp_ok(abs(($with->{step} - $without->{step}) / ($flops * 1e3) - 1),
 my $ends = 1176 * $C + 2 * $C;
 my $mlp = $merged**2 + $merged + $merged * $wide + $wide;
 my $tower = 32 * (12 * $C**2 + 13 * $C) + $ends + $mlp;
-is($with->{parameters} - $without->{parameters}, 4 * $tower, 'and its weights');
+is($with->{parameters} - $without->{parameters}, 4 * $tower, 'the weights of a vision tower');
 is_deeply(
     [@$without{qw(step parameters memory)}],
     [@$text{qw(step parameters memory)}],
-    'without images the language model alone'
+    'without images the plan is that of the language model alone'
 );
 like(
     $towers[0]{out},
@@ -276,24 +280,25 @@ cmp_ok(
     'equal blocks behind a tower are slower'
 ) or diag(map { complain($_) } @towers);
 
-# Why: neighbours that are slower or do not fit, what breaks first, and the price.
+# The reasons on the page: neighbours that are slower or do not fit, what breaks first, and the
+# price.
 my ($why) =
     run_jobs([emu(1, $plan, qw(--verbose --model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
 my $config = $why->{page}{config};
 like(
     $why->{out},
     qr/all else as it is +(?:[\d.]+|does not fit) .*What slows this layout most:.*links between nodes at half their rate +[\d.]+\s.* GB\s+free\./s,
-    'neighbours, and what breaks first'
+    'the page names neighbours, and what breaks first'
 ) or diag(complain($why));
 is($config->{price_per_day}, 64 * 24 * 2.5, 'the price of a day');
 my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
-    '<', 1e-6, 'and of a billion tokens');
+    '<', 1e-6, 'the price of a billion tokens');
 
 # The page's advice if nothing fits: the memory and the number of GPUs that the page names suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;
-ok($memory && $more, 'what to try') or diag(complain($none));
+ok($memory && $more, 'the page advises what to try') or diag(complain($none));
 my @degrees = $degrees =~ /\d+/g;
 my ($roomy, $many, $few) = run_jobs(
     [
@@ -307,15 +312,15 @@ my ($roomy, $many, $few) = run_jobs(
         2
     ]
 );
-is($roomy->{page}{config}{fits}, 'yes', 'that memory is enough') or diag(complain($roomy));
+is($roomy->{page}{config}{fits}, 'yes', 'the advised memory is enough') or diag(complain($roomy));
 is(
     "$many->{page}{config}{fits} $few->{page}{config}{fits}",
     'yes no',
-    'and that many GPUs, but not half of them'
+    'the advised number of GPUs is enough, and half of the number is not'
 ) or diag(complain($many));
 
-# Published steps: --papers prints a row for each, and the errors of the rows outside the fit are
-# those that the page states.
+# Published steps. --papers prints a row for each step. The page states the errors of the rows
+# outside the fit.
 my ($papers) =
     run_jobs(
     [emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers --verbose))]);
@@ -327,7 +332,7 @@ my @other = map { /([+-][\d.]+) %  other system/ ? abs $1 : () } split /\n/, $pa
 is(scalar @other, 23, 'rows of other systems');
 my $mean_of_others = eval { my $sum = 0; $sum += $_ for @other; $sum / @other };
 cmp_ok(abs($mean_of_others - 100 * $papers->{page}{config}{other_systems_mean}),
-    '<', 0.1, 'their mean error');
+    '<', 0.1, 'the mean error of other systems');
 my @errors = $papers->{out} =~ /([+-][\d.]+) %  (?:fit|held out|other system)$/mg;
 my ($table) = slurp('08_3d/reference.md') =~ /\| rows \| GPU \| how long.*?\n\n/s ? $& : '';
 $table =~ s/\xe2\x88\x92/-/g;    # the minus sign
@@ -352,7 +357,8 @@ is(
 );
 my ($mean, $worst) =
     (eval { my $sum = 0; $sum += $_ for @held; $sum / @held }, (sort { $b <=> $a } @held)[0]);
-cmp_ok(abs($mean - 100 * $papers->{page}{config}{held_out_mean}), '<', 0.1, 'their mean error');
+cmp_ok(abs($mean - 100 * $papers->{page}{config}{held_out_mean}),
+    '<', 0.1, 'the mean error of the rows held out');
 ok($mean <= 7 && $worst <= 12, sprintf 'mean %.1f %%, worst %.1f %%', $mean, $worst);
 
 for my $rows (['held out', 'held_out'], ['other systems', 'other_systems']) {
@@ -363,8 +369,8 @@ for my $rows (['held out', 'held_out'], ['other systems', 'other_systems']) {
     ok($page =~ /$words: \Q$said\E/, "the reference page says: $words: $said");
 }
 
-# Collectives over two nodes of four by closed forms: 1 card, 4 cards, hierarchical. The gradient is
-# most of the bytes.
+# Collectives over two nodes of four ranks, by closed forms: 1 card, 4 cards, hierarchical. The
+# gradient is most of the bytes.
 my @sum = (
     qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab
         256 --batch 8 --gpus 8 --dropout 0 --explain),
@@ -386,10 +392,10 @@ my ($faster, $steps) =
 cmp_ok(abs($faster / ($ring_time->($out) - $ring_time->(4 * $out)) - 1), '<', 0.02, 'four cards')
     or diag(complain($four));
 cmp_ok(abs($steps / ($ring_time->($out) - $hierarchical) - 1),
-    '<', 0.02, 'first inside the nodes, then between them')
+    '<', 0.02, 'first inside the nodes, then between the nodes')
     or diag(complain($two_steps));
 
-# Scattered messages between stages.
+# Scattered messages between stages have fewer bytes.
 my @message = (qw(--gpus 64 --model ptdp-18b --micro-batch 1 --recompute full --explain), '2,8,4');
 my ($plain, $scattered) =
     run_jobs([emu(1, $plan, @message), emu(1, $plan, @message, '--scatter-gather')]);
@@ -402,10 +408,10 @@ cmp_ok(
     $scattered->{page}{config}{tp_bytes},
     '>',
     $plain->{page}{config}{tp_bytes},
-    'and are gathered over tp'
+    'scattered messages are gathered over tp'
 );
 
-# Bytes per parameter of the formats: without and with the distributed optimizer over 8.
+# Bytes per parameter of the formats, without and with the distributed optimizer over 8 replicas.
 for my $format (['mixed', 16, 4 + 12 / 8], ['bf16', 18, 6 + 12 / 8], ['fp32', 16, 8 + 8 / 8]) {
     my ($name, @bytes) = @$format;
     for my $zero (0, 1) {

@@ -25,7 +25,7 @@ sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
-# In every second layout the sizes divide.
+# Draws a layout. In every second layout the sizes divide.
 my $drawn = 0;
 
 sub draw {
@@ -81,7 +81,7 @@ sub draw {
     my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
     my $cut = !divides($tp, 4) || !$ring;
 
-    # Groups that have the same position in the nodes of four.
+    # The groups must have the same position in the nodes of four ranks.
     my $exact =
            $layers % ($pp * $v) == 0
         && $kv_heads % $tp == 0
@@ -187,7 +187,7 @@ while (my ($planned, $trained) = splice @jobs, 0, 2) {
 }
 cmp_ok($exact, '>=', 5, 'some layouts were compared to the picosecond');
 cmp_ok($exact_ring, '>=', 1, 'rings, too');
-cmp_ok($exact_beside, '>=', 1, 'and with communication beside computation');
+cmp_ok($exact_beside, '>=', 1, 'some of these layouts have communication beside computation');
 
 # Nodes cut the tensor-parallel group of one stage or one replica. The plan plays equal groups once,
 # and these groups separately.
@@ -218,7 +218,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# A ring of unequal ranks, by its positions or by its links, with communication over dp beside it.
+# A ring of unequal ranks, by its positions or by its links, with communication over dp beside the
+# ring.
 for my $case (
     ['2,1,1,3', 12, qw(--zero 3 --prefetch)],
     ['1,2,1,4', 24, qw(--zero 0 --overlap)],
@@ -255,7 +256,7 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# Llama's block where each sum and each table counts: its ends in two stages and in one, ZeRO,
+# Llama's block where each sum and each table counts: the ends in two stages and in one stage, ZeRO,
 # sequence parallelism, a ring.
 for my $case (
     ['2,2,2', qw(--zero 0 --sequence-parallel)],
@@ -319,8 +320,8 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# The parameters of models as they are: the published number, to its digits. One GPU holds the whole
-# model, 4 bytes each.
+# The parameters of models as published, to the printed digits. One GPU holds the whole model, 4
+# bytes per parameter.
 my %published = (
     'llama2-7b' => '6.74',
     'llama2-13b' => '13.0',
@@ -357,7 +358,7 @@ like(
     "--explain has the terms of Llama's block"
 );
 
-# The row of Llama 3's table 4 that the reference page quotes, 43 % in the paper.
+# The row of table 4 of Llama 3 that the reference page quotes. The paper gives 43 %.
 my ($herd) = run_jobs(
     [
         emu(
@@ -373,7 +374,8 @@ my ($quoted) = slurp('08_3d/reference.md') =~
     /per stage, gives ([\d.]+) % of all scores\. The plan needs 95 GB/;
 is(sprintf('%.1f', 100 * $herd->{page}{config}{mfu}),
     $quoted, "the plan of Llama 3's 405B: MFU as the page says");
-is(sprintf('%.0f', 1e-9 * $herd->{page}{config}{memory}), 95, '... and its memory');
+is(sprintf('%.0f', 1e-9 * $herd->{page}{config}{memory}),
+    95, "the plan of Llama 3's 405B: the memory");
 
 # A replica with fewer sequences than micro-batches has an empty last micro-batch, also on a ring
 # with unequal ranks.

@@ -37,7 +37,7 @@ for my $columns (40, 80, 200) {
     like(
         $job->{out},
         qr/^36 of 36 events, [\d.]+ [um]?s of simulated t/m,
-        "$columns columns: all has happened"
+        "$columns columns: all events have happened"
     );
     is(scalar(grep { length > $columns } split /\n/, $job->{out}),
         0, "$columns columns: no line is longer");
@@ -74,24 +74,28 @@ sub screens {
 SKIP: {
     skip 'no script(1)', 16 if system('command -v script >/dev/null') != 0;
     my ($status, $raw, @screen) = screens('q', $pipeline);
-    is($status, 0, 'q ends it');
-    like($screen[1], qr/^0 of 36 events, nothing has happened yet$/m, 'at first there is nothing');
+    is($status, 0, 'q ends the player');
+    like(
+        $screen[1],
+        qr/^0 of 36 events, nothing has happened yet$/m,
+        'at first no event has happened'
+    );
     like($raw, qr/\e\[\?1049h.*\e\[\?1049l/s, 'the screen is restored');
     ($status, $raw, @screen) = screens("\e[C q", $pipeline);
     like(
         $screen[-1],
         qr/^2 of 36.*^rank 0 \[2\] +F0.*^rank 0 starts forward of micro-batch 1$/ms,
-        'right and space: an event each'
+        'right and space advance by an event each'
     );
-    like($raw, qr/\e\[1;7;36mF/, 'the last one stands out');
+    like($raw, qr/\e\[1;7;36mF/, 'the last event stands out');
     ($status, $raw, @screen) = screens("\e[C   \eOD\e[Dq", $pipeline);
-    like($screen[-1], qr/^2 of 36/m, 'left: one back');
+    like($screen[-1], qr/^2 of 36/m, 'left goes back by an event');
     ($status, $raw, @screen) = screens("\e[D\e[Dq", $pipeline);
-    like($screen[-1], qr/^0 of 36/m, 'not before the beginning');
+    like($screen[-1], qr/^0 of 36/m, 'left does not go before the beginning');
     ($status, $raw, @screen) = screens("\e[F   q", $pipeline);
-    like($screen[-1], qr/^36 of 36/m, 'end: all, and no further');
+    like($screen[-1], qr/^36 of 36/m, 'end shows all events; space does not go further');
     ($status, $raw, @screen) = screens("\e[F\e[Hxyz1q", $pipeline);
-    like($screen[-1], qr/^0 of 36/m, 'home: the beginning; other keys do nothing');
+    like($screen[-1], qr/^0 of 36/m, 'home goes to the beginning; other keys do nothing');
     ($status, $raw, @screen) = screens('   q', $pipeline);
     like(
         $screen[-1],
@@ -99,7 +103,7 @@ SKIP: {
         'a forward names the rank that sent its input'
     );
     ($status, $raw, @screen) = screens(' ' x 40 . 'q', $pipeline);
-    like($screen[-1], qr/^36 of 36/m, 'and on to the last');
+    like($screen[-1], qr/^36 of 36/m, 'space leads to the last event');
     ok(!grep({ length > 80 } map { split /\n/ } @screen), 'no line is longer than the terminal');
     my @said = map { /^(rank \d starts backward.*)$/mg }
         map { (screens(' ' x $_ . 'q', $pipeline))[-1] } 8 .. 16;
@@ -109,11 +113,11 @@ SKIP: {
                 /^rank 2 starts backward of micro-batch 0; it received its gradient from rank 3$/
             } @said
         ),
-        'a backward, too'
+        'a backward names the rank that sent its gradient'
     ) or diag("@said");
     ($status, $raw, @screen) = screens('  q', $pipeline, 'TERM=dumb');
-    is($status, 0, 'a terminal without escape codes');
-    unlike($raw, qr/\e/, 'is sent none');
+    is($status, 0, 'the player runs on a terminal without escape codes');
+    unlike($raw, qr/\e/, 'a terminal without escape codes gets none');
     ($status, $raw, @screen) = screens('  q', $pipeline, 'TERM=xterm NO_COLOR=1');
     unlike($raw, qr/\e\[[0-9;]*m/, 'NO_COLOR: no colours');
 }
@@ -125,7 +129,7 @@ my %broken = (
     'nothing computes' => '{"traceEvents":[]}',
     'no times' => '{"traceEvents":[{"ph":"X","pid":0,"tid":0}]}',
     'a number' => '17',
-    'events that are none' => '{"traceEvents":[1,2]}',
+    'numbers instead of events' => '{"traceEvents":[1,2]}',
     empty => '',
     binary => join('', map { chr } 0 .. 255),
     'times that are words' => '[{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":1,"name":"forward 0"}]',
@@ -148,14 +152,15 @@ for my $words ([], ["$work/none.json"], [$work], ['a', 'b']) {
 
 # ---- make play-KEY ----
 my $job = command(qw(make --no-print-directory play-08 NP=4), "ARGS=@small --dp 1 --tp 1 --pp 4");
-is($job->{status}, 0, 'make play-08 records the trainer and plays it') or diag(complain($job));
-like($job->{out}, qr/^36 of 36 events.*^rank 3 \[0\] +F0/ms, 'and shows it');
+is($job->{status}, 0, 'make play-08 records the trainer and plays the file')
+    or diag(complain($job));
+like($job->{out}, qr/^36 of 36 events.*^rank 3 \[0\] +F0/ms, 'make play-08 shows the recording');
 $job = command(qw(make --no-print-directory play-05), 'ARGS=--schedule interleaved --p 2 --m 4');
 is($job->{status}, 0, 'make play-05 plays any schedule') or diag(complain($job));
 like(
     $job->{out},
     qr/^32 of 32 events.*^rank 1 \[0\] +F0.*^Legal: 13.5 units\./ms,
-    'and the page has its cost'
+    'make play-05 shows the cost of the schedule'
 );
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 B0 F1 B1 / F0 F1 B0 B1'");
 like(
@@ -169,14 +174,18 @@ $job = command(qw(make --no-print-directory play-05), "ARGS=--list '$unlike[0] /
 like(
     $job->{out},
     qr/^Deadlock.*^  stage 1 waits before B3 for a send buffer: stage 0, which waits before F7, has posted no receive for B1$/ms,
-    'and for which send buffer'
+    'a typed list: the page shows which stage waits for which send buffer'
 );
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 Q'");
-is($job->{status}, 2, 'a text that is no list');
-like($job->{err}, qr/--list, stage 0: 'Q' does not begin with an op/, 'is refused');
+is($job->{status}, 2, 'a text that is no list is refused');
+like(
+    $job->{err},
+    qr/--list, stage 0: 'Q' does not begin with an op/,
+    'a text that is no list gets a message'
+);
 $job = command(qw(make --no-print-directory play-01-01));
-is($job->{status}, 2, 'a lesson without a picture');
-like($job->{err}, qr/draws no picture/, 'says so');
+is($job->{status}, 2, 'a lesson without a picture is refused');
+like($job->{err}, qr/draws no picture/, 'a lesson without a picture gets a message');
 $job = command(qw(make --no-print-directory play-77));
-like($job->{err}, qr/no lesson or chapter '77'/, 'and a lesson that is not there is named');
+like($job->{err}, qr/no lesson or chapter '77'/, 'a lesson that does not exist is named');
 done_testing();

@@ -47,9 +47,9 @@ for my $which (sort keys %run) {
         like(
             $svg{$way},
             qr/>a "chart" &amp; its &lt;title><\/text>/,
-            "$which, $way: with its title"
+            "$which, $way: the SVG has its title"
         );
-        unlike($svg{$way}, qr/nan|inf/, "$which, $way: and numbers only");
+        unlike($svg{$way}, qr/nan|inf/, "$which, $way: the SVG has finite numbers only");
     }
     is($svg{emu}, $svg{mpi}, "$which: the same file emulated and as processes") if have_mpi;
 }
@@ -76,18 +76,18 @@ ok(near($down, [map { [$_ / 8, 1 - $_ / 8] } 0 .. 8]), 'linear: a falling line')
 ok(near($gaps, [[0.5, 0.25], [1, 0.25]]), 'linear: no point for a missing value');
 ($up, $down, $gaps) = points('log');
 
-# y from 1000 / 4^8 to 4^8 / 2
+# y goes from 1000 / 4^8 to 4^8 / 2.
 my ($lo, $hi) = (log(1000) - 8 * log(4), 8 * log(4) - log(2));
 ok(near($up, [map { [$_ / 8, ($_ * log(4) - log(2) - $lo) / ($hi - $lo)] } 0 .. 8]),
     'log: a power is a straight line');
 ok(near($down, [map { [$_ / 8, (log(1000) - $_ * log(4) - $lo) / ($hi - $lo)] } 0 .. 8]),
-    'log: so is a falling one');
+    'log: a falling power is a straight line');
 like(
     $run{linear}{emu}{chart},
     qr/^ +80 \+b\. +\.\*$/m,
     'characters: the highest row, its tick and its points'
 );
-like($run{linear}{emu}{chart}, qr/^ +0 \+\*\.\. +\.\.b$/m, 'characters: the lowest one');
+like($run{linear}{emu}{chart}, qr/^ +0 \+\*\.\. +\.\.b$/m, 'characters: the lowest row');
 like($run{linear}{emu}{chart}, qr/^ +0 +2 +4 +6 +8$/m, 'characters: the ticks below');
 like(
     $run{linear}{emu}{chart},

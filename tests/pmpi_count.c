@@ -2,12 +2,12 @@
 // point-to-point sends, through MPI's profiling interface. The counts do not come from the ledger,
 // because a test compares the ledger with them.
 //
-// The library counts messages of reals. It counts neither the simulated clock's times, which have
-// their own tag, nor messages of bytes, which belong to the side channel (checks, digests).
-// Messages inside sums and all-to-alls are counted separately. At the end every rank prints one
-// line on stderr. "calls" and "bytes" count the rank's other messages, and "sums" counts the bytes
-// in sums and all-to-alls of reals. A stretch lies between two collectives, so a pipeline's step is
-// one stretch:
+// The library counts messages of reals. The library counts neither the simulated clock's times,
+// which have their own tag, nor messages of bytes, which belong to the side channel (checks,
+// digests). Messages inside sums and all-to-alls are counted separately. At the end every rank
+// prints one line on stderr. "calls" and "bytes" count the rank's other messages, and "sums" counts
+// the bytes in sums and all-to-alls of reals. A stretch lies between two collectives, so a
+// pipeline's step is one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// pretend_cores.c: a preloaded library (LD_PRELOAD). It reports that the process may use
+// pretend_cores.c: a preloaded library (LD_PRELOAD). The library reports that the process may use
 // PRETEND_CORES cores.
 #define _GNU_SOURCE
 #include <sched.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that the output and the cost tables on the pages equal the output of the programs.
-# slow: it runs more than two hundred commands
+# slow: the test runs more than two hundred commands
 # shellcheck disable=SC2016    # other shells expand $ in quotes
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -27,18 +27,19 @@ ends 1 "a quote that lacks lines is caught" "^DIFFERS" tools/check-quotes "$tap_
 mkdir -p "$tap_dir/book/tools" "$tap_dir/book/01_one"
 cp tools/check-quotes "$tap_dir/book/tools"
 printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/01_one/02_two.md"
-ends 1 "the page of a lesson is compared without being named" \
+ends 1 "without a name on the page its own lesson is compared" \
     "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
-# With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t runs it. The pages of
-# docs/pages repeat quotes of other pages. A reference is read later than the other pages.
+# Two pages are compared with TEST_ALL=1 only. make grade takes a minute and a half, and grade.t
+# runs it. The pages of docs/pages repeat quotes of other pages. A reference is read later than the
+# other pages.
 set --
 for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md \
     docs/pages/*.md; do
     grep -qs '^```console' "$page" || continue
     case $page:$TEST_ALL in
         docs/instructors.md: | docs/pages/*: | */reference.md:) skip "the output quoted in $page" \
-            "it takes long: with TEST_ALL=1" ;;
+            "the output takes long: with TEST_ALL=1" ;;
         *) set -- "$@" "$page" ;;
     esac
 done
@@ -50,7 +51,7 @@ for page; do
     ok $? "the output quoted in $page is what its commands print" "$tap_dir/of-page"
 done
 
-# ---- cost tables: 3 all-reduces send 2 (N-1)/N of 64992 bytes each, N = 2 and 4 ----
+# ---- cost tables: 3 all-reduces send 2 (N-1)/N of 64992 bytes each, for N = 2 and 4 ----
 if [ -x build/cpu-fp32/01_data_parallel/02_all_reduce ]; then
     cat >"$tap_dir/costs.md" <<'END'
 <!-- costs: build/cpu-fp32/01_data_parallel/02_all_reduce --emulate {2,4} --link ethernet -->
@@ -62,7 +63,8 @@ if [ -x build/cpu-fp32/01_data_parallel/02_all_reduce ]; then
 | step, ms | | 4.85 | 4846713600 ps |
 | idle | | | 14.5 % |
 END
-    # spoilt CHANGE PATTERNS WHAT: sed changes the page, and the check must refuse it.
+    # spoilt CHANGE PATTERNS WHAT: changes the page with sed. The check must refuse the changed
+    # page.
     spoilt() {
         sed "$1" "$tap_dir/costs.md" >"$tap_dir/spoilt.md"
         ends 1 "$3" "$2" tools/check-tables "$tap_dir/spoilt.md"
@@ -74,20 +76,20 @@ END
         "another count is caught"
     spoilt "s/| 194976 |/| 194977 |/" "spoilt.md:4:.194977.is.not.among.what.is.predicted" \
         "another predicted count is caught"
-    spoilt "s/148608\.\./148609../" "spoilt.md:6:.148609\.\.198144" "so is another range"
-    spoilt "s/4\.85/4.84/" "spoilt.md:7:.4.84" "another rounded time"
+    spoilt "s/148608\.\./148609../" "spoilt.md:6:.148609\.\.198144" "another range is caught"
+    spoilt "s/4\.85/4.84/" "spoilt.md:7:.4.84" "another rounded time is caught"
     spoilt "s/14\.5/14.6/" "spoilt.md:8:.14.6" "another share"
-    spoilt "1d" "needs.its.commands" "a table of costs without its commands"
-    spoilt "4,\$ s/[0-9]//g" "nothing.of.this.table.could" "a table without numbers"
+    spoilt "1d" "needs.its.commands" "a table of costs without its commands is caught"
+    spoilt "4,\$ s/[0-9]//g" "nothing.of.this.table.could" "a table without numbers is caught"
     spoilt "1s#--emulate#--emulate 4; build/cpu-fp32/03_tensor_parallel/05_vocab &#" \
         "nothing.of.this.table.is.printed.by.*05_vocab.--emulate" \
-        "a command of which the table has nothing"
-    spoilt "s/{2,4}/{2,none}/" "--emulate.none.*status.2" "a command that fails"
-    spoilt "1s/\$/\n/" "no.table.follows" "commands without a table"
+        "a command without a number in the table is caught"
+    spoilt "s/{2,4}/{2,none}/" "--emulate.none.*status.2" "a command that fails is caught"
+    spoilt "1s/\$/\n/" "no.table.follows" "commands without a table are caught"
     sed "s/\b70848\b/70852/" common/README.md >"$tap_dir/spoilt.md"
     ends 1 "another count in a page of the book is caught" "spoilt.md:[0-9]*:.70852" \
         tools/check-tables "$tap_dir/spoilt.md"
-    # Every third page; TEST_ALL=1: all.
+    # The test takes every third page; TEST_ALL=1: all.
     set --
     for page in README.md common/*.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
         grep -qs '^<!-- costs:' "$page" || continue

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Checks the real-size examples of the pages: every number that tests/test_real_size.c computes is
+# Checks the real-size examples of the pages. Every number that tests/test_real_size.c computes is
 # on its page, with the same words next to the number. Bold print and line breaks do not matter. " …
 # " in the expected words stands for at most one line of other words.
 use strict;
@@ -36,6 +36,6 @@ for (grep { /^\S+\.md: / } @out) {
     ok($text{$page} =~ /$words/, "$page: $figure");
 }
 for my $page (glob '0*/README.md') {
-    ok($seen{$page}, "$page: its real-size example is computed");
+    ok($seen{$page}, "$page: the real-size example of the page is computed");
 }
 done_testing();

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Checks the costs of recomputation (07_recompute): the second forward, to the picosecond, and the
-# kept activations. The formulas are written again here. The test runs several rank counts, links
-# and micro-batches, with and without dropout.
+# kept activations. The test has its own formulas. The test runs several rank counts, links and
+# micro-batches, with and without dropout.
 use strict;
 use warnings;
 use FindBin;
@@ -50,7 +50,7 @@ run_jobs([@full, @selective, @fp64]);
 
 sub costs_of {
     my ($job) = @_;
-    ok($job->{status} == 0 && $job->{page}{pass}, "$job->{name}: its own predictions hold")
+    ok($job->{status} == 0 && $job->{page}{pass}, "$job->{name}: the lesson's own predictions hold")
         or diag(complain($job));
     return map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
 }
@@ -62,15 +62,16 @@ for my $job (@full) {
         map { $is{"$_: this stage computes, ps"} // 0 } 'keep everything', 'recompute blocks',
         'recompute stages';
     cmp_ok($keep, '>', 0, "$job->{name}: computing takes time");
-    is(3 * $stages, 4 * $keep, "$job->{name}: a stage with all that it computes again takes 4/3");
+    is(3 * $stages,
+        4 * $keep, "$job->{name}: with its second forward a stage takes 4/3 of the time");
 
-    # One rank: 9 blocks of width 12 for 7 sequences of 10, at 1000 ps per FLOP.
+    # One rank has 9 blocks of width 12 for 7 sequences of 10 tokens, at 1000 ps per FLOP.
     next unless $job->{n} == 1;
     my ($M, $C, $T) = (70, 12, 10);
     is(
         $blocks - $keep,
         9 * (24 * $M * $C**2 + 4 * $M * $T * $C) * 1000,
-        "$job->{name}: recomputed blocks take one forward of theirs more"
+        "$job->{name}: recomputed blocks take the time of another forward"
     );
 }
 
@@ -94,7 +95,7 @@ for my $job (@selective) {
     is(
         $most - $none,
         $L * ($block * 1000 + 2 * $ring),
-        "$job->{name}: full a forward, and its two all-reduces"
+        "$job->{name}: full takes another forward with its two all-reduces"
     );
     my ($all, $shed) = map { $is{"$_: activation peak, bytes"} // 0 } qw(none selective);
     my ($kept, $head) = (($job->{dropout} ? 2 : 1) * $heads * $T, $C + 2 + part(53, $n) + 1);
@@ -102,7 +103,7 @@ for my $job (@selective) {
     is(
         $all - $shed,
         $M * 4 * ($L * $kept + $head - $worst),
-        "$job->{name}: and the probabilities of all blocks but one are not kept"
+        "$job->{name}: selective keeps the probabilities of one block only"
     );
 }
 done_testing();

@@ -57,14 +57,14 @@ done
 [ "$status" -eq 0 ]
 ok $? "the loop ends with status 0" "$out"
 { [ "$rounds" -gt 1 ] && [ "$(grep -c '^stopped: saved after' "$out")" -eq $((rounds - 1)) ]; }
-ok $? "after several rounds ($rounds), each of which says what it saved" "$out"
+ok $? "the loop takes several rounds ($rounds), and each round says what it saved" "$out"
 tools/launch -e 4 "$train" --dp 2 --tp 2 --pp 1 $model --steps 2000 --log "$tap_dir/whole" >"$out" \
     2>&1
 losses "$tap_dir/whole" >"$tap_dir/want"
 i=0
 while [ $i -lt "$rounds" ]; do i=$((i + 1)); losses "$tap_dir/loop/log.$i"; done >"$tap_dir/got"
 { [ "$(wc -l <"$tap_dir/got")" -ge 4000 ] && cmp -s "$tap_dir/want" "$tap_dir/got"; }
-ok $? "and the losses of its rounds are those of one run, every digit" "$tap_dir/got"
+ok $? "the losses of the rounds are those of one run, every digit" "$tap_dir/got"
 
 # ---- the Slurm job: its time is over when the second checkpoint exists ----
 script 'scontrol requeue' >"$tap_dir/job.sh"
@@ -99,5 +99,5 @@ while [ -n "$queued" ] && [ $starts -lt 20 ]; do
 done >"$out" 2>&1
 { [ $starts -gt 1 ] && [ -d "$tap_dir/job/checkpoints/step-000400" ] &&
     [ "$(grep -c '^stopped: saved after' "$out")" -eq $((starts - 1)) ]; }
-ok $? "it is started again until the training is done ($starts starts)" "$out"
+ok $? "the job is started again until the training is done ($starts starts)" "$out"
 tap_end

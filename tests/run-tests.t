@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Checks that tools/run-tests ends a failed run with each failed test and its diagnostics, how a
+# Checks the end of a failed run of tools/run-tests: each failed test with its diagnostics, how a
 # file died, and Perl's warnings. The last line has the counts.
 use strict;
 use warnings;
@@ -73,14 +73,14 @@ my $stops = file(
 
 my $all = run($good, $none);
 is($all->{status}, 0, 'all is well: status 0') or diag(complain($all));
-is(last_line($all), '2 passed, 0 failed', 'and the count');
+is(last_line($all), '2 passed, 0 failed', 'all is well: the counts');
 
 my $mixed = run($perl, $good, $shell, $died, $short, $left, $warns);
 is($mixed->{status}, 1, 'failures: status 1');
 is(
     last_line($mixed),
     '12 passed, 8 failed',
-    'and the count: a file that died, was cut short, or warned is one failure'
+    'the counts: a file that died, was cut short, or warned is one failure'
 ) or diag($mixed->{out});
 is(
     block($mixed, "$perl, failed: 2 - one is two"),
@@ -96,12 +96,12 @@ like(
 is(
     block($mixed, "$perl, failed: 4 - short"),
     "#   Failed test 'short'\n#   at $perl line 9.\n",
-    'Perl: the next test has its own'
+    'Perl: the next test has its own diagnostics'
 );
 is(
     block($mixed, "$shell, failed: 2 - wrong"),
     "#   what it said\n",
-    'shell: the comments after the test, up to the next one'
+    'shell: the comments after the test, up to the next test'
 );
 like(
     block($mixed, "$died, not whole: signal 9, 1 tests of 4"),
@@ -129,7 +129,7 @@ is($stopped->{status}, 1, 'a file stops the run: status 1');
 is(
     block($stopped, "$stops, not whole: bailed out, 0 tests of no plan"),
     "Bail out! it does not build\nno compiler\n",
-    'and why'
+    'a file that stops the run gives the reason'
 );
-is(last_line($stopped), '0 passed, 1 failed', 'and the count');
+is(last_line($stopped), '0 passed, 1 failed', 'a file that stops the run is one failure');
 done_testing();

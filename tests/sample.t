@@ -80,16 +80,16 @@ is(scalar keys %{ $said{$_} },
     or diag(join "\n", keys %{ $said{$_} })
     for sort keys %said;
 is(scalar(keys %{ { map { (keys %{ $said{$_} })[0] => 1 } keys %said } }),
-    3, 'and another one for each way to choose');
+    3, 'each way to choose tokens gives another text');
 my $greedy = (keys %{ $said{'--temperature 0'} })[0];
 my $one = run(emu(1, $sample{fp32}, '--from', $dir, qw(--top-k 1 --seed 9), @how));
 is(config($one, 'text_written'), $greedy, '--top-k 1 is greedy, whatever the seed');
 like(
     $one->{out},
     qr/^ *40 tokens in \S+ s of real time: \S+ tokens\/s$/m,
-    'tokens per second, in real time'
+    'the page has the tokens per second, in real time'
 );
-cmp_ok(config($one, 'tokens_per_second'), '>', 0, 'in the JSON, too');
+cmp_ok(config($one, 'tokens_per_second'), '>', 0, 'the JSON has the tokens per second');
 
 # ---- Hugging Face's GPT-2: the same logits ----
 my ($ids, @rows) = split /\n/, slurp('tests/gpt2.txt');
@@ -139,11 +139,11 @@ rewrite("$work/beside/model.safetensors", sub { strip($_[0]) });
     close $f
 }
 fine(gpt2(1, "$work/beside/model.safetensors"), 'names without a prefix, heads from config.json');
-cmp_ok(worst(), '<', 1e-5, 'the same logits');
+cmp_ok(worst(), '<', 1e-5, 'names without a prefix, heads from config.json: the same logits');
 rewrite("$work/noted.st", sub { $_[0]{__metadata__}{n_head} = '3' });
 fine(gpt2(2, "$work/noted.st"), 'heads from the header');
 fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another model');
-cmp_ok(worst(), '>', 1e-3, 'and other logits');
+cmp_ok(worst(), '>', 1e-3, 'another number of heads gives other logits');
 
 # ---- the choice of tokens ----
 # If the table is zero, all logits are equal. Then the first k entries are chosen, all equally
@@ -173,7 +173,7 @@ for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
     );
     my $each = 1100 / $among;
     cmp_ok(sum(map { ($_ - $each)**2 / $each } values %count),
-        '<', 35, 'each about equally often (chi-square)');
+        '<', 35, "equal logits, --top-k $k: each entry about equally often (chi-square)");
 }
 
 # Weights that are not finite are refused.
@@ -250,16 +250,20 @@ for my $case (
     my $job = run(emu($ranks, $sample{fp32}, @options, @how));
     is($job->{status}, 2, "$name: status 2") or diag(complain($job));
     my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
-    ok(@messages == 1 && $messages[0] =~ $words, "$name: one message that says what is wrong")
+    ok(@messages == 1 && $messages[0] =~ $words, "$name: one message names the mistake")
         or diag($job->{err});
 }
 
 # ---- text with Hugging Face's tokenizer, if it is installed ----
 my $said = `tools/gpt2-text tests/gpt2.safetensors hello --tokenizer $work/none.json 2>&1`;
 is($? >> 8, 2, 'tools/gpt2-text without a tokenizer: status 2');
-like($said, qr/\Atools\/gpt2-text: .*(pip install|no tokenizer)/, 'and it says what is missing');
+like(
+    $said,
+    qr/\Atools\/gpt2-text: .*(pip install|no tokenizer)/,
+    'tools/gpt2-text without a tokenizer says what is missing'
+);
 
-# A stand-in for the package, whose tokens are the letters a to k; the script calls only these
+# This module replaces the package. Its tokens are the letters a to k. The script calls only these
 # functions.
 mkdir "$work/package";
 { open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
@@ -280,6 +284,6 @@ my $by_ids = run(
 my $letters = join '', map { chr(ord('a') + $_) } split /,/, config($by_ids, 'ids_written');
 $said =
     `PYTHONPATH=$work/package RANKS=3 tools/gpt2-text tests/gpt2.safetensors hek --tokenizer $work/tokenizer.json --heads 3 --tokens 5 --temperature 0 2>&1`;
-is($said, "$letters\n", 'tools/gpt2-text: text in, text out');
-like($letters, qr/\Ahek[a-k]{5}\z/, 'which goes on with what it was given');
+is($said, "$letters\n", 'tools/gpt2-text reads and writes text');
+like($letters, qr/\Ahek[a-k]{5}\z/, 'the written text continues the given text');
 done_testing();

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Runs the emulated lessons under sanitizers: addresses, undefined behaviour and leaks. TEST_ALL=1:
 # every lesson, and data races, too. First each sanitizer must find a planted mistake, and emulated
-# ranks must run without MPI, because MPI's own leaks and races are not tested.
-# slow: it builds the trainer and its libraries once more
+# ranks must run without MPI, because the leaks and races of MPI itself are not tested.
+# slow: the test builds the trainer and its libraries once more
 use strict;
 use warnings;
 use FindBin;
@@ -46,7 +46,7 @@ SKIP: {
         { words => [@preload, 'OMPI_COMM_WORLD_RANK=0', 'OMPI_COMM_WORLD_SIZE=1', $train, @small] };
     run_jobs([$emulated, $process]);
     is($emulated->{status}, 0, 'an emulated run does not start MPI') or diag(complain($emulated));
-    is($process->{status}, 99, 'a process of mpirun does');
+    is($process->{status}, 99, 'a process of mpirun starts MPI');
 }
 
 # ---- under a sanitizer ----
@@ -79,13 +79,15 @@ for my $sanitizer ('address,undefined', $all ? 'thread' : ()) {
     my @controls;
     for my $what (grep { $mistake{$_}[0] eq $sanitizer } sort keys %mistake) {
         next
-            unless ok(compiles("mistake_$what", $mistake{$what}[1], @flags),
-            "$sanitizer: the compiler has it");
+            unless ok(
+            compiles("mistake_$what", $mistake{$what}[1], @flags),
+            "$sanitizer: the compiler has this sanitizer"
+            );
         push @controls,
             { words => ['tools/launch', '-e', 0, "$work/mistake_$what"], what => $what };
     }
     run_jobs(\@controls);
-    is($_->{status}, 3, "$sanitizer: a mistake ($_->{what}) is seen, and is a fault")
+    is($_->{status}, 3, "$sanitizer: a mistake ($_->{what}) is reported as a fault")
         or diag($_->{err})
         for @controls;
 

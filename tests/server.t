@@ -49,7 +49,7 @@ for my $bad (
 run_jobs([map { $_->{emu} } @refused]);
 for my $no (@refused) {
     is($no->{emu}{status}, 2, "$no->{name}: refused") or diag(complain($no->{emu}));
-    like($no->{emu}{err}, $no->{reason}, "$no->{name}: with the reason");
-    is(($no->{emu}{err} =~ tr/\n//), 1, "$no->{name}: in one message");
+    like($no->{emu}{err}, $no->{reason}, "$no->{name}: the message has the reason");
+    is(($no->{emu}{err} =~ tr/\n//), 1, "$no->{name}: there is one message");
 }
 done_testing();

@@ -1,8 +1,7 @@
 #!/usr/bin/perl
-# Tests that a training with --save that is told to stop saves and ends with status 4, also if the
-# same request arrives twice, and if it goes through a script of make. timeout(1) signals a process
-# and its process group, so tools/launch may get one SIGTERM twice. A later second signal ends the
-# run.
+# Tests a training with --save that is told to stop: it saves and ends with status 4. The request
+# may arrive twice, or go through a script of make. timeout(1) signals a process and its process
+# group, so tools/launch may get one SIGTERM twice. A later second signal ends the run.
 # slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;
@@ -69,7 +68,7 @@ sub twice {
     kill $signal, $pid;
 }
 
-# run-lesson KEY: what make run-KEY and make emu-KEY start.
+# run-lesson KEY is what make run-KEY and make emu-KEY start.
 sub script {
     my ($mode, @words) = @_;
     my @runs = ('env', "NP=$ranks", 'tools/run-lesson', $train =~ s{/08_3d/train$}{}r, $mode);
@@ -97,8 +96,8 @@ SKIP: {
     );
     saves('SIGTERM to make run-08-train', script('run', @options), $main);
 
-    # A rank of a busy machine may come late to the step's end. The other ranks must wait for this
-    # rank.
+    # On a busy machine a rank may come late to the end of the step. The other ranks must wait for
+    # this rank.
     saves(
         'SIGTERM while a rank is away for six seconds',
         mpi($ranks, $train, @options),
@@ -125,6 +124,11 @@ my ($status, undef, $err) = signalled(
     }
 );
 is($status, 3, 'a second signal after three seconds ends the run: status 3');
-like($err, qr/ended with status 137 \(it was told to stop by SIGTERM\): a fault$/m, 'it is killed');
-ok(!-e "$dir/step-000001/index.json" && !glob("$dir/step-*[0-9]"), 'nothing was saved');
+like(
+    $err,
+    qr/ended with status 137 \(it was told to stop by SIGTERM\): a fault$/m,
+    'a second signal after three seconds kills the run'
+);
+ok(!-e "$dir/step-000001/index.json" && !glob("$dir/step-*[0-9]"),
+    'a killed run has saved nothing');
 done_testing();

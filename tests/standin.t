@@ -48,14 +48,14 @@ status=$?
 grep -v '^1\.\.' $build/tap
 n=$(($(grep -c -e '^ok ' -e '^not ok ' $build/tap) + 1))
 if [ ! -e "$toolkit/cublas_v2.h" ] || [ ! -e "$toolkit/nccl.h" ]; then
-    echo "ok $n - the headers agree with the real ones # SKIP no headers of CUDA and NCCL in" \
+    echo "ok $n - the headers agree with the real headers # SKIP no headers of CUDA and NCCL in" \
         "$toolkit"
 elif declarations >$build/agree.c && gcc -isystem "$toolkit" -c -o $build/agree.o $build/agree.c \
     2>$build/log; then
-    echo "ok $n - the headers agree with the real ones"
+    echo "ok $n - the headers agree with the real headers"
 else
     sed 's/^/# /' $build/log
-    echo "not ok $n - the headers agree with the real ones"
+    echo "not ok $n - the headers agree with the real headers"
     status=1
 fi
 echo "1..$n"

@@ -29,17 +29,16 @@ is(
     '0 4 8 12 16 20 24 28 32 36 39',
     'a line for each tenth, and for the last step'
 );
-like($line{0}, qr/^ real time$/, 'the first one: the clock is simulated, the speed is real')
+like($line{0}, qr/^ real time$/, 'the first line: the clock is simulated, the speed is real')
     or diag($short->{out});
-like($line{20}, qr/^ real time, \d+ s left$/, 'one in between: the time that is left');
-like($line{39}, qr/^ real time$/, 'the last one');
+like($line{20}, qr/^ real time, \d+ s left$/, 'a line in between has the time that is left');
+like($line{39}, qr/^ real time$/, 'the last line has no time left');
 like($short->{out}, qr/^The last step, simulated: /m, 'the chart is simulated');
 like($real->{out}, qr/^step +1 .* tokens\/s, \d+ s left$/m, 'in real time nothing is simulated')
     or diag($real->{out});
-like($real->{out}, qr/^The last step, real time: /m, 'nor is the chart');
+like($real->{out}, qr/^The last step, real time: /m, 'in real time the chart is not simulated');
 
-# ---- a long run: it is stopped for more than ten seconds, so the next step has a line, and MFU
-# ----
+# ---- a long run is stopped for more than ten seconds, so the next step has a line, with MFU ----
 my ($log, $out) = ("$work/log", "$work/out");
 my $pid = fork() // die;
 if (!$pid) {
@@ -55,7 +54,7 @@ my $before = -s $log;
 kill 'CONT', $pid;
 my @late;
 
-# a thousand steps later the line will not come
+# If the line has not come a thousand steps later, it will not come.
 until (@late || time > $deadline || -s $log > $before + 200_000) {
     @late = slurp($out) =~ /^(step +\d+ .* MFU .*)$/mg;
     sleep 0.05;
@@ -68,7 +67,7 @@ like(
 SKIP: {
     skip 'there is no such line', 1 unless @late;
     my ($step) = $late[0] =~ /^step +(\d+) /;
-    isnt($step % 1000000, 0, 'it is no tenth');
+    isnt($step % 1000000, 0, 'the line after ten seconds is no tenth');
 }
 kill 'KILL', $pid;
 waitpid $pid, 0;
@@ -87,7 +86,7 @@ is_deeply(
     'evaluations and checkpoints, by the number of steps done'
 );
 my $moves = () = $job->{out} =~ /^ +from step \d+ on, blocks of the stages/mg;
-is(scalar @{ $at{rebalance} || [] }, $moves, 'each move of blocks that the page has');
+is(scalar @{ $at{rebalance} || [] }, $moves, 'the log has each move of blocks that the page has');
 is(
     (
         scalar

@@ -2,7 +2,7 @@
 # Tests --storage in the lessons. Every lesson with tensors takes the option: all checks and costs
 # hold in bf16 and in fp16. Processes have the bits of virtual ranks. Every other lesson refuses the
 # option, with a reason. TEST_ALL=1 runs all lessons, and more forms of each. Otherwise a third of
-# the lessons runs, chosen by a seed; SEED=N chooses those of that seed.
+# the lessons runs, chosen by a seed; SEED=N chooses the lessons of that seed.
 use strict;
 use warnings;
 use FindBin;
@@ -16,7 +16,8 @@ my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 
-# A lesson that refuses, and words of its reason. A lesson that is not in this table must run.
+# Each row has a lesson that refuses, and words of its reason. A lesson that is not in this table
+# must run.
 my %refuses = (
     '00' => 'finite differences',
     (map { ("0$_-01" => 'plain C arrays') } 1, 2, 3, 6, 7),
@@ -33,7 +34,7 @@ my %main_only = map { $_ => 1 } qw(01-03 01-05 01-06 01-08 01-09 01-10 03-02 03-
 my @lessons = grep { -x program_of('fp32', $_->{source}) } lessons();
 my @takes = grep { !$refuses{ $_->{key} } } @lessons;
 plan skip_all => 'the lessons are not built' unless @takes;
-cmp_ok(scalar @takes, '>=', 20, 'lessons that take --storage') if @lessons == lessons();
+cmp_ok(scalar @takes, '>=', 20, 'at least 20 lessons take --storage') if @lessons == lessons();
 
 # ---- the lessons, at their own ranks ----
 sub gradients { return $main_only{ $_[0]{key} } ? () : ('--gradients', $_[1]) }
@@ -89,6 +90,6 @@ my ($plain) = -x $test ? run_jobs([emu(1, $test, qw(--storage bf16))]) : ();
 like(
     $plain->{err},
     qr/--storage bf16: this program stores reals only; leave the option out/,
-    'a program without the option'
+    'a program without the option refuses --storage'
 ) if $plain;
 done_testing;

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Checks the rules of the tree: which folder may include which, and the required parts of a lesson
-# and a page. Each check is first run on a small tree that breaks its rule, so that a check that
-# finds nothing fails, too.
-# slow: it compiles broken trees and asks shellcheck
+# and of a page. Each check first runs on a small tree that breaks its rule. So a check that finds
+# no violation there fails, too.
+# slow: the test compiles broken trees and runs shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
 root=$PWD
@@ -13,7 +13,8 @@ chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] 2>/de
 lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } \
     2>/dev/null | sort -u; }
 
-# No conditional compilation except the guard of a header: #ifndef X, #define X first, #endif last.
+# Finds conditional compilation, except the guard of a header: #ifndef X, #define X first, #endif
+# last.
 conditional_compilation() {
     for file in $(chapter_sources); do
         awk '/^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)([^a-z]|$)/ {
@@ -27,8 +28,8 @@ conditional_compilation() {
     done
 }
 
-# Virtual ranks share a process, so they would share a writable global. The argument is the folder
-# of the objects.
+# Finds writable globals of chapters. Virtual ranks share a process, so they would share such a
+# global. The argument is the folder of the objects.
 writable_globals() {
     for file in $(chapter_sources | grep 'c$'); do
         [ -e "$file" ] || continue
@@ -40,9 +41,9 @@ writable_globals() {
     done
 }
 
-# Checks the globals of common/, where a process may have variables. They are written before the
-# ranks start, by the only rank of an MPI process, or by the virtual rank that holds the baton. A
-# thread's variable belongs to one rank. The argument is the folder of the objects.
+# Checks the globals of common/, where a process may have variables. These variables are written
+# before the ranks start, by the only rank of an MPI process, or by the virtual rank that holds the
+# baton. A thread's variable belongs to one rank. The argument is the folder of the objects.
 once_a_process='
 util.o: stop_came stop_time interrupt_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
@@ -66,20 +67,20 @@ shared_globals() {
     done
 }
 
-# A pointer read or written through a pointer to another pointer type: compilers may assume that
-# these are different objects.
+# Finds pointers that are read or written through a pointer to another pointer type. Compilers may
+# assume that these are different objects.
 cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep \
     -nE '\*\*\) *&' {} +; }
 
-# Perl compiles every program of tools/ and tests/ without a warning, because `make test` prints
-# Perl's warnings.
+# Finds warnings of Perl in the programs of tools/ and tests/, because `make test` prints such
+# warnings.
 perl_warnings() {
     grep -ls '^#!.*perl' tools/* tests/*.t | while read -r file; do
         perl -Itools -Itests -wc "$file" 2>&1 | grep -v 'syntax OK$'
     done
 }
 
-# Public functions and data with one name in two files: the linker would take either without a
+# Finds public functions and data with one name in two files. The linker would take either without a
 # message. The two devices share one interface. The argument is the folder of the objects.
 namesakes() {
     { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
@@ -88,8 +89,8 @@ namesakes() {
     done | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
 
-# Lists the objects of judge/ and of experiments/ that the linker would add to these objects: it
-# follows undefined symbols. The first argument is the folder of the objects.
+# Lists the objects of judge/ and of experiments/ that the linker would add to these objects, by
+# following undefined symbols. The first argument is the folder of the objects.
 judge_linked() {
     objects=$1
     shift
@@ -126,7 +127,7 @@ backend_names() {
         -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
 
-# In common/ only the device, the transports and the launch header may use CUDA and NCCL.
+# Finds names of CUDA and NCCL in common/ outside the device, the transports and the launch header.
 gpu_names() {
     find common -name '*.[ch]' | while read -r file; do
         case $file in
@@ -138,10 +139,10 @@ gpu_names() {
     done
 }
 
-# Allowed includes. common/: only common/. judge/: common/ and judge/. A technique: common/ and
-# techniques of chapters up to its own. An experiment: all of these, and experiments of chapters up
-# to its own. The programs of chapter 08 may use the judge: train.c, train_*.c, sample.c and
-# plan*.c; trainer.c may not.
+# Finds includes that are not allowed. common/ may include only common/. judge/ may include common/
+# and judge/. A technique may include common/ and techniques of chapters up to its own. An
+# experiment may include all of these, and experiments of chapters up to its own. The programs of
+# chapter 08 may use the judge: train.c, train_*.c, sample.c and plan*.c. trainer.c may not.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
     { chapter_sources; find common judge -name '*.[ch]' 2>/dev/null; } | xargs -r awk '
@@ -181,8 +182,8 @@ missing_header_lines() {
     for file in $(lessons); do "$root/tools/lesson-info" tsv "$file" >/dev/null; done
 }
 
-# A line has at most 100 columns. Lines that programs read, such as a lesson's question, may be
-# longer.
+# Finds lines of C with more than 100 columns. Lines that programs read, such as a lesson's
+# question, may be longer.
 long_lines() {
     # shellcheck disable=SC2016    # Perl expands these
     find common judge [0-9][0-9]_* tests -maxdepth 2 -name '*.[ch]' -print0 |
@@ -191,8 +192,8 @@ long_lines() {
         'chomp; print "$ARGV:$.\n" if length > 100 && !m{^// (question|vary): }; close ARGV if eof'
 }
 
-# A script's line has at most 100 columns, too. Data may be longer: a text in quotes or a pattern
-# of 60 columns or more, and the texts after <<.
+# Finds lines of scripts with more than 100 columns. Data may be longer: a text in quotes or a
+# pattern of 60 columns or more, and the texts after <<.
 long_script_lines() {
     # shellcheck disable=SC2016    # Perl expands these
     find tools tests -maxdepth 1 -type f ! -name '*.[ch]' ! -name tasks -print0 |
@@ -206,25 +207,25 @@ long_script_lines() {
             if (eof) { close ARGV; $end = "" }'
 }
 
-# A numbered file holds only the technique: at most 220 lines, ideally 150.
+# A numbered file holds only the technique, in at most 220 lines, ideally 150.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l |
     awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
 
-# The head of a numbered file lists the tensors that a rank holds, its messages, the savings and the
-# costs.
+# Finds heads of numbered files without a line for the tensors that a rank holds, its messages, the
+# savings or the costs.
 headless_techniques() {
     for file in $(techniques); do
         for word in Holds Sends Saves Costs; do
             sed '/^[^\/]/q' "$file" | grep -q "^// $word:" ||
-                echo "$file: its head has no line $word:"
+                echo "$file: the head has no line $word:"
         done
     done
 }
 
-# A chapter's page has all headings, in order, and at most 1,900 words. Another page is named after
-# its lesson, NN_name.c, or after a file of experiments/ that several lessons share, and chooses
-# its headings. reference*.md holds tables and has no such rules.
+# Finds pages with wrong headings. A chapter's page has all headings, in order, and at most 1,900
+# words. Another page is named after its lesson, NN_name.c, or after a file of experiments/ that
+# several lessons share, and chooses its headings. reference*.md holds tables and has no such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
@@ -261,7 +262,8 @@ wrong_pages() {
     done
 }
 
-# A text names in backquotes only functions of this tree. Names of libraries have other beginnings.
+# Finds unknown functions. A text names in backquotes only functions of this tree. Names of
+# libraries have other beginnings.
 unknown_functions() {
     # shellcheck disable=SC2016    # backquotes of Markdown
     names='`(comm|op|tensor|layer|model|param|pipeline|trainer|mesh|check|clock|side)_[a-z0-9_]+`'
@@ -274,7 +276,7 @@ unknown_functions() {
             !($3 in has) { print $1 ":" $2 ": " $3 " is no function of this tree" }'
 }
 
-# A chapter's page has a row for every marked exercise:
+# Finds exercises without a row. A chapter's page has a row for every marked exercise:
 # | 01.02a: its title | `file` | minutes | points |. common/llama.md has the rows of week 0.
 unlisted_exercises() {
     for file in $(chapter_sources); do
@@ -397,68 +399,71 @@ printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' 
     sed '/include/d' "$bad/02_two/01_by_hand.c" |
     ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
 cd "$bad" || exit 3
-has "the check of #if sees one in a source and one in a header" "01_by_hand.c:5 three.h:5" \
+has "the check of #if finds an #if in a source and in a header" "01_by_hand.c:5 three.h:5" \
     conditional_compilation
-clean "and lets the guard of a header pass" among three.h:1: conditional_compilation
-has "the check of globals sees all four kinds" "static_zero static_one thread_own common_symbol" \
+clean "the check of #if lets the guard of a header pass" among three.h:1: conditional_compilation
+has "the check of globals finds all four kinds" "static_zero static_one thread_own common_symbol" \
     writable_globals o
-clean "and lets constants pass" among "fine\|three" writable_globals o
-has "the check of common's globals sees a list, and one of a function" "util.o:.list util.o:.kept" \
-    shared_globals o
-clean "and lets the listed one and a thread's own pass" among "usage_wait\|thread_own" \
-    shared_globals o
-has "the check of addresses sees one that is cast" "common/util.c:8" cast_addresses
-has "the check of namesakes sees a function of two files" "^name$" namesakes o
-clean "and lets others pass" among "^use$" namesakes o
-has "the check of links sees the judge behind another object" \
+clean "the check of globals lets constants pass" among "fine\|three" writable_globals o
+has "the check of common's globals finds a list, and a global of a function" \
+    "util.o:.list util.o:.kept" shared_globals o
+clean "the check of common's globals lets listed globals and a thread's own pass" \
+    among "usage_wait\|thread_own" shared_globals o
+has "the check of addresses finds an address that is cast" "common/util.c:8" cast_addresses
+has "the check of namesakes finds a function of two files" "^name$" namesakes o
+clean "the check of namesakes lets other functions pass" among "^use$" namesakes o
+has "the check of links finds the judge behind another object" \
     "^judge/frame/shown.o:.*04_four/shared.o" judge_linked o 04_four/step.o
-clean "and lets an object without it pass" judge_linked o 04_four/alone.o
-has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
+clean "the check of links lets an object without the judge pass" judge_linked o 04_four/alone.o
+has "the check of backend names finds mpi.h" "01_by_hand.c:4" \
     backend_names
-has "the check of CUDA's names sees a file of common/ that should not know them" \
+has "the check of CUDA's names finds a file of common/ that should not know CUDA" \
     "common/thing.c:2" \
     gpu_names
-has "the check of includes sees a later chapter, and a chapter in common/" \
+has "the check of includes finds a later chapter, and a chapter in common/" \
     "01_by_hand.c:3 common/thing.c:1" \
     wrong_includes
-has "and the judge in a technique, an experiment in a technique" "three.c:1 three.c:2" \
+has "the check of includes finds judge and experiment in a technique" "three.c:1 three.c:2" \
     wrong_includes
-clean "and lets an experiment know both" among "experiments/02_long.c" wrong_includes
-clean "and lets an earlier chapter pass" among "three.h:" wrong_includes
-has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" \
+clean "the check of includes lets an experiment include both" \
+    among "experiments/02_long.c" wrong_includes
+clean "the check of includes lets an earlier chapter pass" among "three.h:" wrong_includes
+has "the check of arrows finds a folder above, and a name without its folder" "ops.c:2 ops.c:3" \
     wrong_arrows
-clean "and lets a folder below pass" among "ops.c:1" wrong_arrows
-has "the check of header lines sees missing and malformed ones" \
+clean "the check of arrows lets a folder below pass" among "ops.c:1" wrong_arrows
+has "the check of header lines finds missing and malformed lines" \
     "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
     missing_header_lines
-has "the check of length sees 301 lines" "02_long.c" \
+has "the check of length finds 301 lines" "02_long.c" \
     long_techniques
-has "the check of heads sees one that says nothing" "02_long.c.*Holds 02_long.c.*Costs" \
+has "the check of heads finds a head that says nothing" "02_long.c.*Holds 02_long.c.*Costs" \
     headless_techniques
-has "the check of lines sees one of 121 columns, and one of 101" "02_long.c:301 common/long.h:2" \
+has "the check of lines finds lines of 121 and of 101 columns" "02_long.c:301 common/long.h:2" \
     long_lines
-clean "and lets 100 columns pass" among "long.h:1" long_lines
-has "the check of scripts sees 101 columns, and a long line after a text" \
+clean "the check of lines lets 100 columns pass" among "long.h:1" long_lines
+has "the check of scripts finds 101 columns, and a long line after a text" \
     "tests/long.t:3 tests/long.t:8" long_script_lines
-clean "and lets 100 columns, a text in quotes and one after << pass" among "long.t:[24-7]" \
-    long_script_lines
-has "the check of pages sees a missing page and headings in the wrong order" \
+clean "the check of scripts lets 100 columns, and texts in quotes and after << pass" \
+    among "long.t:[24-7]" long_script_lines
+has "the check of pages finds a missing page and headings in the wrong order" \
     "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
     wrong_pages
-has "and in the page of a lesson, and a page without a lesson" \
+has "the check of pages finds a page without a lesson, and wrong headings of a lesson" \
     "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
     wrong_pages
-clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
-clean "and lets a page have the name of a shared header" among "shared.md" wrong_pages
-has "the check of names sees a function that is nowhere" "reference.md:1:.comm_gone" \
+clean "the check of pages lets the page of a lesson leave headings out" \
+    among "03_gone.md:[0-9]" wrong_pages
+clean "the check of pages lets a page have the name of a shared header" \
+    among "shared.md" wrong_pages
+has "the check of names finds a function that does not exist" "reference.md:1:.comm_gone" \
     unknown_functions
-clean "and lets one of a header pass" among "comm_here" unknown_functions
-has "the check of exercises sees one without a row and one with other points" \
+clean "the check of names lets a function of a header pass" among "comm_here" unknown_functions
+has "the check of exercises finds a missing row and other points" \
     "exercise.02.01b exercise.02.01c" unlisted_exercises
-clean "and lets a listed one pass" among "02.01a" unlisted_exercises
-has "the check of Perl files sees a warning" "separate.words.with.commas.at.tools/warns.line.3" \
+clean "the check of exercises lets a listed exercise pass" among "02.01a" unlisted_exercises
+has "the check of Perl files finds a warning" "separate.words.with.commas.at.tools/warns.line.3" \
     perl_warnings
-clean "and lets a file without one pass" among "fine" perl_warnings
+clean "the check of Perl files lets a file without a warning pass" among "fine" perl_warnings
 cd "$root" || exit 3
 
 # ---- this tree ----
@@ -466,15 +471,15 @@ clean "no chapter has conditional compilation" conditional_compilation
 for precision in fp32 ${TEST_ALL:+fp64}; do
     objects=build/cpu-$precision
     clean "no chapter has a writable global, $objects" writable_globals "$objects"
-    clean "common/ has no writable global that is not listed here, $objects" shared_globals \
+    clean "common/ has only the writable globals that are listed here, $objects" shared_globals \
         "$objects"
     clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
     # shellcheck disable=SC2046    # a list of objects
     clean "the trainer and its modules link no judge and no experiment, $objects" judge_linked \
         "$objects" \
         $(printf '%s\n' 08_3d/*.c | grep -vE '/(train|sample|plan)(_[a-z]+)?\.c$' | sed 's/c$/o/')
-    clean "and the two linear layers link none, $objects" judge_linked "$objects" \
-        03_tensor_parallel/02_linear.o
+    clean "the two linear layers link no judge and no experiment, $objects" \
+        judge_linked "$objects" 03_tensor_parallel/02_linear.o
 done
 clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names
@@ -489,7 +494,7 @@ clean "the pages list every marked exercise with its file and points" unlisted_e
 clean "no technique is longer than 220 lines" long_techniques
 clean "the head of every technique says what it holds, sends, saves and costs" headless_techniques
 clean "no line of C is wider than 100 columns" long_lines
-clean "no line of a script is wider, except data" long_script_lines
+clean "no line of a script is wider than 100 columns, except data" long_script_lines
 clean "Perl compiles its files without a warning" perl_warnings
 clean "texts name only functions that exist" unknown_functions
 clean "every chapter has its page, and pages have their headings in order" wrong_pages

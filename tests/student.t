@@ -30,8 +30,8 @@ sub warm {
     ) == 0 or die;
 }
 
-# Flags for a fast build of lessons that will fail. The Makefile does not count WERROR as a change
-# of flags, so make does not build the objects again that were copied from our build.
+# These flags make a fast build of lessons that will fail. The Makefile does not count WERROR as a
+# change of flags, so make does not build the objects again that were copied from our build.
 my $quick = "WERROR='-Wno-unused -O1 -g0'";
 
 sub make_lesson {
@@ -60,7 +60,7 @@ sub refused {
     my ($what, $pattern, $dir, @words) = @_;
     my ($status, $out) = ran("$dir/tools/student @words");
     is($status, 2, "refused with status 2: $what");
-    like($out, $pattern, "and the message says so: $what");
+    like($out, $pattern, "the message gives the reason: $what");
 }
 my $named = $good =~ s/01\.02a/01.x-a/r;
 my $plain = tree('plain', '02_x.c' => $good, 'module.c' => $good =~ s/02a/01b/r);
@@ -73,7 +73,7 @@ refused(
     $plain, "$work/new", '01.02b'
 );
 refused('an unknown chapter', qr/no exercise '03'/, $plain, "$work/new", '01 03');
-ok(!-e "$work/new", 'and nothing was written');
+ok(!-e "$work/new", 'a refused command writes nothing');
 my %malformed = (
     'an exercise inside another' => [
         $good =~ s/    x \+= 2;/    $marker\n    x++;/r,
@@ -123,11 +123,11 @@ ok(!-e "$work/one/$_", "$_ stays out") for qw(bugs build);
 like(
     $out,
     qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add$/m,
-    'it says what there is to do'
+    'the output lists the exercises'
 );
 ($status, $out) = ran("mkdir $work/empty && $plain/tools/student $work/empty");
-is($status, 0, 'an empty folder will do');
-like($out, qr/^2 exercises, 8 points/m, 'all exercises without a choice');
+is($status, 0, 'an empty folder is accepted');
+like($out, qr/^2 exercises, 8 points/m, 'without a choice all exercises are cut');
 my $program = tree('program', 'x.c' => $named, '02_x.c' => $good);
 ($status, $out) = ran("$program/tools/student $work/program-cut 01.x");
 is(
@@ -135,15 +135,20 @@ is(
     region('01.x-a') . $named =~ s/x \+= 2;/TODO("01.x-a");/r,
     'a program without a number is cut by its name'
 );
-is(Exercises::slurp("$work/program-cut/01_a/02_x.c"), $good, 'and no other');
-like($out, qr/^01\.x-a +4 points +make run-01-x +01_a\/x.c:2 +Add$/m, 'and it says so');
+is(Exercises::slurp("$work/program-cut/01_a/02_x.c"),
+    $good, 'the exercise of another program is not cut');
+like(
+    $out,
+    qr/^01\.x-a +4 points +make run-01-x +01_a\/x.c:2 +Add$/m,
+    'the output lists the exercise of a program by its name'
+);
 SKIP: {
     skip 'no git', 2 if system('command -v git >/dev/null');
     system("cd $plain && git init -q . && git add 01_a tools && echo secret >notes") == 0 or die;
     ($status, $out) = ran("$plain/tools/student $work/cloned");
-    is($status, 0, 'in a clone');
+    is($status, 0, 'make student works in a clone');
     ok(-e "$work/cloned/01_a/02_x.c" && !-e "$work/cloned/notes" && !-e "$work/cloned/.git",
-        'what git tracks, and no more');
+        'the tree of a clone has the tracked files only');
 }
 
 # ---- the exercises of this tree: all removed ----
@@ -157,7 +162,7 @@ my @cut = sort keys %lessons;
 @cut = (shuffle(@cut))[0 .. 2] unless $all;
 ($status, $out) = make_lesson($student, $all ? '' : join ' ', map { "$built/$_" } @cut);
 is($status, 0, 'the tree builds with all exercises cut') or diag($out);
-unlike($out, qr/warning:/, 'without a warning');
+unlike($out, qr/warning:/, 'the tree builds without a warning with all exercises cut');
 
 # The fp64 build has the same sources. The emulated run is enough to see that a lesson ends and
 # fails.
@@ -183,7 +188,7 @@ for my $lesson (@cut) {
     ) {
         ok(!-e "$student/$gone", "$gone stays out of a student's tree");
     }
-    is($text{$_}, Exercises::slurp($_), "$_ with its solutions put back is as it was")
+    is($text{$_}, Exercises::slurp($_), "$_ with its solutions put back is unchanged")
         for sort keys %text;
     my @differ = grep { !/^Only in|student.mk/ } split /\n/,
         `diff -rq --exclude=.git --exclude=bugs --exclude=build . $student`;
@@ -204,9 +209,10 @@ for my $lesson (@cut) {
             sprintf '%s has %.0f %% of the solution: docs/instructors.md says why it stays',
             $answer, 100 * $found->{$answer});
     }
-    ok($found->{$_}, "docs/instructors.md: $_ still is like the solution") for sort keys %argued;
+    ok($found->{$_}, "docs/instructors.md: $_ is still similar to the solution")
+        for sort keys %argued;
 
-    # A copy with other names is found.
+    # The check must find a copy of a solution with other names.
     my $copy = $solution{'01.03a'} =~ s/\b(?!for|size_t)([a-z]\w*)\b/other_$1/gr;
     Exercises::spew("$work/copied/01_a/copy.c", "void copy(int n) {\n$copy}\n");
     is_deeply(
@@ -235,11 +241,11 @@ for my $lesson (@cut) {
     };
     my $check = sub { return ran("cd $tree && make -s check EX=01.02a") };
     ($status, $out) = $check->();
-    isnt($status, 0, 'an open exercise is not right');
+    isnt($status, 0, 'make check fails for an open exercise');
     like(
         $out,
         qr/^01\.02a  the shard.*most points: one all-reduce.*open: replace the TODO/ms,
-        'and make check says so'
+        'make check says that the exercise is open'
     );
     $fill->('01.02b', $body{'01.02b'});
     $fill->('01.02a', "$body{'01.02a'}    op_scale(m->g, m->g, (real)1 / (real)dp->size);\n");
@@ -247,36 +253,40 @@ for my $lesson (@cut) {
     like(
         $out,
         qr/4 ranks\s+wrong: .*4 times too small.*likely: every value is the sum divided by the number of ranks, 4.*5 ranks\s+wrong: .*5 times too small/s,
-        'a wrong factor: the tensors, the factor, the ranks and the likely mistake'
+        'a wrong factor: make check names the tensors, the factor, the ranks and the likely mistake'
     );
     $fill->('01.02a', "$body{'01.02a'}    data_parallel_all_reduce(dp, m);\n");
     ($status, $out) = $check->();
     like(
         $out,
         qr/4 times too large.*the sum over the 4 ranks was made once more/s,
-        'a sum that is done twice'
+        'make check names a sum that is done twice'
     );
     $fill->('01.02a', "$body{'01.02a'}    if (dp->rank == 0) comm_all_reduce(dp, m->g);\n");
     ($status, $out) = $check->();
     like(
         $out,
         qr/calls do not match: rank 0 calls all-reduce.*all ranks must make the same calls/,
-        'a call that some ranks leave out, and which'
+        'make check names a call that some ranks leave out, and the ranks'
     );
     $fill->('01.02a', "    int x = ;\n");
     ($status, $out) = $check->();
-    like($out, qr/it does not build: .*error/, 'an error of the compiler');
+    like(
+        $out,
+        qr/the exercise does not build: .*error/,
+        'make check shows an error of the compiler'
+    );
     $fill->(
         '01.02a',
         $body{'01.02a'} =~ s/data_parallel_all_reduce\(dp, m\)/add_up(dp, m)/r,
         "static void add_up(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }\n"
     );
     ($status, $out) = $check->();
-    is($status, 0, 'a right body with a helper function') or diag($out);
+    is($status, 0, 'make check accepts a right body with a helper function') or diag($out);
     like(
         $out,
         qr/4 ranks\s+right: \d+ checks and \d+ costs\n  5 ranks\s+right/,
-        'with two rank counts'
+        'make check uses two rank counts'
     );
     ($status, $out) = ran("cd $tree && make -s grade SUBMISSION=.");
     like($out, qr/this is a student's tree: make check/, "a student's tree grades nobody");
@@ -314,7 +324,7 @@ for my $e (@alone) {
     like(
         slurp("$work/$id.page"),
         qr/^exercise \Q$id\E is open: \Q$e->{file}\E:\d+\n\[.*FAIL/m,
-        "$id cut alone: it says so before the verdict"
+        "$id cut alone: the page names the open exercise before the verdict"
     );
     my @failed = grep { !$_->{pass} } @{ $page->{checks} || [] }, @{ $page->{costs} || [] };
     ok(@failed > 0, "$id cut alone: a check of the lesson fails");

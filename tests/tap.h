@@ -62,8 +62,8 @@ static void tap_call(void *call) {
 __attribute__((unused)) static void ends(void (*f)(void), int status, const char *words) {
     char said[2048];
     TapCall call = { f };
-    const int was = tap_child(tap_call, &call, said, sizeof said);
-    if (!ok(was == status && strstr(said, words), "status %d: %s", status, words))
-        printf("#   status %d, and it said: %s\n", was, said);
+    const int returned = tap_child(tap_call, &call, said, sizeof said);
+    if (!ok(returned == status && strstr(said, words), "status %d: %s", status, words))
+        printf("#   status %d, and it said: %s\n", returned, said);
 }
 #endif

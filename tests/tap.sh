@@ -8,7 +8,7 @@ tap_wait=20
 tap_n=0
 tap_bad=0
 
-# ok STATUS WHAT [FILE-THAT-EXPLAINS-A-FAILURE]
+# ok STATUS WHAT [FILE-THAT-EXPLAINS-A-FAILURE]: prints a test line, and the file if the test fails.
 ok() {
     tap_n=$((tap_n + 1))
     if [ "$1" -eq 0 ]; then
@@ -20,7 +20,7 @@ ok() {
     fi
 }
 
-# clean WHAT COMMAND...: the command prints violations; there must be none.
+# clean WHAT COMMAND...: checks that the command prints no violation.
 clean() {
     what=$1
     shift
@@ -28,7 +28,8 @@ clean() {
     if [ -s "$tap_dir/offences" ]; then ok 1 "$what" "$tap_dir/offences"; else ok 0 "$what"; fi
 }
 
-# has WHAT "PATTERN PATTERN..." COMMAND...: each pattern matches some of the command's output.
+# has WHAT "PATTERN PATTERN..." COMMAND...: checks that each pattern matches some of the command's
+# output.
 has() {
     what=$1
     patterns=$2

@@ -1,5 +1,5 @@
 // test_budget.c: compares the plans of budget_choose() (07_recompute/04_budget.c) with all possible
-// plans, on random stages of a few unequal blocks. tests/budget.t runs it.
+// plans, on random stages of a few unequal blocks. tests/budget.t runs this program.
 #include "07_recompute/recompute.h"
 #include "common/tensor/random.h"
 #include "tap.h"

@@ -122,7 +122,7 @@ static uint64_t hash(uint64_t key, Tensor t) {
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);
-    if (!c) return why[0] ? 0 : 1; // wrong: refused without a reason
+    if (!c) return why[0] ? 0 : 1; // a refusal without a reason is wrong
     bool good = true;
     for (size_t i = 0; good && i < checkpoint_index(c)->n; i++) good = checkpoint_verify(c, i, why);
     volatile uint64_t key = 0;
@@ -196,8 +196,9 @@ int main(int argc, char **argv) {
         if (sums) write_file(&d, &d.file[0], d.file[0].bytes, d.file[0].n);
     }
     ok(other == 0 && crashed == 0 && was_refused > runs / 2,
-       "of %zu changed checkpoints %zu are refused, %zu give equal results, %zu give others; %zu "
-       "more have right checksums, and do no harm",
+       "of %zu changed checkpoints %zu are refused, %zu give equal results, %zu give other "
+       "results; %zu "
+       "more have right checksums and do no harm",
        runs - right_sums, was_refused, equal, other, right_sums);
     ok(result(&d) == want, "the checkpoint is read again");
     for (size_t i = 0; i < d.files; i++) free(d.file[i].bytes);

@@ -34,17 +34,17 @@ static double forward_time(void) {
 
 static size_t min(size_t a, size_t b) { return a < b ? a : b; }
 
-static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
-                size_t in_flight) {
+static void check_schedule(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
+                           size_t in_flight) {
     char text[64];
     Stack stack = stack_of(run);
-    Played is = stack_play(run, &stack, rule, m);
+    Played got = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
     snprintf(text, sizeof text, "%s m=%zu: step", name, m);
-    cost(run, text, "ps", (double)units * 3 * t_f, (double)is.timing.step);
+    cost(run, text, "ps", (double)units * 3 * t_f, (double)got.timing.step);
     snprintf(text, sizeof text, "%s m=%zu: in flight", name, m);
-    cost(run, text, "micro-batches", (double)in_flight, (double)is.result.in_flight);
-    double idle[] = { is.timing.idle_of_total, is.timing.idle_of_ideal };
+    cost(run, text, "micro-batches", (double)in_flight, (double)got.result.in_flight);
+    double idle[] = { got.timing.idle_of_total, got.timing.idle_of_ideal };
     double want[] = { 1 - (double)m / (double)units, (double)units / (double)m - 1 };
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
@@ -55,13 +55,13 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
 static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
                     size_t transfers) {
     Stack stack = stack_of(run);
-    Played is = stack_play(run, &stack, rule, m);
+    Played got = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
     size_t message =
         clock_transfer(CLOCK_INSIDE, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
     cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message),
-         (double)is.timing.step);
+         (double)got.timing.step);
 }
 
 static void golden(Run *run) {
@@ -124,8 +124,8 @@ static void speeds(Run *run) {
                clock_flops() - flops == 3 * work);
 }
 
-// Every rank computes for a while and sends rank 0 a message, twice. Rank 0 asks when the messages
-// arrive. Rank 0's clock stops until rank 0 takes a message.
+// Checks arrival times. Every rank except rank 0 computes for a while and sends rank 0 a message,
+// twice. Rank 0 asks when the messages arrive. Asking does not move rank 0's clock; a wait does.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -161,7 +161,7 @@ static void arrivals(Run *run) {
         still = still && clock_now() == begin;
     }
     for (size_t i = 0; i < 2 && w->rank > 0; i++) comm_wait(r[i]);
-    // a message that arrived before rank 0 asked takes no time
+    // a message that has already arrived takes no time at its wait
     double after[] = { 0, (double)begin };
     for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
         if (i % n == 0) continue;
@@ -172,7 +172,7 @@ static void arrivals(Run *run) {
     side_broadcast(got, 2 * n * sizeof *got);
     side_broadcast(after, sizeof after);
     check_numbers(run, "arrivals", "ps: two messages of every rank", got, want, 2 * n, 0);
-    check_numbers(run, "arrivals", "ps: after the last one", after, after + 1, 1, 0);
+    check_numbers(run, "arrivals", "ps: after the last message", after, after + 1, 1, 0);
     check_true(run, "arrivals", "asking takes no time", still);
     free(got);
     free(want);
@@ -183,9 +183,9 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// All other ranks send 1000 elements to rank 0, which answers each message. With a port per peer
-// all messages arrive at once. With one port the messages arrive, and the answers leave, one after
-// the other.
+// Checks links with a port per peer and links with one port. All other ranks send 1000 elements to
+// rank 0, which answers each message. With a port per peer all messages arrive at once. With one
+// port the messages arrive, and the answers leave, one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -202,9 +202,9 @@ static void ports(Run *run) {
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_send(c, t, peer);
         if (c->rank > 0) comm_recv(c, t, 0);
         double all_here = c->size == 1 ? 0 : one_port ? rest * message : message;
-        double mine = c->rank == 0 ? 0 : one_port ? (double)c->rank * message : message;
+        double expected = c->rank == 0 ? 0 : one_port ? (double)c->rank * message : message;
         cost(run, one_port ? "to rank 0 and back, one port" : "to rank 0 and back", "ps",
-             all_here + mine, (double)(clock_now() - begin));
+             all_here + expected, (double)(clock_now() - begin));
     }
     clock_set_one_port(false);
     arena_free(&memory);
@@ -253,8 +253,8 @@ enum { COUNT = 1000 }; // elements of every operation here
 // Returns the picoseconds of `steps` messages with `bytes` in total. cards: the cards in use
 // between nodes; 0 inside a node.
 static double transfer(size_t cards, size_t steps, size_t bytes) {
-    const ClockLink inside = clock_config()->link, one = clock_config()->between;
-    ClockLink l = cards ? one : inside;
+    const ClockLink inside = clock_config()->link, card = clock_config()->between;
+    ClockLink l = cards ? card : inside;
     if (cards > 1) l.beta *= (double)cards;
     if (cards && inside.beta > 0 && l.beta > inside.beta) l.beta = inside.beta;
     return l.beta == 0 ? 0 : round((double)steps * l.alpha * 1e12 + (double)bytes * 1e12 / l.beta);
@@ -315,7 +315,7 @@ static void lanes(Run *run) {
     cost(run, "two on one communicator queue", "ps", 2 * fast,
          together(run, (Comm *[]){ inside, inside }, 2, t));
     double longer = 2 * fast > slow ? 2 * fast : slow;
-    cost(run, "two and one, between them", "ps", longer,
+    cost(run, "two in a node, one between nodes", "ps", longer,
          together(run, (Comm *[]){ inside, between, inside }, 3, t));
     // Checks that a collective in flight does not delay a shorter collective of another
     // communicator.
@@ -323,7 +323,7 @@ static void lanes(Run *run) {
     Picoseconds begin = clock_now();
     Request *r = comm_start_all_reduce(between, t[1]);
     comm_all_reduce(inside, t[0]);
-    cost(run, "a blocking one beside a started one", "ps", fast, (double)(clock_now() - begin));
+    cost(run, "a blocking beside a started all-reduce", "ps", fast, (double)(clock_now() - begin));
     comm_wait(r);
     comm_all_reduce(w, t[0]);
     begin = clock_now();
@@ -358,9 +358,9 @@ static void clock_test(Run *run) {
     bool free_link = clock_config()->link.beta == 0;
     for (size_t k = 0; k < 4 && free_link; k++) {
         size_t m = list[k];
-        one(run, "naive", schedule_naive, m, m * p, 1);
-        one(run, "GPipe", schedule_gpipe, m, m + p - 1, m);
-        one(run, "1F1B", schedule_1f1b, m, m + p - 1, min(p - i, m));
+        check_schedule(run, "naive", schedule_naive, m, m * p, 1);
+        check_schedule(run, "GPipe", schedule_gpipe, m, m + p - 1, m);
+        check_schedule(run, "1F1B", schedule_1f1b, m, m + p - 1, min(p - i, m));
     }
     for (size_t k = 0; k < 4 && !free_link; k++) {
         size_t m = list[k];
@@ -379,6 +379,7 @@ static void clock_test(Run *run) {
     links(run);
 }
 
-static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" },
-                                  { 0 } };
+static const Option options[] = {
+    { "speed", "X", "0.5", "speed of this device, as a multiple of --device" }, { 0 }
+};
 EXPERIMENT(clock_test, options);

@@ -48,16 +48,17 @@ typedef struct {
 // ---- 1. Values ----
 
 typedef real (*Value)(size_t rank, size_t i);
-// Integers, whose sum is exact in every order.
+// Returns an integer, so that a sum is exact in every order.
 static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
-// Values whose sum depends on the order.
+// Returns a value whose sum over ranks depends on the order of the additions.
 static real rough(size_t rank, size_t i) {
     static const double scale[] = { 0x1p-62, 0x1p-59, 0x1p-56, 0x1p-52, 0x1p-49 }; // 2 to 16,384
     return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
 }
 
-// The element type of the tensors of this rank's tests, and a value as it is stored there.
+// The element type of the tensors that this rank's tests use. as_stored() returns a value as such a
+// tensor stores it.
 static _Thread_local Element element;
 static real as_stored(real x) {
     return element == REALS ? x : stored_value(element, stored_round(element, x));
@@ -89,7 +90,7 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     return t;
 }
 
-static real one(Value v, size_t rank, size_t i) { return as_stored(v(rank, i)); }
+static real value_of(Value v, size_t rank, size_t i) { return as_stored(v(rank, i)); }
 // Is every element i of t equal to want(v, of, lo + i), in every bit?
 static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of,
                   size_t lo) {
@@ -107,13 +108,13 @@ static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v,
 
 static bool poisoned(Tensor t) { return tensor_count(t) == 0 || isnan(tensor_sum(t)); }
 
-static void ok(Test *t, bool mine, const char *format, ...) {
+static void ok(Test *t, bool local, const char *format, ...) {
     size_t *sizes;
-    void *all = side_gather(&mine, sizeof mine, &sizes);
+    void *all = side_gather(&local, sizeof local, &sizes);
     if (t->world->rank > 0) return;
     char wrong[64] = "";
     for (size_t rank = 0; rank < t->world->size; rank++)
-        if (sizes[rank] != sizeof mine || !((bool *)all)[rank])
+        if (sizes[rank] != sizeof local || !((bool *)all)[rank])
             snprintf(wrong, sizeof wrong, "   # wrong on rank %zu", rank);
     free(all);
     free(sizes);
@@ -126,7 +127,7 @@ static void ok(Test *t, bool mine, const char *format, ...) {
     printf("%s\n", wrong);
 }
 
-// ---- 2. Collectives, at sizes from nothing to large, most of which no rank count divides ----
+// ---- 2. Collectives, on tensors from 0 elements to several pieces; few sizes divide evenly ----
 
 static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
     Tensor sum = vector(a, v, c->rank, 0, n), max = vector(a, v, c->rank, 0, n);
@@ -137,24 +138,25 @@ static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
 
 static bool reduce_scatters(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor whole = vector(a, v, c->rank, 0, n), mine = fresh(a, 1, range_size(part));
-    comm_reduce_scatter(c, mine, whole);
-    return holds(mine, sum_in_order, v, c->size, part.lo) && holds(whole, one, v, c->rank, 0);
+    Tensor whole = vector(a, v, c->rank, 0, n), local = fresh(a, 1, range_size(part));
+    comm_reduce_scatter(c, local, whole);
+    return holds(local, sum_in_order, v, c->size, part.lo) && holds(whole, value_of, v, c->rank, 0);
 }
 
 static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor mine = vector(a, v, 5, part.lo, part.hi), whole = fresh(a, 1, n), again = fresh(a, 1, n);
+    Tensor local = vector(a, v, 5, part.lo, part.hi), whole = fresh(a, 1, n),
+           again = fresh(a, 1, n);
     Tensor place = tensor_flat_range(again, part.lo, part.hi);
-    tensor_copy(place, mine);
-    comm_all_gather(c, whole, mine);
+    tensor_copy(place, local);
+    comm_all_gather(c, whole, local);
     comm_all_gather(c, again, place); // in place
-    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) &&
-           holds(mine, one, v, 5, part.lo);
+    return holds(whole, value_of, v, 5, 0) && holds(again, value_of, v, 5, 0) &&
+           holds(local, value_of, v, 5, part.lo);
 }
 
-// A tensor [n, WIDTH] is cut between rows. A cut of the same n*WIDTH elements as one row would give
-// other parts.
+// Returns a tensor [n, WIDTH] that is cut between rows. A cut of the same n*WIDTH elements as one
+// row would give other parts.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows),
@@ -163,25 +165,26 @@ static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
 
 static bool reduce_scatters_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     Range rows = shard_range(n, c->size, c->rank);
-    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }), mine = fresh(a, range_size(rows), WIDTH);
+    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }),
+           local = fresh(a, range_size(rows), WIDTH);
     Tensor again = matrix(a, v, c->rank, (Range){ 0, n }),
            place = tensor_row_range(again, rows.lo, rows.hi);
-    comm_reduce_scatter_rows(c, mine, whole);
+    comm_reduce_scatter_rows(c, local, whole);
     comm_reduce_scatter_rows(c, place, again); // in place
-    return holds(mine, sum_in_order, v, c->size, rows.lo * WIDTH) &&
-           holds(whole, one, v, c->rank, 0) &&
+    return holds(local, sum_in_order, v, c->size, rows.lo * WIDTH) &&
+           holds(whole, value_of, v, c->rank, 0) &&
            holds(place, sum_in_order, v, c->size, rows.lo * WIDTH);
 }
 
 static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     Range rows = shard_range(n, c->size, c->rank);
-    Tensor mine = matrix(a, v, 5, rows), whole = fresh(a, n, WIDTH), again = fresh(a, n, WIDTH);
+    Tensor local = matrix(a, v, 5, rows), whole = fresh(a, n, WIDTH), again = fresh(a, n, WIDTH);
     Tensor place = tensor_row_range(again, rows.lo, rows.hi);
-    tensor_copy(place, mine);
-    comm_all_gather_rows(c, whole, mine);
+    tensor_copy(place, local);
+    comm_all_gather_rows(c, whole, local);
     comm_all_gather_rows(c, again, place); // in place
-    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) &&
-           holds(mine, one, v, 5, rows.lo * WIDTH);
+    return holds(whole, value_of, v, 5, 0) && holds(again, value_of, v, 5, 0) &&
+           holds(local, value_of, v, 5, rows.lo * WIDTH);
 }
 
 // Checks an all-to-all. If all parts have equal length, a second all-to-all restores the input.
@@ -190,12 +193,12 @@ static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     Tensor in = vector(a, v, c->rank, 0, n), out = fresh(a, c->size, range_size(part)),
            back = fresh(a, 1, n);
     comm_all_to_all(c, out, in);
-    bool good = holds(in, one, v, c->rank, 0);
+    bool good = holds(in, value_of, v, c->rank, 0);
     for (size_t from = 0; from < c->size; from++)
-        good = good && holds(tensor_row_range(out, from, from + 1), one, v, from, part.lo);
+        good = good && holds(tensor_row_range(out, from, from + 1), value_of, v, from, part.lo);
     if (n % c->size != 0) return good;
     comm_all_to_all(c, back, out);
-    return good && holds(back, one, v, c->rank, 0);
+    return good && holds(back, value_of, v, c->rank, 0);
 }
 
 // Returns the next root to test. A vector of several pieces has only the first and the last root.
@@ -208,7 +211,7 @@ static bool broadcasts(Comm *c, Arena *a, size_t n, Value v) {
     for (size_t root = 0; root < c->size; root = next_root(c, root, n)) {
         Tensor t = vector(a, v, c->rank, 0, n);
         comm_broadcast(c, t, root);
-        good = good && holds(t, one, v, root, 0);
+        good = good && holds(t, value_of, v, root, 0);
     }
     return good;
 }
@@ -219,7 +222,7 @@ static bool reduces(Comm *c, Arena *a, size_t n, Value v) {
         Tensor t = vector(a, v, c->rank, 0, n);
         comm_reduce(c, t, root);
         good = good && (c->rank == root ? holds(t, sum_in_order, v, c->size, 0)
-                                        : holds(t, one, v, c->rank, 0));
+                                        : holds(t, value_of, v, c->rank, 0));
     }
     return good;
 }
@@ -272,8 +275,8 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     }
 }
 
-// With every algorithm all ranks must hold the same bits, close to the sum. The bits go into the
-// digest.
+// Checks that with every algorithm all ranks hold the same bits, close to the sum. The bits go into
+// the digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -326,7 +329,7 @@ static void test_started_sends(Test *t, Comm *c) {
     for (size_t i = 0; i < n; i++) {
         Tensor got = fresh(&a, 1, sizes[i]);
         comm_recv(c, got, previous);
-        good = holds(got, one, integer, previous + i, 0) && good;
+        good = holds(got, value_of, integer, previous + i, 0) && good;
     }
     for (size_t i = n; i-- > 0;) comm_wait(r[i]); // in any order
     ok(t, good, "started sends around the ring arrive in order");
@@ -339,14 +342,14 @@ static void test_blocking_sends(Test *t, Comm *c) {
     bool good = true;
     for (size_t i = 0; i < 3; i++) {
         Arena a = arena(MEM_WORKSPACE);
-        Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = fresh(&a, 1, sizes[i]);
+        Tensor local = vector(&a, integer, c->rank, 0, sizes[i]), got = fresh(&a, 1, sizes[i]);
         for (size_t from = 0; from < c->size; from++) { // rank `from` to all other ranks
             for (size_t to = 0; to < c->size; to++) {
                 if (to == from) continue;
-                if (c->rank == from) comm_send(c, mine, to);
+                if (c->rank == from) comm_send(c, local, to);
                 if (c->rank != to) continue;
                 comm_recv(c, got, from);
-                good = holds(got, one, integer, from, 0) && good;
+                good = holds(got, value_of, integer, from, 0) && good;
             }
         }
         arena_free(&a);
@@ -369,12 +372,12 @@ static void test_exchanges(Test *t, Comm *c) {
                             comm_start_recv(c, from_above, next) };
         good = good && poisoned(from_below);
         for (size_t k = 0; k < 4; k++) comm_wait(both[k]);
-        good = good && holds(from_below, one, integer, previous, 0) &&
-               holds(from_above, one, integer, next + 3, 0);
-        Request *sent = comm_start_send(c, up, next); // then in one direction only
+        good = good && holds(from_below, value_of, integer, previous, 0) &&
+               holds(from_above, value_of, integer, next + 3, 0);
+        Request *sent = comm_start_send(c, up, next); // afterwards in one direction only
         comm_recv(c, from_above, previous);
         comm_wait(sent);
-        good = good && holds(from_above, one, integer, previous, 0);
+        good = good && holds(from_above, value_of, integer, previous, 0);
         arena_free(&a);
     }
     ok(t, good, "both neighbours of the ring at once");
@@ -388,13 +391,13 @@ static void test_started(Test *t, Comm *c) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor first = vector(&a, integer, c->rank, 0, n), second = vector(&a, another, c->rank, 0, n);
     Tensor whole = vector(&a, integer, c->rank, 0, n), shard = fresh(&a, 1, range_size(part));
-    Tensor mine = vector(&a, integer, 5, part.lo, part.hi), gathered = fresh(&a, 1, n),
+    Tensor local = vector(&a, integer, 5, part.lo, part.hi), gathered = fresh(&a, 1, n),
            got = fresh(&a, 1, n);
     Tensor scattered = vector(&a, rough, c->rank, 0, n),
            place = tensor_flat_range(scattered, part.lo, part.hi);
     Request *r[] = {
         comm_start_all_reduce(c, first),  comm_start_reduce_scatter(c, shard, whole),
-        comm_start_send(c, whole, next),  comm_start_all_gather(c, gathered, mine),
+        comm_start_send(c, whole, next),  comm_start_all_gather(c, gathered, local),
         comm_start_all_reduce(c, second), comm_start_reduce_scatter(c, place, scattered)
     };
     const size_t started = sizeof r / sizeof *r;
@@ -404,17 +407,18 @@ static void test_started(Test *t, Comm *c) {
     comm_recv(c, got, previous);
     comm_barrier(c);
     bool untouched =
-        poisoned(shard) && poisoned(gathered) && holds(first, one, integer, c->rank, 0);
-    untouched = untouched && holds(scattered, one, rough, c->rank, 0);
+        poisoned(shard) && poisoned(gathered) && holds(first, value_of, integer, c->rank, 0);
+    untouched = untouched && holds(scattered, value_of, rough, c->rank, 0);
     for (size_t i = 0; i < started; i++) comm_wait(r[i]);
     ok(t, untouched, "the output of a started operation arrives with the wait, not before");
     bool good = holds(first, sum_in_order, integer, c->size, 0) &&
                 holds(second, sum_in_order, another, c->size, 0);
     good = good && holds(shard, sum_in_order, integer, c->size, part.lo);
     good = good && holds(place, sum_in_order, rough, c->size, part.lo);
-    good = good && holds(gathered, one, integer, 5, 0) && holds(got, one, integer, previous, 0);
+    good = good && holds(gathered, value_of, integer, 5, 0) &&
+           holds(got, value_of, integer, previous, 0);
     good = good && holds(between, sum_in_order, integer, c->size, 0) &&
-           holds(whole, one, integer, c->rank, 0);
+           holds(whole, value_of, integer, c->rank, 0);
     ok(t, good, "six operations in flight at the same time");
     arena_free(&a);
 }
@@ -431,8 +435,8 @@ static void test_started_receives(Test *t, Comm *c) {
     for (size_t i = 0; i < 2 * ranks; i++)
         recv[i] = comm_start_recv(c, got[i] = fresh(&a, 1, n + i), i % ranks);
     for (size_t i = 0; i < 2 * ranks; i++) { // one message to every rank, then a second one
-        Tensor mine = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
-        send[i] = comm_start_send(c, mine, i % ranks);
+        Tensor local = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
+        send[i] = comm_start_send(c, local, i % ranks);
     }
     comm_ledger_reset(c);
     // the messages have arrived, but the tensors have not changed yet
@@ -449,7 +453,7 @@ static void test_started_receives(Test *t, Comm *c) {
     untouched = untouched && poisoned(got[2 * ranks - 1]);
     for (size_t i = 2 * ranks; i-- > 0;) {
         comm_wait(recv[i]);
-        good = good && holds(got[i], one, integer, i % ranks + i / ranks, 0);
+        good = good && holds(got[i], value_of, integer, i % ranks + i / ranks, 0);
         comm_wait(send[2 * ranks - 1 - i]);
     }
     ok(t, untouched && steady,
@@ -515,7 +519,7 @@ static void test_ledger(Test *t, Comm *c) {
         Range part = shard_range(n, c->size, c->rank);
         Arena a = arena(MEM_WORKSPACE);
         Tensor whole = vector(&a, integer, c->rank, 0, n),
-               mine = tensor_flat_range(whole, part.lo, part.hi);
+               local = tensor_flat_range(whole, part.lo, part.hi);
         double *x = host_alloc(n * sizeof *x);
         comm_all_reduce(c, whole);
         comm_all_reduce_max(c, whole);
@@ -523,9 +527,9 @@ static void test_ledger(Test *t, Comm *c) {
         good = booked(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * element_size(element)) && good;
         comm_all_reduce_doubles(c, x, n);
         good = booked(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
-        comm_reduce_scatter(c, mine, whole);
+        comm_reduce_scatter(c, local, whole);
         good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * element_size(element)) && good;
-        comm_all_gather(c, whole, mine);
+        comm_all_gather(c, whole, local);
         good = booked(c, COMM_ALL_GATHER, 1, links * chunk * element_size(element)) && good;
         comm_all_to_all(c, fresh(&a, c->size, range_size(part)), whole);
         good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
@@ -577,9 +581,9 @@ static void test_split(Test *t) {
     test_ledger(t, half);
     Comm *same = comm_split(w, 7, 0, "same"), *alone = comm_split(half, half->rank, 0, "alone");
     ok(t, same->size == w->size && same->rank == w->rank && alone->size == 1 && alone->rank == 0,
-       "equal keys keep the parent's order; a group of one");
+       "equal keys keep the parent's order; a group of one rank");
     comm_connect(alone, COMM_NEIGHBOURS);
-    test_collectives(t, alone, "a group of one", rough);
+    test_collectives(t, alone, "a group of one rank", rough);
     test_started(t, alone);
     test_started_receives(t, alone);
     test_exchanges(t, alone);
@@ -658,11 +662,11 @@ static void test_late_member(Test *t) {
 
 static void test_side_channel(Test *t) {
     size_t rank = t->world->rank, n = t->world->size, *sizes = NULL, total = 0;
-    unsigned char *mine = host_alloc(rank * 1000), number[5] = "none";
+    unsigned char *local = host_alloc(rank * 1000), number[5] = "none";
     unsigned char *all = NULL;
-    memset(mine, (int)rank, rank * 1000); // rank 0 has no data
+    memset(local, (int)rank, rank * 1000); // rank 0 has no data
     comm_ledger_reset(t->world);
-    all = side_gather(mine, rank * 1000, &sizes);
+    all = side_gather(local, rank * 1000, &sizes);
     bool good = true;
     for (size_t i = 0; rank == 0 && i < n; total += sizes[i++]) {
         good = good && sizes[i] == i * 1000;
@@ -672,7 +676,7 @@ static void test_side_channel(Test *t) {
     side_broadcast(number, sizeof number);
     good = good && memcmp(number, "four", 5) == 0 && comm_bytes_sent(t->world) == 0;
     ok(t, good, "the side channel, which is not counted");
-    free(mine);
+    free(local);
     if (rank == 0) {
         free(all);
         free(sizes);
@@ -683,10 +687,10 @@ static void test_side_channel(Test *t) {
 // all ranks.
 static void test_long_messages(Test *t, size_t bytes) {
     bool last = t->world->rank == t->world->size - 1, good = true;
-    size_t mine = last ? bytes : 0, *sizes = NULL;
+    size_t local = last ? bytes : 0, *sizes = NULL;
     unsigned char *data = host_alloc(bytes), *all = NULL;
     for (size_t i = 0; last && i < bytes; i += 4099) data[i] = (unsigned char)(1 + i % 251);
-    all = side_gather(data, mine, &sizes);
+    all = side_gather(data, local, &sizes);
     if (t->world->rank == 0) {
         good = sizes[t->world->size - 1] == bytes;
         for (size_t i = 0; i < bytes && good; i++) good = all[i] == (i % 4099 ? 0 : 1 + i % 251);
@@ -763,8 +767,8 @@ static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
         comm_all_gather_rows(w, tensor_reshape(x, 100, 10), tensor_flat_range(x, 0, 10));
     } else if (strcmp(mode, "rows-of-others") == 0) {
         Tensor whole = last ? tensor_reshape(x, 250, 4) : tensor_reshape(x, 125, 8);
-        Range mine = shard_range(whole.rows, w->size, w->rank);
-        comm_all_gather_rows(w, whole, tensor_row_range(whole, mine.lo, mine.hi));
+        Range local = shard_range(whole.rows, w->size, w->rank);
+        comm_all_gather_rows(w, whole, tensor_row_range(whole, local.lo, local.hi));
     } else if (strcmp(mode, "to-all") == 0) {
         comm_all_to_all(w, four, x);
     } else if (strcmp(mode, "overlap") == 0) {
@@ -884,9 +888,9 @@ static void print_sent(Comm *c) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, rows }),
            out = tensor_new(&a, c->size, 7 * WIDTH);
-    Tensor mine = tensor_new(&a, 7, WIDTH);
-    comm_reduce_scatter_rows(c, mine, whole);
-    comm_reduce_scatter_rows(c, mine, whole);
+    Tensor local = tensor_new(&a, 7, WIDTH);
+    comm_reduce_scatter_rows(c, local, whole);
+    comm_reduce_scatter_rows(c, local, whole);
     comm_all_to_all(c, out, whole);
     fprintf(stderr, "ledger rank %zu bytes %zu\n", c->rank, comm_bytes_sent(c));
     arena_free(&a);

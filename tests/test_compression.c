@@ -1,6 +1,6 @@
 // test_compression.c: tests fp16 for every bit pattern and for values between two patterns, the
 // choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
-// tests/compression.t runs it.
+// tests/compression.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -27,12 +27,12 @@ static void halves(void) {
         above += half_from(nextafter(middle, INFINITY)) == h + 1;
     }
     ok(round_trips == 0x8000, "every fp16 number is read as itself, with either sign");
-    ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even one");
+    ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even number");
     ok(below == 0x7c00 && above == 0x7c00,
        "a value beside the middle is rounded to the nearer number");
     ok(half_value(0x3c00) == 1 && half_value(0x7bff) == 65504 && half_value(1) == 0x1p-24 &&
            half_value(0x400) == 0x1p-14,
-       "1, the largest, the least and the least normal number");
+       "fp16: 1, the largest, the least and the least normal number");
     ok(half_from(1e300) == 0x7c00 && half_from(-1e300) == 0xfc00 && half_from(1e-300) == 0,
        "far outside");
     bool good = true;
@@ -59,13 +59,13 @@ static void largest(void) {
             right = right && places[i] < n && (i == 0 || places[i] > places[i - 1]);
             if (places[i] < n) chosen[places[i]] = true;
         }
-        for (size_t i = 0; i < n; i++) // larger elements first; of equal elements the earlier one
+        for (size_t i = 0; i < n; i++) // larger elements first; of equal elements the first
             for (size_t j = 0; j < n; j++) {
                 const double a = fabs((double)x[i]), b = fabs((double)x[j]);
                 if (chosen[j] && !chosen[i]) right = right && (b > a || (b == a && j < i));
             }
     }
-    ok(right, "the k largest, of equals the first, in the order of their places");
+    ok(right, "top-k chooses the k largest elements, of equal elements the first, in order");
 }
 
 static void columns(void) {
@@ -93,8 +93,9 @@ static void columns(void) {
     arena_free(&a);
 }
 
-// PowerSGD of rank 2 for a model of 61 vocabulary entries, 12 positions and 24 columns. A matrix
-// [n, k] is compressed if (n + k) r min_rate < n k. For wpe this is 72 min_rate < 288.
+// Checks which matrices PowerSGD of rank 2 compresses, for a model of 61 vocabulary entries, 12
+// positions and 24 columns. A matrix [n, k] is compressed if (n + k) r min_rate < n k. For wpe this
+// is 72 min_rate < 288.
 static void worth_it(void) {
     const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };
     Model *m = model_describe(&c, model_layers(&c));

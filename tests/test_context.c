@@ -1,6 +1,6 @@
 // test_context.c: compares every kind of context parallelism with the unsplit model. Each kind is
 // combined with tensor and sequence parallelism, recomputation, split backwards and ZeRO.
-// Recomputation gives equal bits. tests/context.t runs it.
+// Recomputation gives equal bits. tests/context.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -13,7 +13,7 @@
 #include "judge/frame/training.h"
 
 enum { SEQUENCES = 3, STEPS = 3 };
-// 17 positions over 2 or 4 ranks; 130 positions give chunks of more than one tile.
+// 2 and 4 ranks do not divide the 17 positions of `small`.
 static const ModelConfig small = {
     .layers = 2, .width = 36, .heads = 9, .context = 17, .vocab = 47, .dropout = 0.1
 };

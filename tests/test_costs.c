@@ -1,6 +1,6 @@
 // test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
 // computes and sends. Also compares it with the closed forms of papers. All ranks are one
-// tensor-parallel group. tests/cost-model.t runs it.
+// tensor-parallel group. tests/cost-model.t runs this program.
 //
 // ranks: 3
 // level: core
@@ -18,7 +18,7 @@
 #include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
-// No size of the first model divides by 2 or 3. Every size of the second model does.
+// 2 and 3 divide no size of the first model, and every size of the second model.
 static const ModelConfig uneven = {
     .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1
 };
@@ -204,8 +204,8 @@ static void sequence_closed_forms(Run *run) {
 }
 
 // Checks a block of `even` with 3D tensor parallelism on 2 x 2 x 2 ranks; X = M h and W = h^2
-// elements. Inputs of 7 X and weights of 12 W are gathered. They are kept, or gathered again in
-// backward.
+// elements. Inputs of 7 X and weights of 12 W are gathered. The gathered tensors are kept, or
+// gathered again in backward.
 static void cube_closed_forms(Run *run) {
     enum { SIDE = 2, RANKS = 8, CUBE_SEQUENCES = 4 };
     const double q = SIDE, n = RANKS, h = (double)even.width, s = (double)even.context;
@@ -272,8 +272,8 @@ static void sent_by_computed(Run *run) {
 
 // ------------------------------------------------ the scale of the default device and links
 
-// Seconds of a block's forward over t ranks: its products, the bytes of its two all-reduces, and
-// their latency.
+// The seconds of a block's forward over t ranks: of its products, of the bytes of its two
+// all-reduces, and of their latency.
 typedef struct {
     double products, volume, latency;
 } BlockTimes;
@@ -285,9 +285,9 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
-// The lessons' device and links must have the proportions of real ones. The ratio of a block's
-// all-reduces to its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1) on 8
-// NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
+// The lessons' device and links must have the proportions of real devices and links. The ratio of a
+// block's all-reduces to its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1)
+// on 8 NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
 // common/README.md derives both.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = {
@@ -316,7 +316,7 @@ static void scale(Run *run) {
             "latency %.2f %% of it\n",
             1e3 * real_one.products, 1e3 * real_one.volume, wanted, name[i], got,
             100 * ours.latency / ours.volume);
-        check_true(run, name[i], "GPT-3's ratio is the stated one",
+        check_true(run, name[i], "GPT-3's ratio is the stated ratio",
                    fabs(wanted / stated[i] - 1) < 0.02);
         check_true(run, name[i], "all-reduces beside products as on A100s",
                    fabs(got / wanted - 1) < 0.1);

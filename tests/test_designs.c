@@ -1,7 +1,7 @@
 // test_designs.c: the judge of schedules and the executor agree. The test draws random lists of
 // ops. A list that the judge calls legal must run in the executor with the gradients of one device,
 // in every bit. A list that the judge calls illegal must deadlock, fail, or give other gradients.
-// tests/designs.t runs it. TEST_SEED repeats a draw.
+// tests/designs.t runs this program. TEST_SEED repeats a draw.
 //
 // ranks: 1
 // level: core
@@ -72,8 +72,8 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    // extreme: a stage runs all forwards ahead, or only one. Such stages wait for each other's send
-    // buffers.
+    // extreme: a stage runs all forwards ahead, or only one forward. Such stages wait for each
+    // other's send buffers.
     bool halves = below(3) == 0, extreme = below(2) == 0;
     if (extreme) d.m = MICRO - below(6);
     for (size_t k = 0; k < d.m; k++) forwards[k] = backwards[k] = k;
@@ -144,8 +144,7 @@ static void execute(void *design) {
     comm_run(&launch, run_design, d);
 }
 
-// ------------------------------------------- a list that a stage cannot run: what the executor
-// says
+// ---------------------------------------- the executor's message for an impossible list
 
 static void refuses(const char *text, size_t m, const char *words) {
     Design d = { .m = m };
@@ -216,7 +215,8 @@ int main(void) {
         ok(kinds[k].tried == kinds[k].wanted && kinds[k].agreed == kinds[k].tried,
            "%s: %zu of %zu random schedules", kinds[k].name, kinds[k].agreed, kinds[k].wanted);
     refused_lists();
-    // A stage with an op before an op of its own that it needs fails; other lists hang.
+    // The executor fails if a stage's op comes before an op of the same stage that the op needs.
+    // Other illegal lists hang.
     ok(kinds[LISTS_DEADLOCK].hung >= 8, "the executor reports at least 8 of these deadlocks");
     return tap_end();
 }

@@ -1,5 +1,5 @@
 // test_kernels.c: prints the kernels in use, the processor's features, and the rule's answer for
-// each argument "core vectors". tests/kernels.t runs it.
+// each argument "core vectors". tests/kernels.t runs this program.
 //
 // ranks: 1
 // level: core

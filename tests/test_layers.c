@@ -1,7 +1,7 @@
 // test_layers.c: compares backward passes with central finite differences of the forward pass: of
 // every op, of every layer (plain and recomputed) and of the whole model. Also tests accumulation
 // over micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass
-// keeps. tests/layers.t runs it.
+// keeps. tests/layers.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -17,9 +17,9 @@
 #include "common/model/attention.h"
 #include "judge/frame/lesson.h"
 
-// DERIVATIVE: the largest error of a derivative a against its finite difference b. error = max
-// |a-b| / max(max |b|, 0.001 x the largest |b| of the test). In fp32 the difference of two sums has
-// lost half its digits, so fp32 shows only large errors.
+// DERIVATIVE: the largest permitted error of a derivative a against its finite difference b. The
+// error is max |a-b| / max(max |b|, 0.001 x the largest |b| of the test). In fp32 the difference of
+// two sums has lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
 static Arena storage = { .category =
@@ -48,10 +48,10 @@ static double *downloaded(Tensor t) {
     free(values);
     return doubles;
 }
-static void upload_moved(Tensor x, const double *was, const double *v, double h) {
+static void upload_moved(Tensor x, const double *original, const double *v, double h) {
     const size_t n = tensor_count(x);
     real *values = host_alloc(n * sizeof *values);
-    for (size_t i = 0; i < n; i++) values[i] = (real)(was[i] + h * v[i]);
+    for (size_t i = 0; i < n; i++) values[i] = (real)(original[i] + h * v[i]);
     tensor_upload(x, values);
     free(values);
 }
@@ -65,15 +65,15 @@ static double dot(Tensor a, Tensor b) {
 
 // Returns the derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h))
 // - (f(2h) - f(-2h))) / 12h.
-static double slope(Function f, Tensor x, const double *was, const double *v) {
+static double slope(Function f, Tensor x, const double *original, const double *v) {
     const double h = sizeof(real) == 8 ? 1e-3 : 5e-2, step[] = { h, -h, 2 * h, -2 * h },
                  weight[] = { 8, -8, -1, 1 };
     double sum = 0;
     for (int s = 0; s < 4; s++) {
-        upload_moved(x, was, v, step[s]);
+        upload_moved(x, original, v, step[s]);
         sum += weight[s] * f() / (12 * h);
     }
-    upload_moved(x, was, v, 0);
+    upload_moved(x, original, v, 0);
     return sum;
 }
 
@@ -84,7 +84,7 @@ static double larger(double a, double b) {
 // Compares g, the gradient of f with respect to x that backward computed, with differences of f.
 static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
     const size_t n = tensor_count(x), ways = n <= EVERY ? n : MIXTURES;
-    double *was = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
+    double *original = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
     if (found_count == sizeof found / sizeof *found) fault("test_layers: too many tensors");
     snprintf(found[found_count].name, sizeof found->name, "%s", name);
     found[found_count].difference = found[found_count].largest = 0;
@@ -96,13 +96,13 @@ static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
                               : random_normal(random_key(random_key(5, k), i)) / sqrt((double)n);
             if (v[i] != 0) analytic += gradient[i] * v[i];
         }
-        const double numeric = slope(f, x, was, v);
+        const double numeric = slope(f, x, original, v);
         found[found_count].difference =
             larger(found[found_count].difference, fabs(analytic - numeric));
         found[found_count].largest = larger(found[found_count].largest, fabs(numeric));
     }
     found_count++;
-    free(was);
+    free(original);
     free(gradient);
     free(v);
 }
@@ -587,12 +587,12 @@ static void test_empty(const char *what, Recompute how, size_t number) {
     place(at.layer, batch_of(&small, 2, 2), 1);
     zero(m);
     backward();
-    Tensor was[BLOCK_PARAMS];
-    for (size_t i = 0; i < p.count; i++) was[i] = copied(p.of[i]->g);
+    Tensor original[BLOCK_PARAMS];
+    for (size_t i = 0; i < p.count; i++) original[i] = copied(p.of[i]->g);
     place(at.layer, batch_of(&small, 2, 0), 1);
     backward();
     bool same = true;
-    for (size_t i = 0; i < p.count; i++) same = same && same_bits(was[i], p.of[i]->g);
+    for (size_t i = 0; i < p.count; i++) same = same && same_bits(original[i], p.of[i]->g);
     ok(same, "%s, B = 0: adds nothing to the gradients", what);
     model_free(m);
     arena_free(&storage);
@@ -686,7 +686,7 @@ static void test_model_accumulation(Recompute how, const char *what) {
     model_fold_tied(m);
     bool zeros = true;
     for (size_t i = 0; i < p.count; i++) zeros = zeros && all_zero(p.of[i]->g);
-    ok(zeros, "%s: so is its gradient", what);
+    ok(zeros, "%s: the gradient of no sequence is 0", what);
     model_free(m);
     arena_free(&storage);
 }
@@ -696,9 +696,9 @@ static void test_model_accumulation(Recompute how, const char *what) {
 static void is_bytes(const char *what, size_t got, size_t want) {
     ok(got == want, "%s: %zu bytes, expected %zu", what, got, want);
 }
-// The elements that a block keeps for each of M rows. C each: norm 1, q, k, v, the heads' mix, the
-// middle, norm 2. 4C each: the MLP before and after GELU. Two norms keep mean and deviation. Each
-// head keeps its probabilities over T keys, before and after dropout.
+// Returns the bytes that a block keeps for M rows. Norm 1, q, k, v, the heads' mix, the middle and
+// norm 2 have C columns each. The MLP has 4C columns before GELU and 4C after it. Two norms keep
+// mean and deviation. Each head keeps its probabilities over T keys, before and after dropout.
 static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
     const size_t C = c->width, M = b->B * b->T;
     const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;
@@ -720,12 +720,12 @@ static void test_block_memory(Recompute how, bool training, const char *what) {
     Saved s = saved_new();
     layer_forward(at.layer, &b, at.x, at.y, &s);
     is_bytes(what, memory_now(MEM_ACTIVATIONS), kept);
-    is_bytes("its peak while forward runs", memory_peak(MEM_ACTIVATIONS), all);
+    is_bytes("peak of the block while forward runs", memory_peak(MEM_ACTIVATIONS), all);
     memory_reset_peaks();
     layer_backward(at.layer, &b, at.x, at.dy, at.dx, &s);
-    is_bytes("its peak while backward runs", memory_peak(MEM_ACTIVATIONS), all);
+    is_bytes("peak of the block while backward runs", memory_peak(MEM_ACTIVATIONS), all);
     saved_free(&s);
-    is_bytes("after backward", memory_now(MEM_ACTIVATIONS), 0);
+    is_bytes("activations after backward", memory_now(MEM_ACTIVATIONS), 0);
     is_bytes("workspace after backward", memory_now(MEM_WORKSPACE), 0);
     is_bytes("gradients after backward", memory_now(MEM_GRADIENTS), gradients);
     model_free(m);
@@ -800,7 +800,8 @@ static void test_blockwise(void) {
         arena_free(&storage);
     }
     ok(workspace[0] == workspace[1] && workspace[1] == workspace[2],
-       "its workspace, but for positions and dot: %zu, %zu, %zu bytes at T = 128, 256, 512",
+       "blockwise attention: workspace without positions and dot: %zu, %zu, %zu bytes at T = 128, "
+       "256, 512",
        workspace[0], workspace[1], workspace[2]);
 }
 
@@ -824,10 +825,11 @@ static void test_model_memory(Recompute how, const char *what) {
     char title[60];
     snprintf(title, sizeof title, "%s keeps at most", what);
     is_bytes(title, memory_peak(MEM_ACTIVATIONS), outputs + c->layers * kept + extra);
-    is_bytes("its parameters", memory_now(MEM_PARAMETERS), config_parameters(c) * sizeof(real));
-    is_bytes("its gradients, the tied one twice", memory_now(MEM_GRADIENTS),
+    is_bytes("parameters of the model", memory_now(MEM_PARAMETERS),
+             config_parameters(c) * sizeof(real));
+    is_bytes("gradients of the model, that of the tied weight twice", memory_now(MEM_GRADIENTS),
              (config_parameters(c) + c->vocab * c->width) * sizeof(real));
-    is_bytes("its activations in the end", memory_now(MEM_ACTIVATIONS), 0);
+    is_bytes("activations of the model in the end", memory_now(MEM_ACTIVATIONS), 0);
     model_free(m);
     arena_free(&storage);
 }
@@ -847,7 +849,7 @@ static void test_logits_memory(void) {
     memory_reset_peaks();
     const size_t before = memory_now(MEM_WORKSPACE);
     walk_backward(m->layers, m->n_layers, &b, f, dy, dx);
-    is_bytes("their backward needs beside it", memory_peak(MEM_WORKSPACE) - before,
+    is_bytes("the backward of head and loss also needs", memory_peak(MEM_WORKSPACE) - before,
              M * C * sizeof(real));
     model_free(m);
     arena_free(&storage);
@@ -958,7 +960,7 @@ static void test_models(void) {
     test_block_memory(RECOMPUTE_FULL, true, "a recomputed block keeps");
 }
 
-// ---- wrapping in a wrong order, which would lose a technique ----
+// ---- wrapping layers in a wrong order, which would lose a technique ----
 
 static void as_rank(void (*body)(Comm *world, Model *m)) {
     Launch launch = { .ranks = 1, .timeout = 60 }; // virtual ranks

@@ -132,8 +132,8 @@ static void check_prints(Test *t) {
         if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
         put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
     }
-    // this part overlaps the parts of the other ranks, so elements are held twice, but not by
-    // replicas
+    // this part overlaps the parts of the other ranks. Two ranks hold some elements, but these
+    // ranks are no replicas
     size_t index[COUNT];
     for (size_t i = 0; i < COUNT; i++) index[i] = i;
     if (t->last && mode_is(t, "print-overlap"))
@@ -175,8 +175,8 @@ static void check_rest(Test *t) {
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }
 
-// Each rank sets another default of an option. Afterwards the option has this value, unless the
-// command line gave it.
+// Checks the defaults of options. Each rank sets its own default, and afterwards the option has
+// this value, unless the command line gave a value.
 static void check_defaults(Run *run) {
     char text[24];
     for (size_t i = 0; i < 2; i++) {

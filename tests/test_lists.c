@@ -66,8 +66,9 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// Stages take turns at random, some stages more often than other stages. A stage takes a random
-// possible op. A stage with a habit always takes the first forward, or always the last backward.
+// Returns random lists. The stages take turns at random, some stages more often than other stages.
+// A stage takes a random possible op. A stage with a habit always takes the first forward, or
+// always the last backward.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);
@@ -102,7 +103,7 @@ static Lists random_lists(void) {
 }
 
 // Moves an op to an earlier place in its stage's list, past ops of the other direction, or past any
-// op. It never passes an op that it needs.
+// op. The op never passes another op that it needs.
 static void pull_forward(Lists *l) {
     size_t i = below(l->p), e = below(l->stage[i].n);
     PipeOp *ops = l->stage[i].ops, op = ops[e];
@@ -168,8 +169,8 @@ static int run(Lists *l, char *said) { return tap_child(run_ranks, l, said, TEXT
 
 static size_t count[LISTS_DEADLOCK + 1], by_buffers, failed[LISTS_DEADLOCK + 1];
 
-// Each line of the judge names the stage that a stage waits for. The executor's ranks must wait for
-// the same stages.
+// Do the executor's ranks wait for the stages that the judge names? Each line of the judge names a
+// stage and the stage that it waits for.
 static bool same_waits(const char *why, const char *said) {
     for (const char *line = why; *line; line += strcspn(line, "\n") + 1) {
         size_t i, to;
@@ -229,7 +230,8 @@ static Lists zero_bubble(void) {
     return l;
 }
 
-// Compares two answers to the rule of pipelines, which pipeline_steps.c states a second time.
+// Do two functions find the same op? The rule of pipelines is written twice: for the executor, and
+// in pipeline_steps.c for the expected steps.
 static bool same_op(bool any, StageOp a, bool other, StageOp b) {
     bool same = a.stage == b.stage && a.op.what == b.op.what && a.op.chunk == b.op.chunk;
     return any == other && (!any || (same && a.op.micro_batch == b.op.micro_batch));
@@ -271,8 +273,8 @@ static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, siz
     }
     return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
 }
-// units: F = B = W. block: as in a block, B is longer than F, and W is shorter. If m < p, the step
-// ends with p - m more W's.
+// Checks the lists of 05.06 for two sets of times. units: F = B = W. block: as in a block, B is
+// longer than F, and W is shorter. If m < p, the step ends with p - m more W's.
 static void zero_bubble_lists(void) {
     static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
     bool capped = true, fixed = true, planned = true;
@@ -387,7 +389,7 @@ int main(void) {
     ok(!failed[LISTS_LEGAL], "%zu legal lists run, and every message reaches its op",
        count[LISTS_LEGAL]);
     ok(!failed[LISTS_DEADLOCK] && by_buffers > 0,
-       "%zu lists deadlock, %zu of them for a send buffer: the same ranks wait for the same ones",
+       "%zu lists deadlock, %zu of them for a send buffer: the same ranks wait for each other",
        count[LISTS_DEADLOCK], by_buffers);
     ok(!failed[LISTS_WRONG_MESSAGE] && count[LISTS_WRONG_MESSAGE] > 0 && !count[LISTS_NOT_ONCE],
        "%zu lists with a message for another op do not run", count[LISTS_WRONG_MESSAGE]);

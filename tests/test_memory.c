@@ -1,5 +1,5 @@
 // test_memory.c: tests the ledger, arenas, and tensors as storage: views, copies, values, sums.
-// tests/memory.t runs it.
+// tests/memory.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -33,7 +33,8 @@ static void test_ledger(void) {
     ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "arena_bytes() returns an arena's bytes");
     arena_free(&a);
     ok(memory_now(MEM_ACTIVATIONS) == 0 && arena_bytes(&a) == 0, "freed bytes are not live");
-    ok(memory_peak(MEM_ACTIVATIONS) == 107 && memory_most() == 157, "peaks remember");
+    ok(memory_peak(MEM_ACTIVATIONS) == 107 && memory_most() == 157,
+       "a peak stays after the memory is freed");
     arena_alloc(&g, 20);
     ok(memory_most() == 157, "the total's peak adds only bytes that were live at the same time");
     memory_reset_peaks();
@@ -43,7 +44,8 @@ static void test_ledger(void) {
     arena_alloc(&r, 1000);
     ok(memory_now(MEM_REFERENCE) == 1000 && memory_most() == 157,
        "the reference is not in the total");
-    ok(arena_alloc(&a, 0) && memory_now(MEM_ACTIVATIONS) == 0, "nothing may be asked for");
+    ok(arena_alloc(&a, 0) && memory_now(MEM_ACTIVATIONS) == 0,
+       "an allocation of 0 bytes is allowed");
     arena_free(&a);
     arena_free(&g);
     arena_free(&r);
@@ -62,9 +64,10 @@ static void test_pause(void) {
     ok(memory_now(MEM_PARAMETERS) == 10 && memory_now(MEM_REFERENCE) == 30,
        "while paused, new memory is reference");
     ledger_resume();
-    ok(!ledger_paused(), "and end");
+    ok(!ledger_paused(), "pauses end");
     arena_alloc(&a, 5);
-    ok(memory_now(MEM_PARAMETERS) == 15 && memory_most() == 15, "then it counts again");
+    ok(memory_now(MEM_PARAMETERS) == 15 && memory_most() == 15,
+       "after a pause new memory counts in its category again");
     arena_free(&a);
     ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0,
        "a freed block is subtracted from the category that counted it");
@@ -79,21 +82,23 @@ static void test_blocks(void) {
     device_download(seen, first, sizeof seen);
     for (int i = 0; i < 40; i++) all_nan = all_nan && isnan(seen[i]);
     ok(all_nan, "new memory is NaN");
-    ok((uintptr_t)first % 64 == 0, "and starts on a cache line");
+    ok((uintptr_t)first % 64 == 0, "new memory starts on a cache line");
     device_fill(first, 0, sizeof seen);
     arena_free(&a);
     real *second = arena_alloc(&a, 40 * sizeof(real));
     ok(device_is_gpu() || second == first, "a freed block serves the next request of its size");
     device_download(seen, second, sizeof seen);
-    ok(isnan(seen[0]) && isnan(seen[39]), "and is NaN again");
-    ok(arena_alloc(&a, 40 * sizeof(real)) != (void *)first, "but only one");
+    ok(isnan(seen[0]) && isnan(seen[39]), "a freed block is NaN when it is allocated again");
+    ok(arena_alloc(&a, 40 * sizeof(real)) != (void *)first,
+       "a freed block serves only one request");
     device_fill(second, 0, sizeof *second);
     arena_free(&a);
     memory_set_poison(false);
     real *third = arena_alloc(&a, 40 * sizeof(real)), *fourth = arena_alloc(&a, 40 * sizeof(real));
     device_download(seen, third, sizeof *seen);
     device_download(seen + 1, fourth, sizeof *seen);
-    ok(device_is_gpu() || seen[0] == 0 || seen[1] == 0, "unless poison is off");
+    ok(device_is_gpu() || seen[0] == 0 || seen[1] == 0,
+       "without poison new memory need not be NaN");
     memory_set_poison(true);
     arena_free(&a);
     memory_rank_end();
@@ -161,7 +166,7 @@ static void write_byte(size_t where) {
 }
 static void write_last(void) { write_byte(67); }
 static void write_past(void) { write_byte(68); }
-// Allocates two large blocks, with room for only one of them.
+// Allocates two large blocks, with room for only one block.
 static void two_large(bool free_the_first) {
     enum { LARGE = 600 << 20 };
     FILE *f = fopen("/proc/self/statm", "r");
@@ -190,7 +195,7 @@ static void test_misuse(void) {
     ends(leak, 3, "leak: 123 bytes of optimizer");
     ends(leak_while_paused, 3, "leak: 9 bytes of reference");
     ends(pause_forever, 3, "ledger_pause without ledger_resume");
-    ends(resume_first, 3, "ledger_resume without");
+    ends(resume_first, 3, "ledger_resume without a ledger_pause");
     ends(foreign_free, 3, "a buffer of rank 0 (64 bytes of gradients) was given to rank 3");
     ends(foreign_alloc, 3, "an arena belongs to one rank");
     ends(own_free, 0, "");
@@ -211,7 +216,7 @@ static void test_misuse(void) {
 enum { ROWS = 7, COLS = 13 };
 static Arena storage = { .category = MEM_WORKSPACE };
 
-// Element (r, c) is 100 r + c.
+// Returns a tensor whose element (r, c) is 100 r + c.
 static Tensor numbered(void) {
     real v[ROWS * COLS];
     for (size_t i = 0; i < ROWS * COLS; i++) v[i] = (real)(100 * (i / COLS) + i % COLS);
@@ -240,7 +245,7 @@ static void test_views(void) {
        "reshape keeps the order");
     ok(!tensor_contiguous(window) && tensor_contiguous(t) &&
            tensor_contiguous(tensor_row_range(window, 0, 1)),
-       "contiguous: whole rows, or one row");
+       "whole rows, or one row, are contiguous");
     ok(tensor_count(tensor_row_range(t, 7, 7)) == 0 && tensor_count(tensor_col_range(t, 0, 0)) == 0,
        "empty views");
 
@@ -256,12 +261,12 @@ static void test_views(void) {
     ok(holds(tensor_flat_range(t, 2 * 13 + 4, 2 * 13 + 9), 1, 5, (double[]){ 204, 1, 2, 3, 208 }) &&
            holds(tensor_flat_range(t, 3 * 13 + 4, 3 * 13 + 9), 1, 5,
                  (double[]){ 304, 4, 5, 6, 308 }),
-       "so does upload");
+       "upload keeps to its window");
     const int ids[3] = { 4, -1, 9 };
     int *on_device = ints_new(&storage, 3), back[3];
     ints_upload(on_device, ids, 3);
     device_download(back, on_device, sizeof back);
-    ok(memcmp(ids, back, sizeof ids) == 0, "ints");
+    ok(memcmp(ids, back, sizeof ids) == 0, "an upload of ints arrives");
     tensor_fill(tensor_new(&storage, 0, 5), 1);
     tensor_copy(tensor_new(&storage, 5, 0), tensor_new(&storage, 5, 0));
     arena_free(&storage);
@@ -282,7 +287,7 @@ static void test_randomize(void) {
     tensor_download(part, window);
     for (size_t i = 0; i < ROWS * 3; i++)
         equal = equal && part[i] == (real)random_normal(random_key(5, i));
-    ok(equal, "of the tensor's own index, in a window too");
+    ok(equal, "random values of a window depend on the index in the window");
     tensor_randomize(big, 3, 2);
     const double mean = tensor_sum(big) / N,
                  deviation = sqrt(tensor_sum_of_squares(big) / N - mean * mean);
@@ -303,11 +308,12 @@ static void test_sums(void) {
     ok(fabs(tensor_sum_of_squares(w) / (double)squares - 1) < 1e-14, "sum of squares");
     double by_row = 0;
     for (size_t r = 0; r < R; r++) by_row += tensor_sum_of_squares(tensor_row_range(w, r, r + 1));
-    ok(by_row == tensor_sum_of_squares(w), "rows first, then the rows in order");
+    ok(by_row == tensor_sum_of_squares(w),
+       "sum of squares: each row first, then the rows in order");
     ok(tensor_sum(tensor_row_range(w, 4, 4)) == 0 && tensor_sum(tensor_col_range(w, 4, 4)) == 0,
        "an empty sum is 0");
     tensor_fill(w, (real)0.1);
-    ok(fabs(tensor_sum(w) / ((double)(real)0.1 * R * C) - 1) < 1e-14, "added in double");
+    ok(fabs(tensor_sum(w) / ((double)(real)0.1 * R * C) - 1) < 1e-14, "a sum is added in double");
     free(v);
     arena_free(&storage);
 }
@@ -331,8 +337,8 @@ static void test_faults(void) {
     ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
 }
 
-// On a GPU an op runs after its call has returned. A mark after the op has the time of the op's
-// end, not of the call.
+// Tests the device's marks. On a GPU an op runs after its call has returned. A mark after the op
+// has the time of the op's end, not of the call.
 static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);

@@ -1,6 +1,6 @@
 // test_model.c: tests the parts of a model other than its layers: ranges, cuts of parameters and
 // the map to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over
-// shards, the order of data. tests/model.t runs it.
+// shards, the order of data. tests/model.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -149,14 +149,14 @@ static void test_cuts(void) {
 // added.
 static void test_add_gradient(void) {
     Param p = param_describe("", 3, 4, 1);
-    Tensor one = tensor_new(&storage, 3, 4), two = tensor_new(&storage, 3, 4);
+    Tensor ones = tensor_new(&storage, 3, 4), twos = tensor_new(&storage, 3, 4);
     p.g = tensor_new(&storage, 3, 4);
     p.gradient_empty = true;
-    tensor_fill(one, 1);
-    tensor_fill(two, 2);
-    param_add_gradient(&p, two);
-    const bool first = same_bits(p.g, two) && !p.gradient_empty;
-    param_add_gradient(&p, one);
+    tensor_fill(ones, 1);
+    tensor_fill(twos, 2);
+    param_add_gradient(&p, twos);
+    const bool first = same_bits(p.g, twos) && !p.gradient_empty;
+    param_add_gradient(&p, ones);
     ok(first && tensor_sum(p.g) == 3 * 12,
        "param_add_gradient: the first contribution overwrites, others are added");
 }
@@ -186,13 +186,13 @@ static void test_initial_weights(void) {
         for (size_t e = 0; e < n; e++) same = same && values[e] == whole[param_global_index(&p, e)];
         free(values);
     }
-    ok(same, "unit_initialize: so is a tensor cut in both directions");
+    ok(same, "unit_initialize: a tensor cut in both directions is its part of the whole");
     free(whole);
     Tensor other = tensor_new(&storage, 1, u->size);
     unit_initialize(u, other, u->own, small.seed + 1);
-    ok(!same_bits(other, u->w), "unit_initialize: another seed, other weights");
+    ok(!same_bits(other, u->w), "unit_initialize: another seed gives other weights");
     ok(!same_bits(model_unit(m, "h.0.ln_1.weight")->w, u->w),
-       "unit_initialize: another block, other weights");
+       "unit_initialize: another block has other weights");
     model_free(m);
     arena_free(&storage);
 }
@@ -250,7 +250,7 @@ static void test_fill(void) {
     const double want[] = { 7026, 7028, 8000, 8001, 8002 };
     bool same = true;
     for (size_t i = 0; i < 5; i++) same = same && (double)values[i] == want[i] / 2;
-    ok(same, "unit_fill: each element by its parameter and place");
+    ok(same, "unit_fill: each element depends on its parameter and place");
     free(values);
     arena_free(&storage);
     ends(no_state, 3, "has no m: allocate");
@@ -284,7 +284,8 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V, boo
         if (!u->tied_to) elements += u->size;
     }
     for (size_t i = 0; i < config_tensors(&c); i++) wrong += seen[i] != 1;
-    ok(config_is_gpt2(&c) == !llama && (model_wte_head(m) == NULL) == llama, "a Llama is no GPT-2");
+    ok(config_is_gpt2(&c) == !llama && (model_wte_head(m) == NULL) == llama,
+       "config_is_gpt2: a Llama is no GPT-2");
     ok(elements == config_parameters(&c) && elements == m->size,
        "L %zu, C %zu: %zu parameters, as config_parameters", L, C, elements);
     ok(wrong == 0, "L %zu, C %zu: %zu tensors, each number once", L, C, config_tensors(&c));
@@ -297,7 +298,8 @@ static Range stage_layers(size_t stages, size_t s) {
     Range r = shard_range(small.layers + 2, stages, s);
     return (Range){ r.lo, r.hi + (s + 1 == stages) };
 }
-// Checks that the elements of all stages add up to the model's, with wte counted twice.
+// Checks that the elements of all stages add up to the elements of the model, with wte counted
+// twice.
 static void test_stages(size_t stages) {
     size_t elements = 0;
     for (size_t s = 0; s < stages; s++) {
@@ -473,7 +475,7 @@ static void test_forward(void) {
     arena_free(&storage);
 }
 
-// Layers [0, L+2) give logits. The test computes the loss from their softmax.
+// Checks that layers [0, L+2) give logits. The test computes the loss from their softmax.
 static void test_logits(void) {
     Data d = data_synthetic(small.vocab, small.context, 5);
     Model *m = whole_model(&small);
@@ -657,7 +659,7 @@ static void test_decay(Optimizer o, const char *name) {
     o.weight_decay = 0.5;
     o.lr = 0.1;
     optimizer_allocate(&o, m);
-    Tensor was = copied(m->w);
+    Tensor original = copied(m->w);
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 0);
     optimizer_step(&o, m, 1);
     bool matrices = true, vectors = true;
@@ -666,7 +668,7 @@ static void test_decay(Optimizer o, const char *name) {
         for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++) {
             const Param *p = &m->units[i].params[k];
             Tensor before =
-                tensor_flat_range(was, at + p->offset, at + p->offset + tensor_count(p->w));
+                tensor_flat_range(original, at + p->offset, at + p->offset + tensor_count(p->w));
             real *x = downloaded(before), *y = downloaded(p->w);
             for (size_t e = 0; p->rows > 1 && e < tensor_count(before); e++)
                 matrices = matrices && fabs((double)y[e] / (double)x[e] - 0.95) < 1e-6;
@@ -747,8 +749,8 @@ static void test_order(const Data *d, const char *name) {
 }
 
 // The text has bytes below 100 to train on, then different bytes that are held out. A held-out byte
-// shows its place. The last 8 bytes are no window, because no byte follows that could be their last
-// target.
+// shows its place. The last 8 bytes are no window, because the window's last target would lie after
+// the end of the text.
 enum { TRAIN = 943, HELD_OUT = 104, FIRST_HELD_OUT = 150 };
 static char text_path[] = "/tmp/unsplit-text-XXXXXX";
 static void write_text(void) {
@@ -782,9 +784,9 @@ static void test_epochs(const Data *d) {
         int *tokens = ids_of(data_batch(d, &storage, n / d->batch, n % d->batch, 1, 50).tokens, 8);
         order[n] = -1;
         for (int w = 0; w < WINDOWS; w++) { // squares modulo 97: some windows have the same bytes
-            bool is = seen[w] <= (int)(n / WINDOWS);
-            for (int t = 0; t < 8; t++) is = is && tokens[t] == (w * 8 + t) * (w * 8 + t) % 97;
-            if (is) order[n] = w;
+            bool fits = seen[w] <= (int)(n / WINDOWS);
+            for (int t = 0; t < 8; t++) fits = fits && tokens[t] == (w * 8 + t) * (w * 8 + t) % 97;
+            if (fits) order[n] = w;
         }
         once = once && order[n] >= 0 && seen[order[n]]++ == (int)(n / WINDOWS);
         moved = moved || order[n] != (int)(n % WINDOWS);
@@ -801,7 +803,7 @@ static void test_epochs(const Data *d) {
         free(hit);
     }
     ok(once, "text: %d epochs take each of %d windows once", EPOCHS, WINDOWS);
-    ok(moved && differ, "text: in an order of its own each");
+    ok(moved && differ, "text: each epoch has its own order");
     ok(same, "random_permute: every place once, for 43 sizes");
     free(order);
     free(seen);
@@ -845,7 +847,7 @@ static void test_text(void) {
             in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
     ok(in_order, "text: held-out windows are neighbours, and none lies in the training part");
     ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0,
-       "text: the last window alone");
+       "text: the last window can be read alone");
     ok(memcmp(of_third, tokens + windows / 3 * T, T * sizeof *tokens) == 0 &&
            memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
        "text: three windows, spread evenly");

@@ -1,6 +1,6 @@
 // test_ops.c: compares every op with a plain computation in double, and every backward with central
 // finite differences of that computation. Covers odd sizes, windows on larger tensors, results in
-// place, empty tensors, and wrong shapes. tests/ops.t runs it.
+// place, empty tensors, and wrong shapes. tests/ops.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -42,8 +42,8 @@ static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     return m;
 }
 
-// With `framed`, tensors are windows on larger tensors. The frame must stay NaN: an op that writes
-// there changes the frame, and an op that reads there gets NaN.
+// With `framed`, tensors are windows on larger tensors. The frame must stay NaN. An op that writes
+// into the frame changes it, and an op that reads the frame gets NaN.
 static bool framed;
 static struct { Tensor whole, window; } frames[64];
 static size_t frame_count;
@@ -68,11 +68,12 @@ static Tensor put(Mat m) {
     tensor_upload(t, transfer);
     return t;
 }
-static Tensor put_flat(Mat m) { // where an op wants one row: gain, bias
-    const bool was = framed;
+// Returns a tensor of one row, for the operands gain and bias.
+static Tensor put_flat(Mat m) {
+    const bool original = framed;
     framed = false;
     Tensor t = put(m);
-    framed = was;
+    framed = original;
     return t;
 }
 static Mat get(Tensor t) {
@@ -105,7 +106,7 @@ static void forget(const char *what) {
 
 static double worst_rounding, worst_derivative;
 
-// Returns max |a-b| / max |b|, or max |a-b| if b is all zero. Infinite for NaN.
+// Returns max |a-b| / max |b|, or max |a-b| if b is all zero. Returns infinity for NaN.
 static double error_of(Mat a, Mat b) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < b.rows * b.cols; i++) {
@@ -142,21 +143,21 @@ static struct {
     const int *ids;
 } fixed;
 
-// Returns the gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of
-// fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+// Returns the gradient of sum(dy * plain(in)) with respect to in[which]. Uses central differences
+// of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
 static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which,
                       Mat dy) {
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
     Mat x = in[which], dx = mat(x.rows, x.cols), y = mat(y_rows, y_cols);
     for (size_t i = 0; i < x.rows * x.cols; i++) {
-        const double was = x.v[i];
+        const double original = x.v[i];
         for (int s = 0; s < 4; s++) {
-            x.v[i] = was + step[s];
+            x.v[i] = original + step[s];
             plain(y, in);
             for (size_t k = 0; k < y_rows * y_cols; k++)
                 dx.v[i] += dy.v[k] * y.v[k] * weight[s] / (12 * h);
         }
-        x.v[i] = was;
+        x.v[i] = original;
     }
     return dx;
 }
@@ -327,7 +328,7 @@ static void test_contributions(size_t M, size_t N) {
     op_add(y, zero, zero);
     tensor_download(&first, corner(y));
     ok(first == 0 && signbit(first), "add: -0 and -0");
-    // the rows of one tensor; the result may replace the first
+    // the rows of one tensor are combined; the result may replace the first row
     Tensor sum = out(1, N), parts = put(in[0]);
     op_combine(sum, zero, false);
     tensor_download(&first, corner(sum));
@@ -626,7 +627,8 @@ static void test_rotate(size_t T, size_t B, size_t heads, size_t D, bool gaps) {
     memset(&fixed, 0, sizeof fixed);
 }
 
-static void plain_repeat(Mat y, const Mat *in) { // fixed.heads of D columns, each fixed.B times
+// Repeats each of fixed.heads heads of D columns fixed.B times.
+static void plain_repeat(Mat y, const Mat *in) {
     const size_t D = fixed.Tk;
     for (size_t r = 0; r < y.rows; r++)
         for (size_t g = 0; g < fixed.heads; g++)
@@ -663,8 +665,8 @@ static void test_absent(void) {
     forget("absent tensors");
 }
 
-// The columns of a row are on three "ranks". The sums of all ranks are added before any rank
-// applies them.
+// Tests layer norm with the columns of a row on three "ranks". The sums of all ranks are added
+// before any rank applies them.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
     Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N),
@@ -710,8 +712,8 @@ static void test_layer_norm_parts(size_t M, size_t N) {
 
 // ---- attention ----
 
-static double *at(Mat m, size_t T, size_t b, size_t h, size_t t,
-                  size_t d) { // element d of head h of token (b, t)
+// Returns element d of head h of token (b, t).
+static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) {
     return &m.v[(b * T + t) * m.cols + h * (m.cols / fixed.heads) + d];
 }
 static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
@@ -817,15 +819,15 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
             tensor_fill(tensor_col_range(tensor_row_range(dp, r, r + 1), c, c + 1), (real)NAN);
         }
     op_causal_softmax(s, s, (real)0.7, place);
-    ok(same_bits(s, p), "causal_softmax, in place, never looks at later keys");
+    ok(same_bits(s, p), "causal_softmax, in place, never reads later keys");
     op_causal_softmax_backward(dp, p, dp, (real)0.7, place);
-    ok(same_bits(dp, ds), "causal_softmax_backward, in place, never looks at later keys");
+    ok(same_bits(dp, ds), "causal_softmax_backward, in place, never reads later keys");
     forget("causal_softmax");
 }
 
-// The tests of chunks of a sequence on N ranks: attention of some queries to some keys must be the
-// same part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has
-// two of 2N chunks: the rank-th from the front and the rank-th from the back.
+// Tests chunks of a sequence on N ranks. Attention of some queries to some keys must be the same
+// part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag a rank has two
+// of 2N chunks: the rank-th from the front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -837,8 +839,8 @@ static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
                                                             : back + i - HALF);
         }
 }
-static Mat chosen(Mat whole, const int *position, size_t B,
-                  size_t T) { // the rows of the tokens at these positions
+// Returns the rows of the tokens at these positions.
+static Mat chosen(Mat whole, const int *position, size_t B, size_t T) {
     Mat m = mat(B * CHUNK_EACH, whole.cols);
     FOR (r, m.rows) {
         const size_t from = r / CHUNK_EACH * T + (size_t)position[r];
@@ -867,7 +869,7 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
             op_heads_scores(s, put(chosen(q, query, B, T)), put(chosen(k, key, B, T)), B, H);
             op_causal_softmax(part, s, 1, place);
             op_dropout_heads(d, s, 4, 0.4, 6, 1, place);
-            Mat my_scores = get(s), mine = get(part), my_dropped = get(d);
+            Mat my_scores = get(s), local = get(part), my_dropped = get(d);
             FOR (r, B * H * E) {
                 const size_t row = r / E * T + (size_t)query[r % E];
                 double share = 0; // the part of the row's probability that these keys have
@@ -875,8 +877,8 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
                 FOR (c, E) {
                     const size_t at = row * T + (size_t)key[c];
                     worst = fmax(worst, fabs(my_scores.v[r * E + c] - scores.v[at]));
-                    worst = fmax(worst, fabs(mine.v[r * E + c] * share - p.v[at]));
-                    same_mask = same_mask && (mine.v[r * E + c] == 0) == (p.v[at] == 0);
+                    worst = fmax(worst, fabs(local.v[r * E + c] * share - p.v[at]));
+                    same_mask = same_mask && (local.v[r * E + c] == 0) == (p.v[at] == 0);
                     same_dropout =
                         same_dropout && (my_dropped.v[r * E + c] == 0) == (dropped.v[at] == 0);
                 }
@@ -891,7 +893,8 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
 }
 
 // lse[row, head] <- the log of the sum of the exponentials of the scores that a query sees.
-static void plain_lse(Mat lse, const Mat *in) { // [B*Tq, heads] of scores [B*heads*Tq, Tk]
+// The scores are [B*heads*Tq, Tk], and lse is [B*Tq, heads].
+static void plain_lse(Mat lse, const Mat *in) {
     FOR (r, in[0].rows) {
         const double *s = in[0].v + r * in[0].cols;
         const size_t b = r / fixed.Tq / fixed.heads, q = r % fixed.Tq,
@@ -910,10 +913,10 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
-// The softmax over two blocks of keys, merged, must equal the softmax over all keys. The backward,
-// block by block, must equal the backward over all keys. Scores are in the hundreds. The ops
-// *_triangle use only the elements up to the diagonal. With a causal mask they must give the same
-// results.
+// Tests the ops of attention in blocks. The softmax over two blocks of keys, merged, must equal the
+// softmax over all keys. The backward, block by block, must equal the backward over all keys.
+// Scores are in the hundreds. The ops *_triangle use only the elements up to the diagonal. With a
+// causal mask these ops must give the same results.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
@@ -947,7 +950,7 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     op_heads_mix(o_all, p, v, B, H);
     tensor_fill(o, 0);
     tensor_fill(lse_merged, -(real)HUGE_VAL);
-    // the later keys first: many queries attend to none of them
+    // The later keys come first, and many queries attend to none of them.
     FOR (block, 2) {
         const size_t n = block ? half : T - half, lo = block ? 0 : half;
         Tensor ps = out(P, n), vs = out(B * n, A), os = out(B * T, A), ls = out(B * T, H);
@@ -1076,23 +1079,23 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
         in[0].v[3 * V + c] =
             (real)(in[0].v[3 * V + c] + 500); // a row whose exponentials are no floats
     Tensor logits = put(in[0]), max = out(M, 1), sum = out(M, 1);
-    Tensor picked = out(M, 1), loss = out(M, 1), one = out(M, 1);
+    Tensor picked = out(M, 1), loss = out(M, 1), partial = out(M, 1);
     FOR (r, M) largest.v[r] = -INFINITY;
     tensor_fill(sum, 0);
     tensor_fill(picked, 0);
     // a vocabulary-parallel head communicates three values per row: maximum, target's logit, sum
     FOR (i, SLICES) {
-        Tensor mine = tensor_col_range(logits, cut[i], cut[i + 1]);
-        op_row_max(one, mine);
-        Mat m = get(one);
+        Tensor local = tensor_col_range(logits, cut[i], cut[i + 1]);
+        op_row_max(partial, local);
+        Mat m = get(partial);
         FOR (r, M) largest.v[r] = fmax(largest.v[r], m.v[r]);
-        op_pick_target(one, mine, on_device, cut[i]); // only one slice has the target's logit
-        op_add(picked, picked, one);
+        op_pick_target(partial, local, on_device, cut[i]); // only one slice has the target's logit
+        op_add(picked, picked, partial);
     }
     tensor_copy(max, put(largest));
     FOR (i, SLICES) { // the sum of the exponentials
-        op_exp_sum(one, tensor_col_range(logits, cut[i], cut[i + 1]), max);
-        op_add(sum, sum, one);
+        op_exp_sum(partial, tensor_col_range(logits, cut[i], cut[i + 1]), max);
+        op_add(sum, sum, partial);
     }
     op_token_loss(loss, picked, max, sum, on_device);
     plain_cross_entropy(want, in);

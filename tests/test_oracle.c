@@ -1,8 +1,8 @@
 // test_oracle.c: compares ten steps of a small GPT with PyTorch's steps in double. tests/oracle.py
 // has written PyTorch's results to tests/oracle.txt, so the test needs no PyTorch. Dropout is off,
 // because its random numbers differ from PyTorch's. Sequences end early at different lengths, and
-// gradients are clipped. tests/oracle.t runs it. With --init the model comes from the library
-// transformers (tests/llama.py); tests/llama-files.t runs this.
+// gradients are clipped. tests/oracle.t runs this program. With --init the model comes from the
+// library transformers (tests/llama.py); tests/llama-files.t runs this.
 //
 // ranks: 1
 // level: core
@@ -25,9 +25,9 @@ static const Option options[] = {
     { "file", "FILE", "tests/oracle.txt", "PyTorch's results" },
     { "start", NULL, NULL, "only print the initial weights and all tokens, for tests/oracle.py" },
     { "init", "PATH", NULL,
-      "begin with the model of this folder; --file has its losses and norms alone" },
-    { "unsplit", NULL, NULL, "the unsplit model instead of the trainer; one rank" },
-    { "optimizer", "sgd|adamw", "sgd", "which of the two trainings" },
+      "start with the model in this folder; --file then has only losses and norms" },
+    { "unsplit", NULL, NULL, "use the unsplit model on one rank instead of the trainer" },
+    { "optimizer", "sgd|adamw", "sgd", "the optimizer of the training" },
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
@@ -37,12 +37,11 @@ static const Option options[] = {
     { "tensor", "1d|2d|2.5d|3d", "1d", "how tp ranks cut a layer" },
     { "recompute", "none|selective|full", "none", "activations that backward computes again" },
     { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
-    { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
+    { "micro-batch", "N", "4", "the most sequences per replica and micro-batch" },
     { 0 },
 };
 
-// ---------------------------------------------------------------- the file: lines of a name and
-// numbers
+// ---------------------------------------------- the file has lines of a name and numbers
 
 // Returns the n numbers in the line of this name. Calls fault() if the file has no such line.
 static double *numbers_of(FILE *f, const char *name, size_t n) {
@@ -82,8 +81,8 @@ static void put(Snapshot *s, FILE *f, const char *what, const Param *p) {
     arena_free(&a);
 }
 
-// Returns PyTorch's values of every tensor of the whole model, under the heading `what`. Other
-// ranks than rank 0 get no values.
+// Returns PyTorch's values of every tensor of the whole model, under the heading `what`. Only rank
+// 0 gets values.
 static Snapshot *expected(Run *run, FILE *f, const char *what) {
     Snapshot *s = snapshot_new(run);
     if (!f) return s;

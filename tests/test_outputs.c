@@ -1,6 +1,6 @@
-// test_outputs.c: one build writes the results of every op for fixed inputs, and another build
-// compares its own results with them. For example, the CPU's build writes and a GPU's build
-// compares. tests/cuda.t and tests/gpu.t run it:
+// test_outputs.c: compares the results of two builds. One build writes the results of every op for
+// fixed inputs, and another build compares its own results with them. For example, the CPU's build
+// writes and a GPU's build compares. tests/cuda.t and tests/gpu.t run this program:
 //     build/cpu-fp32/tests/test_outputs --write FILE
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //
@@ -44,13 +44,14 @@ static double ulps(double got, double want) {
 
 static void compare(const char *name, const double *got, size_t rows, size_t cols, Kind kind,
                     double product_limit) {
-    char was[80];
-    size_t was_rows, was_cols, differ = 0, where = 0;
+    char found_name[80];
+    size_t found_rows, found_cols, differ = 0, where = 0;
     double worst = 0, want = 0, *wanted = host_alloc((rows * cols + 1) * sizeof *wanted);
-    REQUIRE(fscanf(file, "%79s %zu %zu", was, &was_rows, &was_cols) == 3 && fgetc(file) == '\n' &&
-                strcmp(was, name) == 0 && was_rows == rows && was_cols == cols &&
+    REQUIRE(fscanf(file, "%79s %zu %zu", found_name, &found_rows, &found_cols) == 3 &&
+                fgetc(file) == '\n' && strcmp(found_name, name) == 0 && found_rows == rows &&
+                found_cols == cols &&
                 fread(wanted, sizeof *wanted, rows * cols, file) == rows * cols,
-            "the file is not of this program: build both anew, of the same precision");
+            "the file has other tests: write it with a build of the same source and precision");
     for (size_t i = 0; i < rows * cols; i++) {
         if (memcmp(&got[i], &wanted[i], sizeof *got) == 0) continue;
         double off = kind == SAME_BITS ? INFINITY
@@ -64,9 +65,10 @@ static void compare(const char *name, const double *got, size_t rows, size_t col
     of_kind[kind].worst = fmax(of_kind[kind].worst, worst);
     if (!ok(worst <= 1, "%s%s [%zu, %zu]: %s", name, framed ? " in a window" : "", rows, cols,
             kind == SAME_BITS ? "the same bits" : "within its tolerance"))
-        printf("#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g there, %.2g "
-               "times what may be\n",
-               differ, rows * cols, where / cols, where % cols, got[where], want, worst);
+        printf(
+            "#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g in FILE, %.2g "
+            "times the permitted difference\n",
+            differ, rows * cols, where / cols, where % cols, got[where], want, worst);
     free(wanted);
 }
 
@@ -125,7 +127,8 @@ static Tensor filled(Tensor t, uint64_t seed) {
 static Tensor normal(size_t rows, size_t cols, uint64_t seed) {
     return filled(empty(rows, cols), seed);
 }
-static const int *words(size_t n, int below) { // -1: not counted
+// Returns n random token ids. -1 is a token that is not counted.
+static const int *words(size_t n, int below) {
     int *host = host_alloc((n + 1) * sizeof *host), *device = ints_new(&storage, n);
     for (size_t i = 0; i < n; i++) host[i] = (int)(random_key(5, i) % (unsigned)(below + 1)) - 1;
     ints_upload(device, host, n);
@@ -226,7 +229,7 @@ static void attention(size_t B, size_t T, size_t heads, size_t D) {
 }
 
 static void embeddings(size_t B, size_t T, size_t V, size_t C) {
-    const int *tokens = words(B * T, (int)V + 9); // some are of other slices
+    const int *tokens = words(B * T, (int)V + 9); // some of the tokens belong to other slices
     Tensor wte = normal(V, C, 1), wpe = normal(T + 3, C, 2), y = empty(B * T, C);
     Tensor dwte = empty(V, C), dwpe = empty(T + 3, C);
     op_embed_tokens(y, wte, tokens, 4), exact("embed_tokens", y);
@@ -290,7 +293,7 @@ int main(int argc, char **argv) {
            of_kind[SAME_BITS].of);
     printf("# log and cos: %zu of %zu differ, by at most %.2g of %g units in the last place\n",
            of_kind[LIBM].differ, of_kind[LIBM].of, of_kind[LIBM].worst * libm_ulps, libm_ulps);
-    printf("# products: %zu of %zu differ, by at most %.2g of what may be\n",
+    printf("# products: %zu of %zu differ, by at most %.2g of the permitted difference\n",
            of_kind[PRODUCT].differ, of_kind[PRODUCT].of, of_kind[PRODUCT].worst);
     return tap_end();
 }

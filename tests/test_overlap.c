@@ -1,8 +1,8 @@
-// test_overlap.c: messages move while ranks compute. The test uses the order of events, because
-// times on a busy machine mean nothing. A stage computes forward k + 1 without a stop until the
-// next stage has begun forward k with the message sent before. The way back is the same. If a
-// message needed its sender inside Comm, or a receiver that polls, both stages would wait for each
-// other. tests/overlap.t runs it as processes.
+// test_overlap.c: checks that messages move while ranks compute. The test uses the order of events,
+// because times on a busy machine mean nothing. A stage computes forward k + 1 without a stop until
+// the next stage has begun forward k with the message sent before. Backwards do the same in the
+// other direction. If a message needed its sender inside Comm, or a receiver that polls, both
+// stages would wait for each other. tests/overlap.t runs this program as processes.
 //
 // ranks: 2
 // level: core
@@ -43,7 +43,8 @@ static void compute_until(int what, size_t stage, size_t k) {
     arena_free(&a);
 }
 
-// The first layer of a stage computes. The other layers only pass their input on.
+// Runs a layer's forward. The first layer of a stage computes. The other layers only pass their
+// input on.
 static void meter_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     tensor_fill(y, (real)b->number);
@@ -106,7 +107,7 @@ static void overlap(Run *run) {
 }
 
 static const Option options[] = {
-    { "board", "FILE", NULL, "a file of zeros that all processes see, or none yet" },
+    { "board", "FILE", NULL, "a file that all processes share: of zeros, or not yet there" },
     { "schedule", "gpipe|1f1b", "gpipe", "the order of forwards and backwards" },
     { "silent", NULL, NULL, "compute without products: only a single copy moves messages then" },
     { "timeout", "SECONDS", "300", NULL },

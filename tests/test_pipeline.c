@@ -1,7 +1,8 @@
 // test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses:
 // several chunks of a model on a stage, and split backwards. The test uses real models of the
-// smallest sizes, emulated. Every result has the bits of gradient accumulation on one device. The
-// rule of all schedules, pipe_op_needs, is tested on lists alone. tests/pipeline.t runs it.
+// smallest sizes, on virtual ranks. Every result has the bits of gradient accumulation on one
+// device. The rule of all schedules, pipe_op_needs(), is tested on lists alone. tests/pipeline.t
+// runs this program.
 //
 // ranks: 1
 // level: core
@@ -116,15 +117,15 @@ static void run_case(Comm *world, void *which) {
         batch[k].number = k;
     }
     // On one device, runs forward and backward of one micro-batch after the other.
-    Model *whole = model_describe(&sizes, model_layers(&sizes)), *mine = part_of(p, c->v, i);
+    Model *whole = model_describe(&sizes, model_layers(&sizes)), *local = part_of(p, c->v, i);
     model_allocate(whole);
     double want = 0, want_evaluated = model_loss(whole, &batch[0]);
     for (size_t k = 0; k < c->m; k++) want += model_forward_backward(whole, &batch[k]);
 
     Schedule list = c->list[0] ? list_of(c->list[i]) : schedule_interleaved(p, c->m, c->v, i);
-    PipelineResult got = zero_bubble_run(world, mine, &list, batch, c->m);
-    double evaluated = interleaved_loss(world, mine, &batch[0]);
-    double wrong[] = { !same_gradients(mine, whole), i + 1 == p && got.loss != want,
+    PipelineResult got = zero_bubble_run(world, local, &list, batch, c->m);
+    double evaluated = interleaved_loss(world, local, &batch[0]);
+    double wrong[] = { !same_gradients(local, whole), i + 1 == p && got.loss != want,
                        i + 1 == p ? evaluated != want_evaluated : evaluated != 0,
                        i == 0 && got.in_flight != c->in_flight };
     comm_all_reduce_doubles(world, wrong, 4);
@@ -138,7 +139,7 @@ static void run_case(Comm *world, void *which) {
             printf("#   %zu\n", got.in_flight);
     }
     schedule_free(&list);
-    model_free(mine);
+    model_free(local);
     model_free(whole);
     arena_free(&tokens);
     data_free(&d);
@@ -270,15 +271,15 @@ static void run_versions(Comm *world, void *unused) {
     Batch batch[STEPS];
     for (size_t k = 0; k < STEPS; k++)
         batch[k] = data_batch(&d, &tokens, k, 0, SEQUENCES, SEQUENCES);
-    Model *stage[3], *mine = part_of(p, 1, i);
+    Model *stage[3], *local = part_of(p, 1, i);
     Versions want[3], got;
     for (size_t j = 0; j < p; j++) versions_begin(&want[j], stage[j] = part_of(p, 1, j));
-    versions_begin(&got, mine);
+    versions_begin(&got, local);
     recurrence(p, stage, want, batch);
 
     Schedule list = pipedream(p, i);
     double loss[STEPS] = { 0 }, sum = 0;
-    PipelineResult r = run_list(world, mine, &list, batch, &got, loss);
+    PipelineResult r = run_list(world, local, &list, batch, &got, loss);
     double wrong[4] = { 0, r.in_flight != p - i, 0, 0 };
     for (size_t k = 0; k < STEPS; k++) {
         sum += loss[k];
@@ -301,7 +302,7 @@ static void run_versions(Comm *world, void *unused) {
     }
     arena_free(&got.arena);
     schedule_free(&list);
-    model_free(mine);
+    model_free(local);
     arena_free(&tokens);
     data_free(&d);
 }
@@ -382,7 +383,7 @@ static void run_wrapped(Comm *world, void *which) {
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0) {
-        ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
+        ok(wrong == 0, "%s: a backward in halves has every bit of a whole backward", w->name);
         ok(most[1] > most[0], "%s: backward in halves keeps more, %zu instead of %zu bytes",
            w->name, most[1], most[0]);
     }
@@ -450,7 +451,7 @@ static void run_cube_kept(Comm *world, void *unused) {
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0)
-        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered ones");
+        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered operands");
     for (size_t i = 0; i < 2; i++) {
         model_free(m[i]);
         cube_free(&cube[i]);

@@ -1,5 +1,5 @@
 // test_plain_step.c: compares train_step_plain() with the trainer's own step. tests/plain-step.t
-// runs it.
+// runs this program.
 //
 // ranks: 8
 // level: core

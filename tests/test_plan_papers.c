@@ -10,7 +10,7 @@
 
 // ---------------------------------------------------------------- PTD-P
 
-// Section 5.1: 8 T P / (n X) seconds.
+// Checks the training times of section 5.1: 8 T P / (n X) seconds.
 static bool ptdp_days(void) {
     double days[2] = { 8 * 300e9 * 175e9 / (1024 * 140e12) / 86400,
                        8 * 450e9 * 1008e9 / (3072 * 163e12) / 86400 };
@@ -34,7 +34,7 @@ static PlanResult planned(const Case *c) {
     return plan_layout(&t, &l);
 }
 static double teraflops(const Case *c) { return planned(c).hfu * plan_clusters[0].flops * 1e-12; }
-// A comment line of TAP.
+// Prints a comment line of TAP.
 __attribute__((format(printf, 1, 2))) static void comment(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -50,14 +50,14 @@ static void say_speeds(const char *what, size_t batch, size_t n, const double *s
         at += (size_t)snprintf(line + at, sizeof line - at, " %.1f", speed[i]);
     comment("%s TFLOP/s per GPU", line);
 }
-// True if x rises up to index `top` and falls after index `top`.
+// Does x rise up to index `top` and fall after index `top`?
 static bool peaks_at(const double *x, size_t n, size_t top) {
     for (size_t i = 1; i < n; i++)
         if (i <= top ? x[i] <= x[i - 1] : x[i] >= x[i - 1]) return false;
     return true;
 }
 
-// Figure 11: weak scaling of a pipeline. Larger batches lose less speed as pp grows.
+// Checks figure 11, weak scaling of a pipeline. With larger batches a growing pp costs less speed.
 static bool figure11(void) {
     double x[2][4];
     bool holds = true;
@@ -75,8 +75,8 @@ static bool figure11(void) {
     }
     return holds && x[1][3] / x[1][0] > x[0][3] / x[0][0];
 }
-// Figure 12: chunks help, most with small batches. Figure 18: scattered messages help a pipeline
-// with chunks.
+// Checks figure 12: chunks help, most with small batches. scattered: checks figure 18, where
+// scattered messages help a pipeline with chunks.
 static bool figure12(bool scattered) {
     enum { BATCHES = 5 };
     double gain[BATCHES];
@@ -99,7 +99,7 @@ static bool figure12(bool scattered) {
             gain[3], gain[4]);
     return positive && (scattered || peaks_at(gain, BATCHES, 0));
 }
-// Figures 13, 14, 15: two degrees whose product is 64.
+// Checks figures 13, 14 and 15: two degrees whose product is 64.
 static bool degrees(size_t figure, const ModelConfig *m, size_t batch, size_t top) {
     double x[5];
     char what[64];
@@ -136,11 +136,11 @@ static bool figure16(size_t batch) {
     say_speeds("PTD-P figure 16, tp 8, pp 8, micro-batches of 1, 2, 4, 8", batch, 4, x);
     return peaks_at(x, 4, 1);
 }
-// Figure 17: sequences per second at batches of 1 to 256. In the paper batches above 8 do not fit
-// without recomputation. Up to 8, full recomputation is slower by up to 33 %, and both lines rise
-// with the batch. Recomputation at 256 is about twice as fast as no recomputation at 8. Here all
-// batches fit, because a stage keeps at most pp micro-batches, with the items that Korthikanti
-// lists.
+// Checks figure 17: sequences per second at batches of 1 to 256. In the paper batches above 8 do
+// not fit without recomputation. Up to 8, full recomputation is slower by up to 33 %, and both
+// lines rise with the batch. Recomputation at 256 is about twice as fast as no recomputation at 8.
+// In the plan all batches fit, because a stage keeps at most pp micro-batches, with the items that
+// Korthikanti lists.
 static bool figure17(void) {
     enum { BATCHES = 9, PLAIN_BATCHES = 4 };
     double speed[2][BATCHES], held[2] = { 0, 0 };
@@ -166,18 +166,19 @@ static bool figure17(void) {
         holds &= loss > 0 && loss <= 0.33;
     }
     const double plain = speed[0][PLAIN_BATCHES - 1], best = speed[1][BATCHES - 1];
-    comment("PTD-P figure 17: recomputation costs %.0f %% of the speed at batch 1, %.0f %% at 8; "
-            "with it %.1f sequences/s at 256, %.1f times those at 8 without it; it keeps %.0f "
-            "instead of %.0f GB",
-            100 * (1 - speed[1][0] / speed[0][0]), 100 * (1 - speed[1][PLAIN_BATCHES - 1] / plain),
-            best, best / plain, held[1], held[0]);
+    comment(
+        "PTD-P figure 17: recomputation costs %.0f %% of the speed at batch 1, %.0f %% at 8; "
+        "with recomputation %.1f sequences/s at 256, %.1f times those at 8 without; kept are %.0f "
+        "instead of %.0f GB",
+        100 * (1 - speed[1][0] / speed[0][0]), 100 * (1 - speed[1][PLAIN_BATCHES - 1] / plain),
+        best, best / plain, held[1], held[0]);
     return holds && best > plain && held[1] < held[0];
 }
 
 // ---------------------------------------------------------------- Korthikanti et al.
 
-// Figure 7: memory of a block with tp 8, sequence parallelism, selective recomputation, both, full:
-// % of tp alone.
+// Figure 7: the memory of a block with tp 8 and sequence parallelism, selective recomputation,
+// both, or full recomputation. Numbers are % of the memory with tp alone.
 static const struct {
     ModelConfig model;
     const char *percent[4];
@@ -192,15 +193,15 @@ static bool memory_of_a_block(void) {
     for (size_t i = 0; i < 4; i++) {
         PlanTask t = paper_task((PlanModel){ "", figure7[i].model, 1, .source = "" }, 8);
         CutSizes plain = cut_sizes(&t.model.model, 8, 0), sequence = cut_sequence(plain, false);
-        // The block's input, which the plan counts between layers.
+        // The block's input. The plan counts it between layers.
         double sbh = (double)(plain.T * plain.C * t.format.element), row = sbh / 8;
         double tp = plan_block_bytes(&t, &plain, 1, false) + sbh,
                tp_scores = plan_block_bytes(&t, &plain, 1, true);
         double sp = plan_block_bytes(&t, &sequence, 1, false) + row;
         double sp_scores = plan_block_bytes(&t, &sequence, 1, true);
-        const double is[4] = { sp, tp - tp_scores, sp - sp_scores, sbh };
+        const double got[4] = { sp, tp - tp_scores, sp - sp_scores, sbh };
         for (size_t k = 0; k < 4; k++)
-            holds &= paper_printed(100 * is[k] / tp, figure7[i].percent[k]);
+            holds &= paper_printed(100 * got[k] / tp, figure7[i].percent[k]);
     }
     return holds;
 }
@@ -228,10 +229,10 @@ static bool order_of_a_block(void) {
 }
 
 // Table 5 of Korthikanti et al., sizes of table 3, with sequence parallelism and selective
-// recomputation. MFU and HFU in percent follow from the printed seconds. hfu: by equation 8, which
-// counts the repeated scores three times. own: counts the repeated scores once, as the paper's text
-// says. First row: the paper prints 41.5 and 43.7, because it rounds 1.10 s. Last row: eight
-// replicas (section 6.3).
+// recomputation. MFU and HFU in percent follow from the printed seconds. hfu follows equation 8,
+// which counts the repeated scores three times. own counts the repeated scores once, as the paper's
+// text says. In the first row the paper prints 41.5 and 43.7, because it rounds 1.10 s. The last
+// row has eight replicas (section 6.3).
 static const struct {
     ModelConfig model;
     size_t gpus, batch;

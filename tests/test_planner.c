@@ -1,7 +1,8 @@
-// test_planner.c: compares docs/book/planner.c with the plan that it calls. With the argument print
-// it prints some layouts and a search. tests/test_planner.js prints the same from the page's
-// WebAssembly, and tests/book.t compares the two. With the argument search it prints the layouts of
-// that search, one per line, in the format of 08_3d/plan --layouts.
+// test_planner.c: compares docs/book/planner.c with the plan that planner.c calls. With the
+// argument print the program prints some layouts and a search. tests/test_planner.js prints the
+// same output from the page's WebAssembly, and tests/book.t compares the two outputs. With the
+// argument search the program prints the layouts of that search, one per line, in the format of
+// 08_3d/plan --layouts.
 // NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/planner.c"
 #include "tap.h"
@@ -21,9 +22,10 @@ static void set_all(const char *line) { // "name=number ..."
     for (; sscanf(line, " %31[^=]=%lf%n", name, &value, &n) == 2; line += n) set(name, value);
 }
 
-// The layouts, in this order: GPT-3 on 1,024 A100s in two ways (plan.md). A model with a trillion
-// parameters. A Llama in fp32 on H100s, with own sizes, unequal parts and ZeRO 3. 32 blocks on 3
-// GPUs of the lessons' cluster. Long sequences over cp. Plain attention. An invalid layout.
+// The layouts, in this order. GPT-3 on 1,024 A100s in two ways (08_3d/plan.md). A model with a
+// trillion parameters. A Llama in fp32 on H100s, with its own sizes, unequal parts and ZeRO-3. 32
+// blocks on 3 GPUs of the lessons' cluster. Long sequences over cp. Plain attention. An invalid
+// layout.
 #define PRESETS "model=0 cluster=0 precision=0 attention=0 gpus=1024 "
 static const char *const layouts[] = {
     PRESETS "dp=16 tp=8 pp=8 cp=1 micro-batch=4 chunks=4 zero=1 sequence-parallel=1 recompute=1",
@@ -78,21 +80,21 @@ int main(int argc, char **argv) {
         plan_layout_json(&task, &r, json, sizeof json);
         alike &= says(json);
     }
-    ok(alike, "layouts as the plan has them");
+    ok(alike, "layouts have the plan's times and memory");
     set_all(layouts[4]);
     ok(task.cluster.between.beta == plan_clusters[4].between.beta && layout.n.pp == 3,
        "a preset replaces own sizes");
     set_all(layouts[LAYOUTS - 1]);
     ok(says("{\"refused\": \"its product is 192, and there are 1024 GPUs (--gpus)\"}"),
-       "a product of other GPUs");
+       "a product that is not the number of GPUs");
     set("width", 12289);
     ok(says("width 12289 does not divide into 96 heads"), "a width that heads do not divide");
     set("layers", 0);
     ok(says("all sizes must be above 0"), "no blocks");
     ok(strstr(planner_search(0), "\"feasible\": 0, \"front\": [], \"layouts\": []}") != NULL,
-       "and nothing to search");
+       "without blocks there is nothing to search");
     set_all("model=0 cluster=0 gpus=101 batch=5");
     ok(strstr(planner_search(0), "{\"reason\": \"No layout has equal parts") != NULL,
-       "GPUs that no parts fit");
+       "a search on GPUs that no layout divides evenly");
     return tap_end();
 }

@@ -39,7 +39,7 @@ static Found *found; // [MOST_RANKS], shared with the children
 
 static const ClockLink fast = { "fast", 50e-9, 400e6, "" },
                        slow = { "slow", 250e-9, 400e6 / 12, "" };
-// Nodes of 3 ranks have the slow link inside.
+// Returns the clock of all cases. Nodes of 3 ranks have the slow link inside.
 static ClockConfig clock_of(size_t node) {
     ClockConfig c = { .simulated = true,
                       .device = { "lesson", 1e9, 1e9, "" },
@@ -117,9 +117,10 @@ static size_t takes(PipeOp op, const OpTimes *t) {
            weights * t->backward_weights;
 }
 
-// start = the later of two times: the end of the previous op, and the arrival of the input. A
-// message leaves after the previous message has arrived. Repeats from zero until nothing changes.
-// Uses the executor's rule for the needs of an op.
+// The times of a stage's ops. start = the later of two times: the end of the previous op, and the
+// arrival of the input. A message leaves after the previous message has arrived. The times are
+// computed from zero again and again, until nothing changes. The executor's rule says which op an
+// op needs.
 typedef struct {
     size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4];
 } Times;
@@ -134,12 +135,12 @@ static size_t recurrence(const Case *c) {
             for (size_t e = 0; e < c->stage[i].n; e++) {
                 PipeOp op = c->stage[i].ops[e];
                 StageOp needs, feeds;
-                size_t there = 0, k = 0;
+                size_t ready = 0, k = 0;
                 if (pipe_op_needs(op, i, c->p, c->v, &needs)) {
                     while (!pipe_op_is(c->stage[needs.stage].ops[k], needs.op)) k++;
-                    there = needs.stage == i ? at[i].end[k] : at[needs.stage].arrives[k];
+                    ready = needs.stage == i ? at[i].end[k] : at[needs.stage].arrives[k];
                 }
-                now = (now > there ? now : there) + takes(op, &c->times[i]);
+                now = (now > ready ? now : ready) + takes(op, &c->times[i]);
                 size_t arrives = now;
                 if (pipe_op_feeds(op, i, c->p, c->v, &feeds) && feeds.stage != i) {
                     size_t *free_at = &lane[feeds.stage];
@@ -236,7 +237,8 @@ static void run_executor(Comm *world, void *context) {
     model_free(m);
 }
 
-// A layer without halves does its whole backward in the first half.
+// Adds the expected steps of an op. A layer without halves does its whole backward in the first
+// half.
 static void expect_op(Play *play, size_t rank, PipeOp op, const void *context) {
     const Case *c = context;
     ModelConfig sizes = sizes_of(c);
@@ -337,8 +339,9 @@ static size_t action(Program *p, Action a) {
     return p->n++;
 }
 
-// Each collective is started on all members, and each message has both ends. The waits come later,
-// at random places. The waits of a group's collectives keep their order.
+// An operation without its wait. Each collective is started on all members, and each message has
+// both ends. The waits come later, at random places. The waits of a group's collectives keep their
+// order.
 typedef struct {
     size_t target, which;
     bool message;
@@ -380,8 +383,8 @@ static Programs random_programs(void) {
         } else if (size > 1) {
             size_t me = (rank - first) / stride, peer = (me + 1 + below(size - 1)) % size,
                    other = first + peer * stride;
-            count =
-                20 * me + peer; // equal for all messages of the pair, so these may change places
+            count = 20 * me +
+                    peer; // equal for all messages of the pair, so two messages may change places
             open[rank][n_open[rank]++] =
                 (Open){ action(own, (Action){ SEND, COMM_SEND, which, peer, count, 0 }), which,
                         true };
@@ -432,13 +435,13 @@ static void disturb(Programs *all) {
 
 static Request *start(Comm *c, const Action *a, Arena *arena) {
     size_t part = range_size(shard_range(a->count, c->size, c->rank));
-    Tensor whole = tensor_new(arena, 1, a->count), mine = tensor_new(arena, 1, part);
+    Tensor whole = tensor_new(arena, 1, a->count), local = tensor_new(arena, 1, part);
     tensor_fill(whole, 1);
-    tensor_fill(mine, 1);
+    tensor_fill(local, 1);
     switch (a->kind) {
     case COMM_ALL_REDUCE: return comm_start_all_reduce(c, whole);
-    case COMM_REDUCE_SCATTER: return comm_start_reduce_scatter(c, mine, whole);
-    case COMM_ALL_GATHER: return comm_start_all_gather(c, whole, mine);
+    case COMM_REDUCE_SCATTER: return comm_start_reduce_scatter(c, local, whole);
+    case COMM_ALL_GATHER: return comm_start_all_gather(c, whole, local);
     case COMM_ALL_TO_ALL: comm_all_to_all(c, tensor_new(arena, c->size, part), whole); return NULL;
     case COMM_BROADCAST:
     case COMM_REDUCE:
@@ -496,8 +499,8 @@ static Play *expected(const Programs *all, const ClockConfig *clock) {
     return play;
 }
 
-// Each line of the player occurs in the messages of the emulated ranks, which add the size of the
-// call in brackets.
+// Does each line of the player occur in the messages of the emulated ranks? The ranks add the size
+// of the call in brackets.
 static bool same_waits(const char *why, const char *said) {
     char head[300], tail[300];
     for (const char *at = why; *at; at += strcspn(at, "\n") + 1) {
@@ -542,8 +545,9 @@ static void programs(void) {
 
 // ---------------------------------------------------------------- 4. by hand
 
-// Two ranks work 10 us, start an all-reduce of 1000 elements, and work 4 us beside it. Then rank 0
-// sends a message, and rank 1 works 1 us before it waits for the message.
+// Checks exposed and hidden time. Two ranks work 10 us, start an all-reduce of 1000 elements, and
+// work 4 us beside it. Then rank 0 sends a message, and rank 1 works 1 us before it waits for the
+// message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
     clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // 1 us, and one byte per nanosecond
@@ -556,15 +560,15 @@ static void exposed_and_hidden(void) {
         play_work(p, r, 4000000);
         play_wait(p, r, sum);
     }
-    size_t there = play_post(p, 1, world, 0, 3000);
+    size_t receive = play_post(p, 1, world, 0, 3000);
     play_send(p, 0, world, 1, 3000); // 4 us
     play_work(p, 1, 1000000);
-    play_wait(p, 1, there);
+    play_wait(p, 1, receive);
     bool goes = play_run(p);
     PlayTiming t = play_timing(p);
     ok(goes && t.step == 20000000, "a step of 10 + 6 + 4 us");
     ok(t.exposed == 7000000 && t.hidden == 9000000,
-       "of the sum 4 us are hidden, 2 us exposed; of the message 1 and 3");
+       "of the sum 4 us are hidden and 2 us exposed; of the message 1 us and 3 us");
     play_free(p);
 }
 

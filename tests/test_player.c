@@ -1,8 +1,7 @@
-// test_player.c: compares docs/book/player.c with closed forms. With the argument print it prints
-// all results: every schedule for p = 1..8 and some m up to 24, messages with and without a time,
-// and the memory of some models.
-// tests/test_player.js prints the same from the page's WebAssembly. tests/book.t compares the two
-// outputs.
+// test_player.c: compares docs/book/player.c with closed forms. With the argument print the program
+// prints all results: every schedule for p = 1..8 and some m up to 24, messages with and without a
+// time, and the memory of some models. tests/test_player.js prints the same results from the page's
+// WebAssembly. tests/book.t compares the two outputs.
 // NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/player.c"
 #include "tap.h"
@@ -75,7 +74,7 @@ static void closed_forms(void) {
         }
     ok(chunks, "interleaved in two chunks: (m + (p - 1) / 2)(t_f + t_b), for multiples of p");
     ok(halves, "ZB-H1: m (t_f + t_b) + (p - 1)(t_f + t_b / 2 - t_b / 2)");
-    ok(others, "2BW of two batches takes 1F1B's time of all its micro-batches; "
+    ok(others, "two batches of 2BW take the time of 1F1B with as many micro-batches; "
                "the list made for these times is no slower than ZB-H1");
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");

@@ -33,7 +33,7 @@ static const ModelConfig gpt3 = {
 static const double A100 = 312e12, NVLINK = 300e9, IB = 25e9, G = 1e9; // FLOP/s, bytes/s
 enum { BF16 = 2, MIXED = 16 }; // bytes of an element; of a parameter with gradient and AdamW
 
-static Run *here;
+static Run *current_run;
 static const char *page;
 static bool finite_all = true;
 static size_t figures;
@@ -46,16 +46,16 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
     va_end(args);
     finite_all = finite_all && !strstr(text, "nan") && !strstr(text, "inf");
     figures++;
-    say(here, "%s: %s\n", page, text);
+    say(current_run, "%s: %s\n", page, text);
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// Elements per token that a block keeps. kept: all, with the block's input. scores: the scores
-// alone.
+// The elements per token that a block keeps. kept() counts all, with the block's input. scores()
+// counts the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
-// Korthikanti's list: bytes that a block keeps for one sequence, in 16 bits, with a byte per mask
-// element.
+// Returns the bytes that a block keeps for one sequence by Korthikanti's list: 16-bit elements, and
+// a byte per mask element.
 static double kept_paper(const CutSizes *z, bool with_scores) {
     return kept_bytes(z, 1, BF16, 1, with_scores);
 }
@@ -99,7 +99,8 @@ static const ClockLink *link_named(const char *name) {
     while (l->name && strcmp(l->name, name)) l++;
     return l;
 }
-static double seconds(Way way, double bytes) { // an all-reduce over 8 ranks on NVLink
+// Returns the seconds of an all-reduce over 8 ranks on NVLink.
+static double seconds(Way way, double bytes) {
     size_t count = (size_t)(bytes / sizeof(real));
     return 1e-12 * way_time_on(link_named("nvlink"), way, 8, count, sizeof(real));
 }
@@ -132,7 +133,8 @@ static void overlapped(void) {
     BucketPiece *piece;
     of.norm_bias = z.C;
     elements_tensors(&z, of.block);
-    // z has reals, the example bf16: a bucket of the same number of elements has other bytes.
+    // z has reals and the example has bf16, so equal buckets have different bytes. Both get the
+    // same number of elements.
     const size_t capacity = (size_t)size / BF16 * element_size(z.gradient);
     const size_t buckets = bucket_pieces(&z, &of, capacity, &piece);
     const double n = (double)buckets, last = BF16 * (double)piece[buckets - 1].elements;
@@ -177,9 +179,9 @@ static void compressed(void) {
 }
 
 static void balance(void) {
-    double one = 6 * 7e9 * 2048, t = one / A100, S = 7.5, share = 64 / S, most = ceil(share);
+    double single = 6 * 7e9 * 2048, t = single / A100, S = 7.5, share = 64 / S, most = ceil(share);
     page = "01_data_parallel/07_balance.md";
-    on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.3f s", one / 1e13, t);
+    on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.3f s", single / 1e13, t);
     on_page("8 · 2 · %.3f = %.2f s", t, 16 * t);
     on_page("64 ÷ 7.5 = %.2f sequences", share);
     on_page("%.0f for the slow GPU, at most %.0f for each other GPU", floor(share / 2), most);
@@ -192,16 +194,16 @@ static void balance(void) {
 static void accumulation(void) {
     CutSizes z = cut(&seven, 1);
     double L = (double)z.blocks, T = (double)z.T, dense = L * (kept(&z) - scores(&z));
-    double one = T * dense * BF16, state = state_of_zero(1, 8) * 7e9, sent = all_reduce(8, 7e9);
+    double single = T * dense * BF16, state = state_of_zero(1, 8) * 7e9, sent = all_reduce(8, 7e9);
     double tokens = 256 * T, flops = 6 * 7e9 * tokens, computing = flops / (A100 / 2);
     page = "02_grad_accumulation/README.md";
     on_page("%.0fM tokens has %.0f sequences", 8 * tokens / 1e6, 8 * tokens / T);
     on_page("16LC = %.1fM", dense / 1e6);
-    on_page("2048 · %.1fM · 2 B = %.1f GB", dense / 1e6, one / G);
-    on_page("256 · %.1f GB = %.1f TB", one / G, 256 * one / 1e12);
-    on_page("2 · %.1f GB = %.0f GB", one / G, 2 * one / G);
+    on_page("2048 · %.1fM · 2 B = %.1f GB", dense / 1e6, single / G);
+    on_page("256 · %.1f GB = %.1f TB", single / G, 256 * single / 1e12);
+    on_page("2 · %.1f GB = %.0f GB", single / G, 2 * single / G);
     on_page("(4 + 12/8) · 7B = %.1f GB", state / G);
-    on_page("Sum: %.0f GB", (state + 2 * one) / G);
+    on_page("Sum: %.0f GB", (state + 2 * single) / G);
     on_page("2 · 7/8 · 7B · 2 B = %.1f GB per GPU", sent / G);
     on_page("On InfiniBand (25 GB/s, one GPU per node) it takes %.1f s", sent / IB);
     on_page("6 · 7B · %.2fM tokens = %.1f · 10¹⁶ FLOP", tokens / 1e6, flops / 1e16);
@@ -309,7 +311,7 @@ static void pipeline(void) {
     CutSizes z = cut(&seven, 1), stage = cut_stage(z, 8, 1), g = cut(&gpt3, 8);
     double message = (double)(z.T * z.C * BF16), tp = 4 * all_reduce(8, message / BF16);
     double state = (double)elements_stage(&stage), f = work_stage(&stage, 1).flops;
-    double one = 4 * kept(&z) * (double)z.T * BF16, large = 12 * kept(&g) * (double)g.T * BF16;
+    double single = 4 * kept(&z) * (double)z.T * BF16, large = 12 * kept(&g) * (double)g.T * BF16;
     page = "04_pipeline_naive/README.md";
     on_page("at most %.1f MB per micro-batch", 2 * message / 1e6);
     on_page("sends %.0f MB per block", tp / 1e6);
@@ -320,10 +322,10 @@ static void pipeline(void) {
     on_page("$TCe$ = %.1f MB, so $d$ = %.2f ms", message / 1e6, 1e3 * message / IB);
     on_page("$m = 8$: 7/15 = %.0f %%", 100 * bubble(8, 8));
     on_page("$m = 32$: 7/39 = %.0f %%", 100 * bubble(8, 32));
-    on_page("Te$ = %.1f GB", one / G);
-    on_page("32 · %.1f GB = %.0f GB", one / G, 32 * one / G);
-    on_page("at most $p$ micro-batches, %.0f GB", 8 * one / G);
-    on_page("keeps %.1f GB: 32 stage inputs and one micro-batch", (32 * message + one) / G);
+    on_page("Te$ = %.1f GB", single / G);
+    on_page("32 · %.1f GB = %.0f GB", single / G, 32 * single / G);
+    on_page("at most $p$ micro-batches, %.0f GB", 8 * single / G);
+    on_page("keeps %.1f GB: 32 stage inputs and one micro-batch", (32 * message + single) / G);
     page = "04_pipeline_naive/reference.md";
     on_page("$m = %d$ micro-batches", 1536 / 16);
     on_page("7/103 = %.1f %%", 100 * bubble(8, 96));
@@ -406,19 +408,20 @@ static void one_f_one_b(void) {
 static void seven_ways(void) {
     CutSizes z = cut(&gpt3, 1);
     double psi = 175e9 / 64, state = MIXED * psi, message = (double)(z.T * z.C * BF16);
-    double one = 12 * message, ours = state + 8 * one, version = BF16 * psi;
+    double single = 12 * message, ours = state + 8 * single, version = BF16 * psi;
     double sent = 2 * 96 * message / G, idle = 100 * bubble(8, 96);
     page = "05_pipeline_1f1b/07_compare.md";
-    on_page("state takes %.1f GB, a micro-batch %.0f MB, a message %.1f MB", state / G, one / 1e6,
-            message / 1e6);
+    on_page("state takes %.1f GB, a micro-batch %.0f MB, a message %.1f MB", state / G,
+            single / 1e6, message / 1e6);
     on_page("further version %.2f GB", version / G);
-    on_page("| naive | %.1f %% | %.1f GB | %.1f GB |", 100 * (1 - 1.0 / 8), (state + one) / G,
+    on_page("| naive | %.1f %% | %.1f GB | %.1f GB |", 100 * (1 - 1.0 / 8), (state + single) / G,
             sent);
-    on_page("| GPipe | %.1f %% | %.1f GB: too much | %.1f GB |", idle, (state + 96 * one) / G,
+    on_page("| GPipe | %.1f %% | %.1f GB: too much | %.1f GB |", idle, (state + 96 * single) / G,
             sent);
     on_page("| 1F1B | %.1f %% | %.1f GB | %.1f GB |", idle, ours / G, sent);
     on_page("| interleaved, $v = 2$ | %.1f %% | %.1f + 23 · %.3f = %.1f GB | %.1f GB |",
-            100 * 7.0 / (2 * 96 + 7), state / G, one / 2 / G, (state + 23 * one / 2) / G, 2 * sent);
+            100 * 7.0 / (2 * 96 + 7), state / G, single / 2 / G, (state + 23 * single / 2) / G,
+            2 * sent);
     on_page("| PipeDream | 0 | %.1f GB: too much | %.1f GB |", (ours + 7 * version) / G, sent);
     on_page("| 2BW | 0 | %.1f GB | %.1f GB |", (ours + version) / G, sent);
 }
@@ -455,7 +458,7 @@ static void zero_bubble(void) {
 
 static void zero(void) {
     CutSizes z = cut(&gpt3, 1);
-    double one = pass(8, 7e9), step = 6 * 7e9 * 8192, computing = step / (A100 / 2);
+    double single = pass(8, 7e9), step = 6 * 7e9 * 8192, computing = step / (A100 / 2);
     double wte = (double)elements_wte(&z) * BF16, block = 12.0 * 12288 * 12288 * BF16;
     double tokens = 1536 * 2048.0 / 1024;
     // Stage 3 can hide its communication if three passes take no longer than the computation of M
@@ -466,7 +469,7 @@ static void zero(void) {
     on_page("$(4+12/8)\\cdot7$ | %.1f |", 7 * state_of_zero(1, 8));
     on_page("$(2+14/8)\\cdot7$ | %.1f |", floor(70 * state_of_zero(2, 8) + 0.5) / 10);
     on_page("$16/8\\cdot7$ | %.0f |", 7 * state_of_zero(3, 8));
-    on_page("\\frac{7}{8}\\cdot14=%.2f$ GB", one / G);
+    on_page("\\frac{7}{8}\\cdot14=%.2f$ GB", single / G);
     on_page("then has %.0f GB of state per GPU, not %.0f", 7 * state_of_zero(3, 8),
             7 * state_of_zero(3, 16));
     on_page("\\frac12\\cdot\\frac{14}{8}=%.2f$ GB", 2 * 0.5 * 14 / 8);
@@ -474,17 +477,17 @@ static void zero(void) {
     page = "06_zero/reference.md";
     on_page("| GB per rank | %.0f | %.1f | %.1f | %.2f |", 7.5 * state_of_zero(0, 64),
             7.5 * state_of_zero(1, 64), 7.5 * state_of_zero(2, 64), 7.5 * state_of_zero(3, 64));
-    on_page("$\\frac{7}{8}\\cdot14$ GB | %.2f GB |", one / G);
-    on_page("$%.2f/300$ | %.0f ms |", one / G, 1e3 * one / NVLINK);
-    on_page("$%.2f/25$ | %.2f s |", one / G, one / IB);
+    on_page("$\\frac{7}{8}\\cdot14$ GB | %.2f GB |", single / G);
+    on_page("$%.2f/300$ | %.0f ms |", single / G, 1e3 * single / NVLINK);
+    on_page("$%.2f/25$ | %.2f s |", single / G, single / IB);
     on_page("$6\\Psi M$ | $%.1f\\cdot10^{14}$ |", step / 1e14);
     on_page("half of 312 TFLOP/s | | %.1f s |", computing);
-    on_page("$m=1$, NVLink | 3 passes | %.2f s", 3 * one / NVLINK);
+    on_page("$m=1$, NVLink | 3 passes | %.2f s", 3 * single / NVLINK);
     on_page("\\cdot10^9}$ | %.0f |", hides / NVLINK);
-    on_page("$m=1$, InfiniBand | 3 passes | %.2f s", 3 * one / IB);
+    on_page("$m=1$, InfiniBand | 3 passes | %.2f s", 3 * single / IB);
     on_page("tokens that hide it | | 5,%03.0f |", hides / IB - 5000);
-    on_page("$m=3$, InfiniBand | 9 passes | %.1f s |", 9 * one / IB);
-    on_page("$%.1f+2\\cdot%.2f$ | %.1f s |", computing, one / IB, computing + 2 * one / IB);
+    on_page("$m=3$, InfiniBand | 9 passes | %.1f s |", 9 * single / IB);
+    on_page("$%.1f+2\\cdot%.2f$ | %.1f s |", computing, single / IB, computing + 2 * single / IB);
     on_page("$(4+12/1024)\\cdot175$ GB | %.0f GB |", 175 * state_of_zero(1, 1024));
     on_page("$(2+14/1024)\\cdot175$ GB | %.0f GB |", 175 * state_of_zero(2, 1024));
     on_page("$16/1024\\cdot175$ GB | %.1f GB |", 175 * state_of_zero(3, 1024));
@@ -573,7 +576,8 @@ static void three_d(void) {
     double all = kept_paper(&z, true), dense = kept_paper(&z, false);
     double forward = work_block(&whole, 1).flops / 8 / A100, step = 3 * forward * 12 * 96;
     double message = (double)(z.T * z.C * BF16), sent = 2 * message * 96;
-    double one = all_reduce(8, message / BF16), tp = 4 * one * 12 * 96, dp = all_reduce(16, slice);
+    double single = all_reduce(8, message / BF16), tp = 4 * single * 12 * 96,
+           dp = all_reduce(16, slice);
     double idle = 1 / (1 - bubble(8, 96)) - 1, cache = 96 * 2 * message;
     page = "08_3d/README.md";
     on_page("with ZeRO-1 and gradients in 16 bits | %.1f GB |", zero1 / G);
@@ -593,7 +597,7 @@ static void three_d(void) {
     on_page("forward takes %.2f ms on 8 devices", 1e3 * forward);
     on_page("forward and backward %.1f ms", 3e3 * forward);
     on_page("m = 1536/16 = %d micro-batches × 12 blocks: %.1f s", 1536 / 16, step);
-    on_page("4 × %.1f MB × 12 × 96 = %.0f GB", one / 1e6, tp / G);
+    on_page("4 × %.1f MB × 12 × 96 = %.0f GB", single / 1e6, tp / G);
     on_page("300 GB/s: %.2f s. Over one network card, at 25 GB/s, the time would be %.1f s",
             tp / NVLINK, tp / IB);
     on_page("2 × %.1f MB × 96 = %.1f GB. - At 25 GB/s: %.2f s", message / 1e6, sent / G, sent / IB);
@@ -610,7 +614,7 @@ static void three_d(void) {
 }
 
 static void real_size(Run *run) {
-    here = run;
+    current_run = run;
     data_parallel();
     all_reduces();
     overlapped();
@@ -630,6 +634,6 @@ static void real_size(Run *run) {
     zero();
     recomputation();
     three_d();
-    check_true(run, "real sizes", "all figures are numbers", finite_all && figures > 0);
+    check_true(run, "real sizes", "all figures are finite", finite_all && figures > 0);
 }
 EXPERIMENT(real_size, NULL);

@@ -39,12 +39,12 @@ static Tensor ring_order(Run *run, Arena *memory, size_t count) {
     tensor_fill(sum, 0);
     for (size_t step = 0; step < N; step++)
         for (size_t k = 0; k < N; k++) {
-            Arena one = arena(MEM_REFERENCE);
+            Arena scratch = arena(MEM_REFERENCE);
             const Range r = shard_range(count, N, k);
             Tensor chunk = tensor_flat_range(sum, r.lo, r.hi);
-            Tensor term = numbers(run, &one, (k + step) % N, count);
+            Tensor term = numbers(run, &scratch, (k + step) % N, count);
             op_add(chunk, chunk, tensor_flat_range(term, r.lo, r.hi));
-            arena_free(&one);
+            arena_free(&scratch);
         }
     return sum;
 }
@@ -80,7 +80,7 @@ static void check_way(Run *run, Way way, const size_t *count) {
         arena_free(&memory);
     }
     // gather + broadcast adds in rank order, as the library's ordered sum does. In 16 bits the
-    // library rounds the sum once, the four ways round each addition.
+    // library rounds the sum once, and the four ways round each addition.
     const bool same = way == GATHER && option_storage(run) == REALS;
     check_close(run, page_text(run, "%s = library", way_name[way]), got, library,
                 same ? exact_limit(run) : rounding_limit(run));

@@ -1,7 +1,7 @@
 // test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
 // = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
 // each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
-// stage. The test uses lists only, no ranks. tests/schedule.t runs it.
+// stage. The test uses lists only, no ranks. tests/schedule.t runs this program.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -70,8 +70,8 @@ static bool needs_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *from) 
     return pipe_op_needs(op, i, p, v, from) && from->stage != i;
 }
 
-// Messages carry no names. So the order in which stage `from` sends to stage `to` must be the order
-// in which `to` receives.
+// Does stage `to` receive in the order in which stage `from` sends? Messages carry no names, so
+// both orders must agree.
 static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, size_t to,
                        size_t *messages) {
     StageOp other;
@@ -85,7 +85,7 @@ static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, s
         if (r == stage[to].n || !pipe_op_is(stage[to].ops[r++], sent)) return false;
         ++*messages;
     }
-    for (; r < stage[to].n; r++) // and no stage waits for a message that is never sent
+    for (; r < stage[to].n; r++) // no stage may wait for a message that is never sent
         if (needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from) return false;
     return true;
 }
@@ -108,8 +108,8 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// NEED notes the first m for which the condition does not hold, in a function with wrong, wrong_m
-// and what.
+// NEED notes the first m for which the condition does not hold. Functions that use NEED have the
+// variables wrong, wrong_m and what.
 #define NEED(condition, text) \
     do { \
         if (!(condition) && !wrong++) { \
@@ -321,19 +321,19 @@ static void unequal_stages(void) {
             most = most > f ? most : f;
         }
         Schedule *gpipe = schedule_all(schedule_gpipe, p, m),
-                 *one = schedule_all(schedule_1f1b, p, m);
+                 *one_f_one_b = schedule_all(schedule_1f1b, p, m);
         Timeline all = timeline_of_stages(gpipe, p, m, t),
-                 by_one = timeline_of_stages(one, p, m, t);
+                 of_1f1b = timeline_of_stages(one_f_one_b, p, m, t);
         exact += all.end == sum + (m - 1) * 3 * most;
-        bound += by_one.end >= least;
-        faster += by_one.end <= all.end;
-        met += by_one.end == least;
+        bound += of_1f1b.end >= least;
+        faster += of_1f1b.end <= all.end;
+        met += of_1f1b.end == least;
         timeline_free(&all);
-        timeline_free(&by_one);
+        timeline_free(&of_1f1b);
         schedule_all_free(gpipe, p);
-        schedule_all_free(one, p);
+        schedule_all_free(one_f_one_b, p);
     }
-    ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
+    ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random costs");
     ok(faster == CASES, "unequal stages: 1F1B is never slower");
     ok(bound == CASES,
        "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
@@ -344,8 +344,8 @@ static void unequal_stages(void) {
 
 // ---- the timeline on lists that go wrong ----
 
-static Schedule backward_first(size_t p, size_t m,
-                               size_t i) { // stage 1 wants its backward before its forward
+// Returns a naive list, but stage 1 has its backward before its forward.
+static Schedule backward_first(size_t p, size_t m, size_t i) {
     Schedule s = schedule_naive(p, m, i);
     if (i == 1) {
         s.ops[0].what = BACKWARD;
@@ -353,13 +353,14 @@ static Schedule backward_first(size_t p, size_t m,
     }
     return s;
 }
-static Schedule one_missing(size_t p, size_t m, size_t i) { // stage 0 forgets its last forward
+// Returns GPipe's list, but stage 0 lacks its last forward.
+static Schedule one_missing(size_t p, size_t m, size_t i) {
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) s.n = m - 1;
     return s;
 }
-static Schedule crossed(size_t p, size_t m,
-                        size_t i) { // two neighbours wait for each other's later op
+// Returns GPipe's list with two ops of stage 0 exchanged, so two neighbours wait for each other.
+static Schedule crossed(size_t p, size_t m, size_t i) {
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) {
         s.ops[m - 1] = (PipeOp){ .what = BACKWARD, .micro_batch = 0 };
@@ -377,9 +378,9 @@ static void lists_that_deadlock(void) {
 
 // ---- backwards in halves ----
 
-// ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and W is not longer than the gap that it fills. The
-// automatic list with unit times takes 3m + p - 1 with cap 2p - 1. With cap p it takes at most 2
-// more, for p = 2, 4, 8 and m = p, 2p, 4p.
+// Checks the steps of lists with split backwards. ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and
+// W is not longer than the gap that it fills. The automatic list with unit times takes 3m + p - 1
+// with cap 2p - 1. With cap p it takes at most 2 more, for p = 2, 4, 8 and m = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -417,9 +418,7 @@ static void zero_bubble_forms(size_t p) {
 
 // ---- lists that never flush ----
 
-// PipeDream and 2BW run the forwards and backwards of 1F1B without a flush, whatever version of the
-// weights an op reads. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in
-// flight on stage i. An update takes no time here.
+// Returns the list without its updates, because an update takes no time here.
 static Schedule without_updates(Schedule s) {
     size_t n = 0;
     for (size_t e = 0; e < s.n; e++)
@@ -432,7 +431,7 @@ static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
     return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
                                  : schedule_2bw(p, m, BATCHES, i);
 }
-// Every op reads the newest version or the one before it.
+// Does every op read the newest version or the version before?
 static bool two_are_enough(const Schedule *s) {
     size_t newest = 0;
     bool enough = true;
@@ -441,6 +440,9 @@ static bool two_are_enough(const Schedule *s) {
         else enough &= s->ops[e].version <= newest && newest <= s->ops[e].version + 1;
     return enough;
 }
+// Checks lists without a flush. PipeDream and 2BW run the forwards and backwards of 1F1B without a
+// flush, whatever version of the weights an op reads. n micro-batches of all steps take
+// (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -461,8 +463,9 @@ static void no_flush_forms(size_t p) {
                 NEED(most_in_flight(&stage[i]) == (p - i < n ? p - i : n), "in flight");
             }
             NEED(!batches || m < p || two, "2BW: two versions suffice for m >= p");
-            // With m = p - 1 an update comes just before its first reader: two are enough, too.
-            NEED(!batches || m + 2 > p || !two, "2BW: not for m < p - 1");
+            // With m = p - 1 an update comes just before its first reader, so two versions suffice,
+            // too.
+            NEED(!batches || m + 2 > p || !two, "2BW: two versions do not suffice for m < p - 1");
             Timeline t = timeline_with_times(stage, p, n, &(OpTimes){ 1, 2, 0, 0 });
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
             NEED(happens_before(&t, 1, 2), "an op before an op that it needs");
@@ -478,7 +481,8 @@ static void no_flush_forms(size_t p) {
 
 // ---- figures of papers (05.07) ----
 
-static size_t units_of_halves(ScheduleRule rule) { // p = 4, m = 8, F = B = W = 1
+// Returns the step of split backwards with p = 4, m = 8 and F = B = W = 1.
+static size_t units_of_halves(ScheduleRule rule) {
     return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
 }
 // Returns the step of v chunks per stage. t_f, t_b: times of one chunk.
@@ -506,8 +510,8 @@ static void published_figures(void) {
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {
         const size_t K = (size_t)2 << n, M = 32;
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
-        double ideal = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
+        double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
+        double ideal = (double)(K * M) * share / (double)makespan(schedule_gpipe, K, M, 1, 2);
         double speed_up = (double)(K * M) / (double)(M + K - 1);
         formula_holds &= fabs(ideal / speed_up - 1) < 1e-12;
         close &= table[n] <= ideal && table[n] >= 0.92 * ideal;

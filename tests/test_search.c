@@ -1,18 +1,19 @@
 // test_search.c: compares the bounds of plan_bound.c with the layouts that the player plays, and a
-// search that prunes by these bounds with a search of all layouts. tests/plan-bounds.t runs it.
+// search that prunes by these bounds with a search of all layouts. tests/plan-bounds.t runs this
+// program.
 #include <string.h>
 #include "08_3d/plan.h"
 #include "tap.h"
 
-// zero -1: the search chooses the stage. tight: the bounds are on average at least this share of
-// the steps. exact: in at least this share of the layouts the bound of the memory is the memory.
-// With a vision tower the first chunk of stage 0 keeps more than its other chunks, so chunks reach
-// the peak later.
+// zero -1: the search chooses the stage of ZeRO. tight: a bound is on average at least this share
+// of the step. exact: in at least this share of the layouts the bound of the memory equals the
+// memory. With a vision tower the first chunk of stage 0 keeps more than its other chunks, so later
+// chunks reach the peak.
 static const struct {
     const char *model, *cluster, *format;
     size_t gpus, batch, node;
     double memory;
-    bool plain, waits; // attention that keeps scores; no overlap
+    bool plain, waits; // plain: attention keeps scores. waits: no overlap
     int zero;
     double tight, exact;
 } tasks[] = {
@@ -86,7 +87,7 @@ static bool same_layout(const PlanLayout *a, const PlanLayout *b) {
            a->zero == b->zero && a->sequence == b->sequence && a->recompute == b->recompute &&
            a->balanced == b->balanced;
 }
-// Returns the first layout of this mesh in the list. b 0: with any micro-batch.
+// Returns the first layout of this mesh in the list. b 0 accepts any micro-batch.
 static const PlanResult *first_of(const PlanList *list, const PlanLayout *mesh, size_t b) {
     for (size_t i = 0; i < list->n; i++) {
         const PlanLayout *l = &list->result[i].layout;
@@ -114,7 +115,7 @@ static void searches(const PlanTask *t, const PlanList *all, const PlanFixed *fi
     const PlanResult *twice = first_of(all, best, 2 * best->micro_batch);
     ok(!all->result[0].fits || !twice || !twice->fits ||
            same_result(twice, first_of(&pruned, best, 2 * best->micro_batch)),
-       "%s: the same best one with twice the sequences", name);
+       "%s: the same best layout with twice the sequences", name);
     ok(pruned.tried == all->n && pruned.n < all->n / 3 * 2, "%s: of %zu layouts %zu are played",
        name, all->n, pruned.n);
     plan_list_free(&pruned);
@@ -134,6 +135,6 @@ int main(void) {
         searches(&t, &all, &fixed, name);
         plan_list_free(&all);
     }
-    ok(some_fit && none_fits, "in some searches layouts fit, in one none does");
+    ok(some_fit && none_fits, "in some searches layouts fit, in one search none fits");
     return tap_end();
 }

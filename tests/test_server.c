@@ -110,7 +110,7 @@ static void check_bound(Run *run, const Cluster *c) {
 
 // ---------------------------------------------------------------- staleness
 
-// loss[j] <- the workers' parts of the loss of step j, added.
+// Adds the workers' parts of the loss of each step into loss[step].
 static void losses_by_step(const Trajectory *got, const ServerLog *log, double loss[STEPS]) {
     size_t *done = host_alloc(log->workers * sizeof *done);
     for (size_t j = 0; j < STEPS; j++) loss[j] = 0;
@@ -121,8 +121,9 @@ static void losses_by_step(const Trajectory *got, const ServerLog *log, double l
     free(done);
 }
 
-// With staleness 0 all workers of a round compute their gradients at the same version. So SGD's
-// updates of that round add up to the synchronous update. A larger staleness mixes versions.
+// Compares an asynchronous training with the synchronous one. With staleness 0 all workers of a
+// round compute their gradients at the same version. So SGD's updates of that round add up to the
+// synchronous update. A larger staleness mixes versions.
 static void check_staleness(Run *run, const Cluster *c, const Training *t, const Trajectory *sync,
                             size_t staleness) {
     ServerRecord record = { .log = server_log_new(c->workers, STEPS, staleness) };

@@ -1,8 +1,8 @@
-// test_shares.c: tests the shares that balance_shares() makes of random rates. Together the shares
-// are the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut.
-// The reason: the device that finishes last got its last sequence only if no other device would
-// have finished the sequence earlier. The ideal time that the page of 01.07 prints follows from the
-// summed speed of the devices. tests/balance.t runs it.
+// test_shares.c: tests the shares that balance_shares() makes of random rates. The shares add up to
+// the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut,
+// because the device that finishes last got its last sequence only if no other device would have
+// finished the sequence earlier. The ideal time that the page of 01.07 prints follows from the
+// summed speed of the devices. tests/balance.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -20,10 +20,10 @@ static bool ideal_follows_speeds(void) {
     };
     const Devices d = { &tiny, 26, 5, 4, 4, { 1, 1, 1, 4 } };
     clock_configure(&(ClockConfig){ .simulated = true, .device = { .flops = 1e9 } });
-    const double one = work_model(&tiny, 26).time;
+    const double batch_time = work_model(&tiny, 26).time;
     const double change = balance_ideal(&d, 5) - balance_ideal(&d, 4);
-    return one > 0 && fabs(change / one - (4 / 10. - 4 / 13.)) < 1e-9 &&
-           balance_ideal(&d, 4) >= one * 4 / 13;
+    return batch_time > 0 && fabs(change / batch_time - (4 / 10. - 4 / 13.)) < 1e-9 &&
+           balance_ideal(&d, 4) >= batch_time * 4 / 13;
 }
 
 int main(void) {
@@ -47,8 +47,8 @@ int main(void) {
         whole = whole && lo == total;
         bounded = bounded && longest <= (double)(total + n - 1) / sum * (1 + 1e-12);
     }
-    ok(whole, "the shares follow one another and are the batch");
-    ok(bounded, "no step is longer than whole sequences ask for");
+    ok(whole, "the shares follow one another and add up to the batch");
+    ok(bounded, "no step is longer than the bound for whole sequences");
     ok(ideal_follows_speeds(), "the ideal time follows from the speeds of all devices");
     return tap_end();
 }

@@ -1,6 +1,6 @@
 // test_storage.c: tests numbers of 16 bits. Rounding is compared with the neighbours of every
 // number. Every op is compared with the same op on reals, whose outputs are rounded once. An op
-// that wants reals must refuse 16 bits. tests/storage.t runs it.
+// that wants reals must refuse 16 bits. tests/storage.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -148,7 +148,7 @@ static void test_tensors(Element e) {
     ok(back[1] == stored_value(e, stored_round(e, host[18])), "%s: a flat view", name);
     ok(tensor_sum(t) == tensor_sum(in_reals(t)) &&
            tensor_sum_of_squares(t) == tensor_sum_of_squares(in_reals(t)),
-       "%s: sums are those of the reals", name);
+       "%s: sums are equal to the sums of the reals", name);
     tensor_fill(part, (real)1.00001);
     ok(tensor_sum(part) == 10 && !same(t, whole), "%s: a fill is rounded", name);
     Tensor other = stored(M, N, e == BF16S ? FP16S : BF16S), direct = tensor_like(&storage, other);
@@ -346,16 +346,17 @@ static void upload_ids(void) {
     device_tokens = a;
     device_positions = b;
 }
-// Rows of gain and bias have no gaps, so they are no windows.
+// Returns an operand. Rows of gain and bias have no gaps, so they are no windows.
 static Tensor operand(const Op *o, size_t i, Element e) {
     Tensor t = window(o->shape[i].rows, o->shape[i].cols, e, 100 + i);
     if (o->run == do_adamw && i == 3) op_multiply(t, t, t); // v is not negative
     return t.rows == 1 ? flat(t) : t;
 }
 
-// Is this op a product on a GPU? A GPU adds the terms in an order of its own, which depends on the
-// element type. So a result may be the other neighbour of the sum. The sum's own error is that of
-// test_outputs, 32 eps sqrt(K) max|a| max|b|: less than 4e-4 for K <= 16 and values below 5.
+// Is this op a product on a GPU? A GPU adds the terms in its own order, which depends on the
+// element type. So a result may be the other neighbour of the sum. The sum has the error limit of
+// test_outputs, 32 eps sqrt(K) max|a| max|b|. This limit is less than 4e-4 for K <= 16 and values
+// below 5.
 static bool any_order(const Op *o) {
     return strcmp(device_name(), "cuda") == 0 &&
            (strstr(o->name, "matmul") || strstr(o->name, "_scores") || strstr(o->name, "_mix"));
@@ -403,7 +404,7 @@ static void test_ops(Element e) {
     }
 }
 
-// The op with one operand in 16 bits that must be in reals.
+// An op with one operand in 16 bits that must be in reals.
 typedef struct {
     const Op *op;
     size_t which;
@@ -511,8 +512,8 @@ static void test_model(Element e, bool main_gradients) {
     model_free(m);
     model_free(reals);
 }
-// A batch of 4 million tokens gives each token's loss the weight 2^-22. In fp16 most of the
-// gradients then become 0. A loss scale of 2^16 saves them.
+// Checks a loss scale. A batch of 4 million tokens gives each token's loss the weight 2^-22. In
+// fp16 most of the gradients then become 0. A loss scale of 2^16 saves them.
 static void test_large_batch(void) {
     static const double tokens = 0x1p22, factor[] = { 1, 0x1p16 };
     ModelConfig c = tiny;
@@ -534,7 +535,8 @@ static void test_large_batch(void) {
     ok(lost[0] > 0.1,
        "fp16, 4 million tokens: without a loss scale %.0f %% of the gradient is lost",
        100 * lost[0]);
-    ok(lost[1] < 1e-3, "with the scale 2^16 %.2f %%", 100 * lost[1]);
+    ok(lost[1] < 1e-3, "fp16, 4 million tokens: with the loss scale 2^16 %.2f %% is lost",
+       100 * lost[1]);
     arena_free(&storage);
     model_free(m);
 }
@@ -548,7 +550,8 @@ static void no_master(void) {
 }
 
 // Checks that a product on a grid of 2 x 2 ranks adds its turns in reals and rounds the sum once.
-// The factors are whole numbers, so the sum in reals is exact. It has too many digits for 16 bits.
+// The factors are whole numbers, so the sum in reals is exact. The sum has too many digits for 16
+// bits.
 static void grid_product(Comm *world, void *element) {
     enum { M = 4, K = 6, N = 8 };
     const Element e = *(const Element *)element;

@@ -1,8 +1,7 @@
 // test_units.c: tests over which ranks a unit's gradient is summed. Six ranks are two rows of
 // three. A parameter may be partial over a row, a unit may have its own replicas, and the shards of
 // ZeRO are gathered again. If only rank 0 reads a file, every rank gets the result. tests/units.t
-// runs it.
-//
+// runs this program.
 // ranks: 6
 // level: core
 // question: Is each gradient summed over the ranks that its unit names, once, and found whole again?
@@ -74,8 +73,8 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     return g;
 }
 
-// The shards that a parameter's sum adds: `size` neighbours from `first` on, and the same columns
-// of further rows, `rows` rows in all.
+// The shards that a parameter's sum adds: in each of `rows` rows, `size` neighbouring shards from
+// `first` on.
 typedef struct {
     size_t first, size, rows;
 } Sum;
@@ -103,7 +102,7 @@ static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w)
     real *shard[SHARDS];
     model_allocate(m);
     for (size_t i = 0; i < SHARDS; i++) shard[i] = of_shard(t, m, 0, i);
-    // the last turn: parameters with one sum everywhere
+    // the last turn handles the parameters with one sum on all ranks
     for (size_t place = 0; place <= c->places; place++) {
         set_label(c, place, g, w);
         for (size_t i = 0, at = 0; i < m->n_units && !m->units[i].tied_to; at += m->units[i++].size)
@@ -165,9 +164,9 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
 
 // ---- partial gradients: the ranks of a row share rows, as in sequence parallelism ----
 
-// Vectors (norms and biases, neighbours in a unit and single ones), and the table, whose two uses
-// are both partial. All other gradients are left as they are, so each column of ranks has its own
-// sum.
+// Is this parameter partial? Partial are the vectors (norms and biases) and the table, whose two
+// uses are both partial. All other gradients are left as they are, so each column of ranks has its
+// own sum.
 static bool partial(const Unit *u, const Param *p) {
     (void)u;
     return p->vector || p->number == 0;

@@ -72,21 +72,20 @@ sub threads {
     my ($job, $n, $what) = @_;
     like($job->{out}, qr/, $n threads? per rank$/m, $what) or diag(complain($job));
 }
-threads($emu, 4, 'the trainer: the cores, divided among the ranks');
-threads($few, 1, 'one at least');
+threads($emu, 4, 'the trainer divides the cores among the ranks');
+threads($few, 1, 'a rank has at least one thread');
 threads($checked, 1, 'one with --check');
-threads($ordered, 1, 'one with --reduce ordered');
-threads($asked, 3, 'as many as are asked for');
+threads($ordered, 1, 'with --reduce ordered a rank has one thread');
+threads($asked, 3, '--threads sets the number of threads');
 if ($mpi) {
     threads($mpi, 4, 'processes of one machine share its cores');
     is(digest($mpi), digest($emu),
         'with more cores than ranks, too, the same bits emulated and as processes');
 }
 my ($lesson) = run_jobs([cores(8, emu(4, program_of('fp32', '03_tensor_parallel/02_linear.c')))]);
-unlike($lesson->{out}, qr/threads (?:each|per rank)/, 'a lesson has one');
+unlike($lesson->{out}, qr/threads (?:each|per rank)/, 'a lesson has one thread');
 
-# ---- waiting threads sleep if tools/launch starts the program: OpenMP itself prints its settings
-# ----
+# ---- waiting threads sleep if tools/launch starts the program (OpenMP prints its settings)
 SKIP: {
     local $ENV{OMP_DISPLAY_ENV} = 'verbose';
     local @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};
@@ -100,7 +99,7 @@ SKIP: {
     # OpenMP prints the number of checks before a thread sleeps.
     my $looks = sub { my ($job) = @_; return join ' ', $job->{err} =~ /GOMP_SPINCOUNT = '(\w+)'/g };
     skip 'this OpenMP does not say its settings', 2 unless $looks->($launched) =~ /\d/;
-    is($looks->($launched), '0', 'tools/launch sets it');
+    is($looks->($launched), '0', 'tools/launch makes waiting threads sleep');
     like($looks->($users), qr/^[1-9]\d*$/, 'a setting of the user\'s stays');
 }
 for my $wrong (0, 2000, 'two') {

@@ -78,13 +78,15 @@ for my $i (0 .. $#jobs) {
         or diag(complain($job));
     my ($sum) =
         grep { $_->{name} eq 'sum over replicas' && $_->{pass} } @{ $job->{page}{costs} || [] };
-    ok($sum && $sum->{unit} eq 'ps', '... in the predicted time, to the picosecond')
+    ok($sum && $sum->{unit} eq 'ps',
+        "compressed: $job->{name}: the sum takes the predicted time, to the picosecond")
         if $job->{how} eq 'emu';
-    is(max(map { $_->{error} } @checks), 0, '... every bit') if $job->{options} !~ /--tp [23]/;
+    is(max(map { $_->{error} } @checks), 0, "compressed: $job->{name}: every bit")
+        if $job->{options} !~ /--tp [23]/;
     is(
         $job->{page}{digest},
         $jobs[$i - 1]{page}{digest} // 'a digest',
-        '... the same bits as processes'
+        "compressed: $job->{name}: the bits of virtual ranks"
     ) if $job->{how} eq 'mpi';
 }
 
@@ -102,8 +104,8 @@ sub bits {
         @options);
 }
 
-# If all elements count as largest, or no matrix becomes smaller, the sum is exact in every bit. By
-# default the training differs.
+# If all elements count as largest, or no matrix becomes smaller, the sum is exact in every bit.
+# With the default settings the training differs.
 for my $mesh ([4, 1, 1], [2, 1, 2]) {
     my @same = map { bits($mesh, @adamw, @$_) } [], [qw(--compress top-k --keep-one-of 1)],
         [qw(--compress power-sgd --power-rank 32)],
@@ -119,11 +121,11 @@ for my $mesh ([4, 1, 1], [2, 1, 2]) {
             && $of[2] ne $sum
             && $of[3] ne $sum
             && $of[2] ne $of[3],
-        '... and other bits where it leaves something out'
+        "--compress that leaves something out, @$mesh: other bits"
     );
 }
 
-# A resumed run keeps its residuals. At another layout they would belong to other ranks.
+# A resumed run keeps its residuals. At another layout the residuals would belong to other ranks.
 for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-sgd)]) {
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) =
@@ -150,14 +152,15 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
     ok($_->{status} == 0 && $_->{page}{pass}, "--resume, $what")
         or diag(complain($_))
         for $first, @again, $dropped;
-    ok(length slurp("$work/whole") && slurp("$work/whole") eq slurp("$work/$_"),
-        "... the weights of a run that was not interrupted, $_")
-        for 'emu', have_mpi ? 'mpi' : ();
+    ok(
+        length slurp("$work/whole") && slurp("$work/whole") eq slurp("$work/$_"),
+        "--resume, $what: the weights of a run that was not interrupted, $_"
+    ) for 'emu', have_mpi ? 'mpi' : ();
     ok(
         $other->{status} == 2
             && $other->{err} =~
             /has the residuals of each rank for the layout dp \d x tp \d x pp \d, blocks [\d ]+, .*, and this run has the layout dp 2 x tp 1 x pp 1, blocks 4, .*: choose the former layout, or drop the residuals with --compress none/,
-        '... is refused at another layout'
+        "--resume, $what: another layout is refused"
     ) or diag(complain($other));
 }
 
@@ -171,7 +174,7 @@ my %took;    # by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
     # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's
-    # text it is refused.
+    # text such a vocabulary is refused.
     $took{$options} ||= {
         %{
             emu(
@@ -191,7 +194,7 @@ for my $row (@rows) {
     my ($option, $layout, $without, $with) = @$row;
     is($took{$layout}{step}, $without, "$layout: a step without $option")
         or diag(complain($took{$layout}));
-    is($took{"$layout $option"}{step}, $with, '... and with it')
+    is($took{"$layout $option"}{step}, $with, "$layout: a step with $option")
         or diag(complain($took{"$layout $option"}));
 }
 done_testing();

@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
-# a size and its options; sequences and heads do not divide by the degrees
+# A size and its options. The degrees divide neither sequences nor heads.
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3
@@ -16,7 +16,7 @@ large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3
 # For these numbers of ranks, all groups have the same position in nodes of four ranks.
 alike() { [ $(($1 % 4)) -eq 0 ] || [ $((4 % $1)) -eq 0 ]; }
 
-# one PROGRAM SIZE-NAME SIZE DP TP PP OPTIONS
+# one PROGRAM SIZE-NAME SIZE DP TP PP OPTIONS: runs a training and checks its costs.
 one() {
     row=$((row + 1))
     [ -n "$TEST_ALL" ] || [ $((row % 3)) -eq "$turn" ] || return
@@ -31,11 +31,11 @@ one() {
     costs=$(printf '%s\n' "$page" | grep -cE \
         '^\[08 train\] .* (calls|bytes sent|bytes|ps) +[0-9.]+ +[0-9.]+ +ok$')
     case $7 in *--overlap*) lines=11 ;; *) lines=10 ;; esac
-    # calls, time, factors; on one stage the peak
+    # These options add lines: calls, time and factors, and on one stage the peak.
     case $7 in *--compress*) lines=$((lines + 3 + ($6 == 1))) ;; esac
     case $7 in *--sequence*) lines=$((lines + 2)) ;; esac
     case $7 in *--cp*) lines=$((lines + 1)) ;; esac
-    # The lists of step_time.c cover this step, so its time is a cost, too, and the page names a
+    # The lists of step_time.c cover this step. So its time is a cost, too, and the page names a
     # faster layout.
     listed=1
     case $7 in *--overlap* | *--compress* | *--prefetch* | *-budget* | *--tensor*) listed=0 ;; esac
@@ -111,7 +111,7 @@ for precision in fp32 fp64; do
     done
     one $program large "$large" 2 5 1 "--compress power-sgd --power-rank 3 --recompute full"
     one $program middle "$middle" 2 2 2 "--compress power-sgd --sequence-parallel"
-    # 16-bit storage: masters are state of the optimizer, and messages are as stored
+    # In 16-bit storage masters are state of the optimizer, and messages have the stored type.
     for mesh in "2 1 1" "1 3 2" "2 2 2"; do
         # shellcheck disable=SC2086    # three numbers
         set -- $mesh
@@ -125,7 +125,8 @@ for precision in fp32 fp64; do
             "--storage bf16 --gradients stored --zero 0 --sequence-parallel --overlap"
         one $program large "$large" "$1" "$2" "$3" "--storage fp16 --zero 3 --schedule 1f1b"
     done
-    # stages of several chunks: micro-batches come in groups as large as the number of stages
+    # A stage of several chunks needs a number of micro-batches that is a multiple of the number of
+    # stages.
     groups="--layers 9 --width 48 --heads 6 --context 12 --batch 15 --micro-batch 2 --dropout 0.1"
     one $program groups "$groups" 1 1 4 "--zero 0 --schedule interleaved"
     one $program groups "$groups" 2 2 2 \
@@ -138,8 +139,8 @@ for precision in fp32 fp64; do
     one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
     one $program groups "$groups" 2 1 4 \
         "--storage bf16 --gradients stored --zero 3 --schedule interleaved"
-    # The last of several steps. Stage 0 has one block, so its ranks end ZeRO's gather of the step
-    # before sooner than the ranks of the last stage.
+    # Measures the last of several steps. Stage 0 has one block. So its ranks end ZeRO's gather of
+    # the previous step sooner than the ranks of the last stage.
     uneven="--layers 4 --width 36 --heads 4 --context 4 --batch 2 --micro-batch 1"
     for zero in 1 2; do
         one $program uneven "$uneven" 2 1 2 \
@@ -161,5 +162,5 @@ printf '%s\n' "$page" | \
 ok $? "the trainer names the fastest layout: $1 x $2 x $3"
 step=$(printf '%s\n' "$page" | sed -n 's/^step \([0-9.]*\) ms, idle.*/\1/p')
 awk -v is="$step" -v said="$4" 'BEGIN { exit !(is > 0 && is / said > 0.99 && is / said < 1.01) }'
-ok $? "and its step: $4 $5 (it takes $step ms)"
+ok $? "the fastest layout takes the predicted step: $4 $5 (measured $step ms)"
 tap_end

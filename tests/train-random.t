@@ -34,7 +34,7 @@ my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
 
 # The possible tp groups: --tensor, tp, the ranks of a row, and further required options. 2d takes q
-# x q ranks, 2.5d q x q x depth with depth <= q, 3d q x q x q.
+# x q ranks, 2.5d takes q x q x depth ranks with depth <= q, and 3d takes q x q x q ranks.
 my @grids =
     $help =~ /--tensor \S*3d/
     ? (
@@ -51,7 +51,7 @@ my @grids =
 sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
 
-# Cuts n things into this many parts, none empty.
+# Cuts n things into this many parts. No part is empty.
 sub cut {
     my ($n, $parts) = @_;
     my @part = (1) x $parts;
@@ -59,7 +59,8 @@ sub cut {
     return @part;
 }
 
-# Returns the options as a list with this option set or added. No value: a flag.
+# Returns the options as a list in which this option is set or added. An option without a value is a
+# flag.
 sub with {
     my ($words, $name, $value) = @_;
     my @words = @$words;
@@ -68,8 +69,8 @@ sub with {
     return [@words, $name, $value // ()];
 }
 
-# 16-bit storage. Compression takes main gradients and a loss scale that is fixed. With the default
-# of 65536 a gradient near 1 may overflow in one order of a sum only.
+# Draws options of 16-bit storage. Compression takes main gradients and a fixed loss scale. With the
+# default scale of 65536 a gradient near 1 may overflow in one order of a sum only.
 sub storage_words {
     my ($compressed) = @_;
     my ($storage, $gradients) = (any(qw(bf16 fp16)), $compressed ? 'main' : any(qw(main stored)));
@@ -103,7 +104,7 @@ sub draw {
     my $micro = up_to(3);
 
     # Interleaved stages need a multiple of pp micro-batches. All other schedules accept any number,
-    # also fewer than stages.
+    # even a number below the stages.
     my $m = $chunks > 1 ? $pp * up_to(2) : up_to(6);
     my $batch = $dp * (($m - 1) * $micro + up_to($micro)) - ($dp > 1 ? int rand $dp : 0);
     $batch = $dp * $m * $micro if $chunks > 1 || $batch < $dp;
@@ -175,8 +176,8 @@ sub draw {
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
 
-    # A budget between the required memory and twice that. The refusals give the required memory per
-    # stage.
+    # The budget lies between the required memory and twice the required memory. The refusals name
+    # the required memory per stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
@@ -192,7 +193,7 @@ sub draw {
     return ($dp * $tp * $pp * $cp, @words);
 }
 
-# The mistake: the option's value, or none for a flag; the pattern of the message.
+# Each row has a wrong option, its value (none for a flag), and the pattern of the message.
 my @wrong = (
     ['--dp', 0, qr/--dp/],
     ['--tp', 7, qr/--tp/],
@@ -297,7 +298,7 @@ sub judge {
         or diag("TEST_SEED=$seed", complain($job));
 }
 
-# The trainings run in batches, so that results are printed while the next ones run.
+# The trainings run in batches, so that results are printed while the next trainings run.
 my @jobs;
 for (my $i = 1; $i <= $runs; $i += 100) {
     my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);

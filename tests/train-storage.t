@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Trains with 16-bit storage: layouts, storage and gradients beside the unsplit model; processes
-# with the bits of virtual ranks; checkpoints that go on with the same bits, at another layout, and
-# in another storage; steps that all ranks skip after an overflow; exported weights.
+# Trains with 16-bit storage. Layouts, storage and gradients are compared with the unsplit model.
+# Processes have the bits of virtual ranks. Checkpoints go on with the same bits, at another layout
+# and in another storage. All ranks skip a step after an overflow. Weights are exported.
 use strict;
 use warnings;
 use FindBin;
@@ -74,7 +74,7 @@ sub bf16 {
 }
 
 # ---- layouts, storage, gradients, beside the unsplit model with the same storage ----
-# Each row: precision, storage, gradients, processes or not, ranks and options.
+# Each row has the precision, storage, gradients, the way to start (mpi or emu), ranks and options.
 my @rows = (
     [qw(fp32 bf16 main   mpi 8 --dp 2 --tp 2 --pp 2 --optimizer sgd --lr 0.1)],
     [qw(fp32 bf16 stored emu 4 --dp 2 --tp 1 --pp 2 --zero 1 --optimizer sgd --lr 0.1)],
@@ -125,9 +125,9 @@ for my $row (@rows) {
 forms_hold(@jobs);
 
 # In double, without --tp, every 16-bit number is the rounding of the same real as in the unsplit
-# model: only the order of sums differs. So an error of the split would be seen. On a grid this
-# holds for forward, which adds the turns of a product in reals. In backward ranks add partial sums
-# of 16 bits. With rate 0 every loss is one of forward alone.
+# model. Only the order of sums differs, so an error of the split is visible. On a grid this holds
+# for forward, which adds the turns of a product in reals. In backward ranks add partial sums of 16
+# bits. With rate 0 every loss comes from forward alone.
 for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     my $forward = $pair->{name} =~ /--tensor/;
     my @errors =
@@ -138,7 +138,7 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
         "$pair->{name}: errors of " . ($forward ? 'forward' : 'all') . " below 1e-10: @errors");
 }
 
-# Weights stored in 16 bits have half of the bytes. The state then has a master in reals, too.
+# Weights stored in 16 bits have half of the bytes. The state then also has a master in reals.
 {
     my @words = (2, $train{fp32}, @model, qw(--steps 2 --dp 2 --tp 1 --pp 1 --zero 0));
     my ($real, $main, $stored) = my @three = map { emu(@words, @$_) } [], [qw(--storage bf16)],
@@ -155,14 +155,14 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
         );
     }
     is(join(' ', map { cost($_, 'gradients') / cost($real, 'gradients') } @three),
-        '1 1 0.5', 'gradients: main ones are reals, stored ones half as large');
+        '1 1 0.5', 'gradients: main gradients are reals, stored gradients are half as large');
     is(join(' ', map { cost($_, 'dp.sent') / cost($real, 'dp.sent') } @three),
-        '1 1 0.5', '... and so are the bytes sent');
+        '1 1 0.5', 'bytes sent: main gradients are reals, stored ones half as large');
     cmp_ok(
         cost($main, 'activations'),
         '<',
         0.6 * cost($real, 'activations'),
-        'activations are half as large, but for statistics and logits'
+        'activations are half as large, except statistics and logits'
     );
 }
 
@@ -179,18 +179,18 @@ my @scaled = (qw(--storage fp16 --steps 12 --loss-scale), 'dynamic,2097152,2');
     my @steps = map { $_->{step} } @skipped;
     ok(@steps >= 2 && @steps < 12, 'some steps are skipped, not all: ' . @steps);
     ok(!(grep { $_->{next_loss_scale} != $_->{loss_scale} / 2 } @skipped),
-        '... each halves the factor');
+        'each skipped step halves the factor');
     is(
         join(' ',
             $emu->{out} =~
                 /^step +(\d+)   skipped: a gradient overflowed at loss scale \d+, the next step has \d+; weights and optimizer stay$/mg
         ),
         "@steps",
-        '... the page names them'
+        'the page names the skipped steps'
     );
     my @losses = @{ losses("$work/emu.log") };
     is(join(' ', map { $_->[0] } grep { !defined $_->[2] } @losses),
-        "@steps", '... in the log their norm is null');
+        "@steps", 'in the log the norm of a skipped step is null');
     my %skipped = map { $_ => 1 } @steps;
     my ($good, $doubled) = (0, 0);
 
@@ -200,8 +200,8 @@ my @scaled = (qw(--storage fp16 --steps 12 --loss-scale), 'dynamic,2097152,2');
         if ($good == 2) { $good = 0; $doubled++ }
         is($losses[$i][3], $want, "step $i has the factor that follows");
     }
-    cmp_ok($doubled, '>', 0, '... and two steps in a row without an overflow double it');
-    is($emu->{page}{config}{overflows}, scalar @steps, '... the JSON has their number');
+    cmp_ok($doubled, '>', 0, 'two steps in a row without an overflow double the factor');
+    is($emu->{page}{config}{overflows}, scalar @steps, 'the JSON has the number of skipped steps');
     is_deeply(losses("$work/mpi.log"), \@losses,
         'processes skip the same steps, with the same losses')
         if have_mpi;
@@ -249,16 +249,20 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
             "$work/rest.st"
         )
     );
-    fine($again, "$name: it is taken up, with the storage of the checkpoint");
+    fine($again, "$name: a resumed run has the storage of the checkpoint");
     is_deeply(
         losses("$work/rest.log"),
         [@whole[$middle .. 11]],
         "$name: the same losses, norms and loss scales, every digit"
     );
-    ok(slurp("$work/rest.st") eq slurp("$work/whole.st"), "$name: and the same masters, every bit");
+    ok(
+        slurp("$work/rest.st") eq slurp("$work/whole.st"),
+        "$name: a resumed run has the same masters, every bit"
+    );
 }
 
-# The files of "same" are now of fp16 after 6 steps, at dp 2 x pp 2. Each weight in them is a real.
+# The files of "same" are in fp16 after 6 steps, at dp 2 x pp 2. Each weight in these files is a
+# real.
 {
     my $dir = "$work/same";
     my %file = map { tensors($_) } glob "$dir/step-000006/rank-*";
@@ -266,7 +270,7 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
         'F32', 'a checkpoint has reals only');
     my @weights = map { unpack 'V*', $file{$_}[1] } grep { !/\.[mv]$/ } keys %file;
     my $rounded = grep { !($_ & 0x1fff) } @weights;    # fp16 has 13 bits of fraction less
-    cmp_ok($rounded, '<', 0.1 * @weights, '... and its weights are masters, not rounded');
+    cmp_ok($rounded, '<', 0.1 * @weights, 'the weights of a checkpoint are masters, not rounded');
     my @how = (qw(--micro-batch 2 --eval-every 0 --reduce ordered --timeout), $hang, '--steps', 8);
     my $fp16 = emu(1, $train{fp32}, '--resume', $dir, @how, '--log', "$work/fp16.log");
     my $real =
@@ -276,10 +280,10 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
         emu(2, $train{fp32}, '--resume', $dir, @how, qw(--dp 2 --tp 1 --pp 1 --storage bf16 --log),
         "$work/bf16.log");
     run_jobs([$fp16, $real, $bf16]);
-    fine($fp16, 'a checkpoint is taken up at another layout');
-    fine($real, '... and in another storage: real');
-    fine($bf16, '... bf16');
-    like($real->{out}, qr/, storage real \(was fp16\)/, '... which the page says');
+    fine($fp16, 'a checkpoint is resumed at another layout');
+    fine($real, 'a checkpoint is resumed in another storage: real');
+    fine($bf16, 'a checkpoint is resumed in another storage: bf16');
+    like($real->{out}, qr/, storage real \(was fp16\)/, 'the page names the change of storage');
     my @loss = map { losses("$work/$_.log")->[0][1] } qw(fp16 real bf16);
     cmp_ok(abs($_ / $loss[1] - 1), '<', 1e-3, "the first loss is close to that with reals: $_")
         for @loss;
@@ -313,16 +317,16 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
     my %full = tensors("$work/f32.safetensors");
     my %half = tensors("$work/bf16.safetensors");
     is_deeply([sort keys %half], [sort keys %full], 'both files have the same tensors');
-    is(join(' ', map { $_->{'wte.weight'}[0] } \%full, \%half), 'F32 BF16', '... of their type');
-    ok(!(grep { $half{$_}[1] ne bf16($full{$_}[1]) } keys %full),
-        '... and BF16 is the rounded F32');
+    is(join(' ', map { $_->{'wte.weight'}[0] } \%full, \%half),
+        'F32 BF16', 'each file has its type');
+    ok(!(grep { $half{$_}[1] ne bf16($full{$_}[1]) } keys %full), 'BF16 is the rounded F32');
     ok(
         (
             grep {
                 bf16($_->[1]) ne pack 'v*', map { $_ >> 16 } unpack 'V*', $_->[1]
             } values %full
         ),
-        '... which is a master'
+        'F32 is a master, not a rounded weight'
     );
 
     # With rate 0 no weight changes, so every master keeps its first value.
@@ -335,8 +339,10 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
     );
     fine($from, 'a training begins with the exported weights');
     my %same = tensors("$work/same.safetensors");
-    ok(!(grep { $same{$_}[1] ne $full{$_}[1] } keys %full),
-        '... its masters have every bit of them');
+    ok(
+        !(grep { $same{$_}[1] ne $full{$_}[1] } keys %full),
+        'the masters have every bit of the exported weights'
+    );
     if (-x $sample) {
         my $job = run(
             emu(

@@ -21,8 +21,8 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# A fixed piece of the tree's text, because the tree's text may change. Little is held out, so that
-# evaluation, which is not tested here, takes no time.
+# A fixed text, because the tree's text may change. Little is held out, so that evaluation, which is
+# not tested here, takes no time.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -55,7 +55,8 @@ is(scalar @factorisations, 29, 'the ranks 1, 2, 4, 6 and 8 have 29 factorisation
 is(scalar @combinations, 48, 'there are 48 combinations of schedule, ZeRO and recomputation');
 
 # ---- the matrix ----
-# No size divides: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6 stages.
+# No degree divides these sizes: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6
+# stages.
 my @model = (
     qw(--layers 8 --width 48 --heads 8 --context 16 --batch 9 --micro-batch 1 --check --reduce
         ordered --data),
@@ -112,15 +113,15 @@ for my $i (0 .. $#factorisations) {
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
 
-    # Also as processes: one factorisation of each world, and one with all three kinds of
+    # These factorisations also run as processes: one of each world, and one with all three kinds of
     # parallelism.
     next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
     push @rows, row($mesh, $combination, %how, mpi => 1);
     push @pairs, [@rows[-2, -1]];
 }
 
-# A schedule matters only with stages, ZeRO only with replicas. These rows add the combinations that
-# the rows above lack with both.
+# A schedule matters only with stages, and ZeRO only with replicas. These rows add the combinations
+# that the rows before lack with both.
 my $extra = 0;
 for my $combination (grep { !$met{"@$_"} } @chosen) {
     push @rows,
@@ -136,8 +137,8 @@ for my $combination (grep { !$met{"@$_"} } @chosen) {
     $extra++;
 }
 
-# Interleaved stages: 2 or 3 chunks per stage, with every ZeRO stage and recomputation; m is a
-# multiple of the stages.
+# Interleaved stages have 2 or 3 chunks, with every ZeRO stage and recomputation. m is a multiple of
+# the stages.
 my %parts = (
     '2 2' => '3,2,1,2',
     '2 3' => '2,1,1,1,1,2',
@@ -217,7 +218,7 @@ is(
 ) for @pairs;
 my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) }
     grep { $_->{schedule} ne 'interleaved' && $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
-is(scalar keys %seen, @chosen, 'every combination has met replicas and stages');
+is(scalar keys %seen, @chosen, 'every combination has run with replicas and stages');
 note($_) for @table;
 
 # ---- sequence parallelism: every schedule, ZeRO stage and recomputation ----
@@ -247,15 +248,15 @@ note($_) for @table;
         ok(holds($job), name($job)) or diag(complain($job));
         my $sent = grep { $_->{name} eq 'tensor-parallel gathers' && $_->{pass} }
             @{ $job->{page}{costs} || [] };
-        is($sent, 1, '... with all-gathers, as many as predicted');
+        is($sent, 1, name($job) . ': as many all-gathers as predicted');
         is(
             $job->{page}{digest},
             $jobs[$i - 1]{page}{digest} // 'a digest',
-            '... the same bits as processes'
+            name($job) . ': the bits of virtual ranks'
         ) if $job->{how} =~ /mpi/;
     }
 
-    # Two rows on four ranks.
+    # Two rows are on four ranks.
     my $short = emu(
         4, $train{fp32},
         qw(--dp 1 --tp 4 --pp 1 --sequence-parallel --check --layers 2 --width 16 --heads 4
@@ -309,7 +310,7 @@ note($_) for @table;
             };
     }
 
-    # Attention in blocks, without ranks that share a sequence.
+    # Attention in blocks also runs without ranks that share a sequence.
     my $blocks = emu(
         2, $train{fp32},
         qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16
@@ -324,11 +325,11 @@ note($_) for @table;
         my $sent =
             grep { $_->{name} eq 'context-parallel traffic' && $_->{pass} && $_->{measured} > 0 }
             @{ $job->{page}{costs} || [] };
-        is($sent, 1, '... which has sent its keys as predicted');
+        is($sent, 1, "$job->{name}: keys are sent as predicted");
         is(
             $job->{page}{digest},
             $jobs[$i - 1]{page}{digest} // 'a digest',
-            '... the same bits as processes'
+            "$job->{name}: the bits of virtual ranks"
         ) if $job->{name} =~ /processes/;
     }
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise')
@@ -373,7 +374,7 @@ note($_) for @table;
     ok($_->{status} == 0 && $_->{page}{pass}, $_->{name}) or diag(complain($_)) for @jobs;
 }
 
-# ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no
+# ---- a budget for activations: the predicted peak is the measured peak, at most the budget, and no
 # bit changes ----
 {
     my @small = (
@@ -382,8 +383,8 @@ note($_) for @table;
         $text
     );
 
-    # Rows with extra options: stages of several chunks, backwards in halves, blocks that move, and
-    # (at the first budget) blocks that stay.
+    # Rows with extra options: stages of several chunks, split backwards, blocks that move, and (at
+    # the first budget) blocks that stay.
     my @ways = (
         [2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
         [
@@ -422,7 +423,7 @@ note($_) for @table;
         push @jobs,
             {
             %{ emu($ranks, $train{fp32}, @small, split ' ', $options) },
-            name => "$ranks ranks $options, without"
+            name => "$ranks ranks $options, no budget"
             };
     }
     run_jobs(\@jobs);
@@ -431,19 +432,23 @@ note($_) for @table;
             ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
             my ($peak) = grep { $_->{name} eq 'activations, peak' } @{ $job->{page}{costs} || [] };
             cmp_ok($peak ? max(@{$peak}{ grep { /^measured/ } keys %$peak }) : 1e9,
-                '<=', $job->{budget}, '... the measured peak is within the budget');
+                '<=', $job->{budget}, "$job->{name}: the measured peak is within the budget");
             is(
                 $job->{page}{digest},
                 $without->{page}{digest} // 'a digest',
-                '... and all bits are those of a run that keeps everything'
+                "$job->{name}: all bits are those of a run that keeps everything"
             );
         }
         next unless $wide->{name} =~ /--rebalance/;
-        like($wide->{out}, qr/from step 1 on, blocks of the stages: 2 2 2/, '... blocks move');
+        like(
+            $wide->{out},
+            qr/from step 1 on, blocks of the stages: 2 2 2/,
+            "$wide->{name}: blocks move"
+        );
         unlike(
             $tight->{out},
             qr/from step \d+ on, blocks/,
-            '... or stay, where the budget does not let them'
+            "$tight->{name}: blocks stay, because the budget does not let them move"
         );
     }
     my $none = emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget 1000));
@@ -462,14 +467,14 @@ note($_) for @table;
         )
     } 0, 1;
     run_jobs([$enough, $less]);
-    ok($enough->{status} == 0 && $enough->{page}{pass}, '... and that is enough')
+    ok($enough->{status} == 0 && $enough->{page}{pass}, 'the budget of the message is enough')
         or diag(complain($enough));
-    is($less->{status}, 2, '... and a byte less is not');
+    is($less->{status}, 2, 'a byte less than the budget of the message is not enough');
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
-# No size divides: 9 sequences in micro-batches of 3, 5 heads on 2 columns. With micro-batches of 1
-# a row of the grid has none.
+# No degree divides these sizes: 9 sequences in micro-batches of 3, 5 heads on 2 columns. With
+# micro-batches of 1 a row of the grid has none.
 {
     my @blocks = (
         qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0
@@ -587,7 +592,7 @@ note($_) for @table;
             $job->{name}
         ) or diag(complain($job));
         ok((grep { $_->{what} =~ /^copies within a replica/ } @{ $job->{page}{checks} }),
-            '... which are compared')
+            "$job->{name}: the copies are compared")
             if $job->{name} =~ /copies/;
     }
     is(
@@ -621,8 +626,8 @@ note($_) for @table;
 # ---- equal bits ----
 # Replicas and accumulation do not give equal bits. The tied embedding adds its two gradients before
 # the sum over replicas, but after the sum over micro-batches, so the sums are grouped differently.
-# Without --check the digest covers the weights after the last step, but no norm, because ZeRO sums
-# the norm in another order.
+# Without --check the digest covers the weights after the last step. The digest does not cover the
+# norm, because ZeRO sums the norm in another order.
 my @small = (
     qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered
         --data),
@@ -802,12 +807,12 @@ for my $i (0 .. $#ladder) {
     my @digests = map { $_->{status} == 0 && $_->{page}{digest} || 'none' } @jobs;
     ok($digests[0] ne 'none' && !(grep { $_ ne $digests[0] } @digests), "equal bits: $what")
         or diag("@digests", map { complain($_) } grep { $_->{status} } @jobs);
-    isnt($other{$i}{page}{digest}, $digests[0], "... and other bits from another seed")
+    isnt($other{$i}{page}{digest}, $digests[0], "other bits from another seed: $what")
         if $other{$i};
     like(
         $_->{out},
         qr/from step 2 on, blocks of the (stages|chunks): \d/,
-        '... and blocks have moved'
+        "blocks have moved: $what"
     ) for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
 }
 
@@ -867,8 +872,8 @@ my @tiny =
         '--log: an object for each evaluation'
     );
     is((scalar grep { $_->{eval_loss} > 0 && keys %$_ == 4 } @events),
-        2, '--log: with its held-out loss');
-    is(scalar @lines, 8, '--log: an object a step, and one at the end');
+        2, '--log: an evaluation has its held-out loss');
+    is(scalar @lines, 8, '--log: an object per step, and an object at the end');
     my $end = pop @lines;
     my $fields = join ' ', sort qw(step loss grad_norm lr tokens seconds tokens_per_second run);
     is((scalar grep { join(' ', sort keys %$_) eq $fields } @lines),
@@ -905,7 +910,7 @@ my @tiny =
     unlike(
         encode_json($check->{page}{config}),
         qr/"(dp|tp|pp|zero|dropout)":"/,
-        '--json: these are numbers'
+        '--json: numbers are numbers'
     );
     is(
         $default->{page}{config}{eval_windows},
@@ -915,9 +920,9 @@ my @tiny =
     my @lines = map {
         eval { decode_json($_) }
     } split /\n/, slurp("$work/nan.log");
-    is(scalar @lines, 3, '--log: JSON though the loss is lost, which ends the training');
+    is(scalar @lines, 3, '--log: JSON also when a loss that is not finite ends the training');
     is((scalar grep { exists $_->{loss} && !defined $_->{loss} } @lines),
-        1, '--log: null for what is not finite');
+        1, '--log: null for a number that is not finite');
     is($lost->{status}, 1, 'a lost training does not pass');
 }
 
@@ -925,7 +930,7 @@ my @tiny =
 SKIP: {
     skip 'no mpirun', 2 unless have_mpi;
 
-    # a ring, whose order of sums depends on the element
+    # A ring adds in an order that depends on the element.
     local $ENV{OMPI_MCA_coll_libnbc_iallreduce_algorithm} = 1;
     my @jobs = map {
         mpi(8, $train{fp32},
@@ -935,14 +940,14 @@ SKIP: {
     ok(
         $_->{status} == 0
             && (grep { $_->{what} =~ /^copies within a replica/ } @{ $_->{page}{checks} }),
-        'copies of a tensor that lie elsewhere are close'
+        'copies of a tensor in another place of the buffer are close'
         )
         or diag(complain($_))
         for @jobs;
 }
 
-# Returns the header, or dies with its mistake: (name => [dtype, shape, first byte, one past the
-# last]).
+# Returns the header (name => [dtype, shape, first byte, one past the last]), or dies with the
+# mistake of the file.
 sub safetensors {
     my ($file) = @_;
     my $all = slurp($file);
@@ -1070,7 +1075,7 @@ sub safetensors {
 }
 
 # ---- dropout that empties whole rows: the next norm magnifies rounding, and the limit allows for
-# it ----
+# that ----
 {
     my @narrow = qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7
         --batch 1 --steps 4 --eval-every 0 --dropout);
@@ -1089,12 +1094,12 @@ sub safetensors {
     } $jobs[0], $wide, $double;
     ok(
         abs($limit - 1e-5 * 0.9**5 / sqrt(1e-5)) < 1e-8 && $of_wide == 1e-5 && $of_double == 1e-10,
-        "its limit, $limit, is its own: $of_wide, in double $of_double"
+        "a narrow model has its own limit, $limit; a wide model $of_wide, in double $of_double"
     );
 }
 
-# ---- few columns: a norm magnifies rounding in some random rows, and the limit allows for their
-# number ----
+# ---- few columns: a norm magnifies rounding in some random rows, and the limit allows for the
+# number of these rows ----
 {
     my @narrow = (
         [
@@ -1152,7 +1157,7 @@ sub safetensors {
     is(
         "@limits",
         '1.0e-04 3.2e-04 3.2e-05 1.6e-05 1.0e-05 1.0e-05',
-        '... the limits of 4, 3, 5, 6, 7 columns and of one'
+        'the limits of 4, 3, 5, 6, 7 columns and of one column'
     );
     ok(
         $_->{status} == 2
@@ -1180,12 +1185,12 @@ sub safetensors {
             /with --tensor 2d the norm of --width 6 adds too much rounding to judge: choose --width 8/,
         'few columns on a grid: refused'
     ) or diag(complain($grid));
-    is($wider->{status}, 0, '... and eight are not') or diag(complain($wider));
-    is($unchecked->{status}, 0, '... and a training without it is not')
+    is($wider->{status}, 0, 'eight columns on a grid are accepted') or diag(complain($wider));
+    is($unchecked->{status}, 0, 'two columns: a training without --check is accepted')
         or diag(complain($unchecked));
 }
 
-# ---- it learns ----
+# ---- the loss falls ----
 sub learns {
     my ($what, $share, $job) = @_;
     run_jobs([$job]);
@@ -1251,8 +1256,8 @@ if ($ENV{TRAIN_MATRIX}) {
     close $f or die "$ENV{TRAIN_MATRIX}: $!";
 }
 
-# Of 3 columns the ranks of a cube have 2 and 1, so ZeRO cuts the copies of a vector at different
-# elements.
+# With 3 columns the ranks of a cube have 2 and 1 columns. So ZeRO cuts the copies of a vector at
+# different elements.
 my $cube = emu(
     16, $train{fp32},
     qw(--dp 2 --tp 8 --pp 1 --tensor 3d --heads 3 --width 3 --layers 1 --context 8 --batch 8),

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Two hosts on one machine: two network and UTS namespaces, each with an address and a name, and a
-# cable (veth) between them. A script in place of ssh lets mpirun enter the second namespace.
+# Tests two hosts on one machine: two network and UTS namespaces, each with an address and a name,
+# and a cable (veth) between them. A script in place of ssh lets mpirun enter the second namespace.
 # Nothing leaves the machine. docs/cluster.md shows these commands.
 cd "$(dirname "$0")/.." || exit 3
 if [ "$1" != inside ]; then
@@ -86,11 +86,11 @@ ok $? "two of four processes are on each host" "$out"
     wait $!
     status=$?
     { [ $status -eq 3 ] && grep -q 'rank [23] .*signal 9' "$out"; }
-    ok $? "the ranks of a host are killed: status 3, and one of them is named (status $status)" \
+    ok $? "the ranks of a host are killed: status 3, a killed rank is named (status $status)" \
         "$out"
 
-    # The cable is pulled: no process ends, but no message arrives. Here the ranks notice this after
-    # 2 s of silence and three probes.
+    # The cable is pulled. No process ends, but no message arrives. The ranks notice this after 2 s
+    # of silence and three probes.
     rm -f "$tap_dir/log"
     export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
         OMPI_MCA_oob_tcp_keepalive_probes=3
@@ -109,6 +109,6 @@ ok $? "two of four processes are on each host" "$out"
         waited=$((waited + 1))
     done
     [ -z "$(ranks_in_b)" ]
-    ok $? "and the ranks of the other host end, too"
+    ok $? "the cable is pulled: the ranks of the other host end, too"
 }
 tap_end

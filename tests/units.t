@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests which ranks sum a unit's gradient: partial sums, own replicas, and the gathered state
-# (tests/test_units.c).
+# Tests over which ranks a unit's gradient is summed: partial sums, own replicas, and the gathered
+# state (tests/test_units.c).
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). Traffic in units: 2, m + 1, 3 m. Bytes per
-# parameter: 8 + 8/N, 4 + 12/N, 16/N. Also the unit in flight and the time of every ring. The
-# formulas are written again here, for several N, m, links and precisions.
+# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). The traffic of the stages is 2, m + 1 and
+# 3 m units. The state takes 8 + 8/N, 4 + 12/N and 16/N bytes per parameter. Also checks the unit in
+# flight and the time of every ring. The test has its own formulas, for several N, m, links and
+# precisions.
 use strict;
 use warnings;
 use FindBin;
@@ -16,14 +17,14 @@ my %program =
 plan skip_all => 'the lessons of chapter 06 are not built'
     if grep { !$program{$_} || !-x program_of('fp32', $program{$_}) } 1 .. 3;
 
-# The lessons' model: 2 blocks, width 15, 11 positions, 53 words. Units: wte; wpe, the blocks, the
-# last norm.
+# The lessons' model has 2 blocks, width 15, 11 positions and 53 words. Its units are wte, wpe, the
+# blocks and the last norm.
 my $wte = 53 * 15;
 my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
 my %link =
     (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
 
-# a ring's chunk, and the largest rank's shard
+# Returns the size of a ring's chunk, which is also the size of the largest rank's shard.
 sub chunk { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }
 sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
 
@@ -43,7 +44,8 @@ sub ring_time {
     );
 }
 
-# Returns a job's measurement by the beginning of a cost's name: $find->('all traffic').
+# Returns a function that finds a measurement of the job by the beginning of the cost's name:
+# $find->('all traffic').
 sub finder {
     my ($job) = @_;
     my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
@@ -105,7 +107,7 @@ for my $job (@jobs, @mpi) {
           "ZeRO-$job->{stage}, N = $n, m = $m, $job->{link}, "
         . 8 * $e . ' bit'
         . ($job->{as} ? ', processes' : '');
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold")
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: the lesson's own predictions hold")
         or diag(complain($job));
     my $find = finder($job);
     my $psi = sum($wte, @others);
@@ -163,10 +165,9 @@ for my $job (@halves) {
     my ($psi, $own) = (sum($wte, @others), sum(map { chunk($_, 4) } $wte, @others));
     my ($whole, $divided) = @{ $bytes16[$job->{stage} - 1] };
     my $second = $job->{stage} == 1 ? 2 * $wte : 0;    # the head's gradient of wte
-    ok(
-        $job->{status} == 0 && $job->{page}{pass},
-        "ZeRO-$job->{stage} in bf16: its predictions hold"
-    ) or diag(complain($job));
+    ok($job->{status} == 0 && $job->{page}{pass},
+        "ZeRO-$job->{stage} in bf16: the lesson's predictions hold")
+        or diag(complain($job));
     is(
         finder($job)->('all state'),
         $whole * $psi + $second + $divided * $own,
@@ -174,8 +175,8 @@ for my $job (@halves) {
     );
 }
 
-# ---- 05_prefetch: the same traffic with prefetch, 2m units if weights are kept; the memory in
-# flight; and order-independent bounds ----
+# ---- 05_prefetch: the same traffic with prefetch, 2m units if weights are kept, the memory in
+# flight, and bounds that hold in any order ----
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
 my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
 my @ahead;
@@ -226,7 +227,7 @@ for my $job (@ahead) {
           "prefetch, N = $n, m = $m, reshard $job->{reshard}, $job->{link}, "
         . 8 * $e . ' bit'
         . ($job->{as} ? ', processes' : '');
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold")
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: the lesson's own predictions hold")
         or diag(complain($job));
     my $find = finder($job);
     my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
@@ -237,9 +238,10 @@ for my $job (@ahead) {
         "$name: $units passes over the parameters"
     );
 
-    # The peak is in the backward of a block while the gradient of the block above is being reduced.
-    # The peak has the gradients of both blocks, and room for the sum and the arriving chunk. It has
-    # the weights of two blocks. If weights are kept, it has those of all blocks so far, here three.
+    # The peak is in the backward of a block, while the gradient of the block above is being
+    # reduced. The peak has the gradients of both blocks, and room for the sum and the arriving
+    # chunk. The peak has the weights of two blocks. If weights are kept, the peak has the weights
+    # of all blocks so far, here three.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
@@ -251,7 +253,7 @@ for my $job (@ahead) {
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
 
     # Hidden or exposed, all communication takes the same time. The step is never shorter than rank
-    # 0's computation, and never longer than computation and communication together.
+    # 0's computation. The step is never longer than computation and communication together.
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $time =
         $units * ring_time($n, $e, $alpha, $beta, 1, @four) +
@@ -267,7 +269,7 @@ for my $job (@ahead) {
         $step >= $computing
             && $step <= $computing + $time
             && ($time == 0 || $step < $computing + $time),
-        "$name: the step is between the two"
+        "$name: the step is between these bounds"
     );
 }
 done_testing();

@@ -1,6 +1,6 @@
 # Capstone.pm draws the layouts of the capstone, in which the bodies of chapters 01 to 07 train
 # chapter 08, and finds the exercises whose bodies that training can reach. tools/grade and
-# tools/task use it.
+# tools/task use this module.
 package Capstone;
 use strict;
 use warnings;

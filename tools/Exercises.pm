@@ -121,7 +121,7 @@ sub exercises {
 }
 
 # Returns the exercises that the words name: a chapter 01, a lesson 01.02 or 08.sample, or an
-# exercise 01.02a. Without words it returns all.
+# exercise 01.02a. If there are no words, returns all exercises.
 sub chosen {
     my ($all, @words) = @_;
     return @$all unless @words;
@@ -143,7 +143,7 @@ sub find_body {
     my (@found, $inside, $heading, $body);
     for (split /^/m, $text) {
         my $opens = m{^\s*//\s*EXERCISE\s+($id)\b};
-        return (undef, "exercise $1 begins inside of $id: its `// END` is missing")
+        return (undef, "exercise $1 begins inside $id: the `// END` of $id is missing")
             if $opens && $inside;
         if ($opens) { ($inside, $heading, $body) = (1, 1, '') if $1 eq $id; next }
         next unless $inside;
@@ -152,8 +152,8 @@ sub find_body {
         $heading = 0;
         $body .= $_;
     }
-    return (undef, "its `// END` is missing") if $inside;
-    return (undef, @found ? 'its marker stands there twice' : 'its marker is not there')
+    return (undef, "the `// END` of the exercise is missing") if $inside;
+    return (undef, @found ? 'the file has the marker twice' : 'the file has no marker')
         if @found != 1;
     return ($found[0], undef);
 }
@@ -241,7 +241,7 @@ sub copy_files {
         my @stat = stat "$root/$file";
         chmod $stat[2] & 07777, "$to/$file";
 
-        # copied objects keep their times, too, so make does not rebuild them
+        # Copied objects keep their times, so make does not rebuild them.
         utime @stat[8, 9], "$to/$file";
     }
 }

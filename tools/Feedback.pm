@@ -92,8 +92,8 @@ sub findings {
 }
 
 # Returns the mistake that usually has these findings in this exercise, or undef. known: { id, wrong
-# => ([check, name, why]...), costs => ({ name, unit, measured, predicted }...), fault }, each of
-# them only if there is one.
+# => ([check, name, why]...), costs => ({ name, unit, measured, predicted }...), fault }. A field is
+# missing if the run has no such finding.
 sub hint {
     my ($sentence, $known) = @_;
     return undef unless defined $known->{id};
@@ -180,9 +180,9 @@ my @general = (
     ]
 );
 
-# Returns a likely cause of a wrong result, or undef. sentence: of wrong_sentence. known: { ranks,
-# micro_batches, reason } and the fields of hint(). reason: the judge's reason, or the line under
-# the failed check.
+# Returns a likely cause of a wrong result, or undef. sentence: the result of wrong_sentence().
+# known: { ranks, micro_batches, reason } and the fields of hint(). reason: the judge's reason, or
+# the line under the failed check.
 sub likely_cause {
     my ($sentence, $known) = @_;
     return hint($sentence, $known) unless defined $sentence;

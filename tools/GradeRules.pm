@@ -1,5 +1,5 @@
 # GradeRules.pm checks a submitted body: its text, for notes to the student, and its object file.
-# tools/grade uses it.
+# tools/grade uses this module.
 package GradeRules;
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ sub code_of {
         while (pos() < length) {
             if (m{\G//[^\n]*}gc || m{\G/\*.*?\*/}gcs) { $code .= ' ' }
 
-            # R"(...)" ends differently
+            # a raw string R"(...)" ends in another way
             elsif (m{\G\w["']}gc) { return (undef, 'a string with letters before it') }
             elsif (m{\G/\*}gc) { return (undef, 'a comment that does not end') }
             elsif (m{\G"(?:[^"\\\n]|\\.)*"}gc) { $code .= '""' }
@@ -30,8 +30,9 @@ sub code_of {
     return ($code, undef);
 }
 
-# Names that a body may not use: they stop the run, reach the system, or read what the check
-# measures. A body may use such a name if our solution of the same exercise uses it.
+# Names that a body may not use. Such a name stops the run, reaches the system, or reads what the
+# check measures. A body may use such a name if our solution of the same exercise uses the name,
+# too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
@@ -74,9 +75,8 @@ sub public_functions {
 }
 
 # Returns undef, or why the text is not the inside of one function: its brackets do not match. The
-# text is judged as the compiler reads it: trigraphs are off, a line that ends in \ is continued,
-# and
-# a comment ends where C ends it.
+# text is judged as the compiler reads the text. Trigraphs are off, a line that ends in \ is
+# continued, and a comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
@@ -119,7 +119,7 @@ sub text_faults {
             if $call && !$keyword{$name} && !$known->{$name} && !$harmless{$name};
     }
 
-    # (name)(x), (*name)(x); casts are not calls
+    # Finds (name)(x) and (*name)(x). Casts are not calls.
     while ($code =~ /(\w*)\s*\(\s*([*&]?)\s*([A-Za-z_]\w*)\s*\)\s*\(/g) {
         my ($before, $star, $name) = ($1, $2, $3);
         next
@@ -156,7 +156,7 @@ sub object_facts {
 }
 
 # Returns a reason if a file with a submitted body has more variables or a larger stack frame than
-# ours, or undef. Variables and stack frames are in no arena.
+# ours, or undef. The arenas do not count variables and stack frames.
 my $spare = 4096;    # a solution may use this many bytes more than ours
 
 sub large_variables {

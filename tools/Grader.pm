@@ -1,13 +1,13 @@
-# Grader.pm builds and runs a program with a submitted body in a sandbox, and judges the results
-# outside of it. tools/grade uses this module.
+# Grader.pm builds a program with a submitted body and runs it in a sandbox. The results are judged
+# outside the sandbox. tools/grade uses this module.
 #
 # The sandbox is bubblewrap: no network, its own processes and user, a read-only file system with
 # the compiler and headers (to compile) or the program (to run), and limits on processor time,
-# memory, processes and files. No sandbox has the solutions, the bugs or the tests. Everything in
-# the sandbox ends with it. Each rank has a sandbox of its own, so ranks meet only in the broker
-# (tools/grader/broker.c), outside, which counts their bytes. The compared tensors leave the sandbox
-# as records (tools/grader/probe.c), and tools/grader/compare.c compares them with those of our own
-# run.
+# memory, processes and files. No sandbox has the solutions, the bugs or the tests. All processes in
+# the sandbox end when the sandbox ends. Each rank has its own sandbox, so ranks meet only in the
+# broker (tools/grader/broker.c). The broker runs outside and counts the bytes of the ranks. The
+# compared tensors leave the sandbox as records (tools/grader/probe.c), and tools/grader/compare.c
+# compares these records with those of our own run.
 package Grader;
 use strict;
 use warnings;
@@ -22,7 +22,8 @@ use List::Util qw(first max);
 our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program
     compare_runs body_symbols);
 my (%flags, $work, $trusted);
-my $suffix = join '', map { sprintf '%x', rand 16 } 1 .. 8;    # of names that no body can know
+my $suffix = join '',
+    map { sprintf '%x', rand 16 } 1 .. 8;    # a part of names, which no body can know
 my $build = 'build/cpu-fp32';
 
 sub quiet {
@@ -48,8 +49,8 @@ sub sandbox_missing {
     return $out =~ /(\S[^\n]*)/ ? $1 : 'bwrap was not found';
 }
 
-# Root starts the sandbox as the user nobody, because the kernel's limit on processes does not hold
-# for root, and because a submission should not even begin as root.
+# Returns the words that start a command as the user nobody, if root grades. The kernel's limit on
+# processes does not hold for root, and a submission should not even begin as root.
 sub nobody { return $> == 0 ? qw(setpriv --reuid=65534 --regid=65534 --clear-groups --) : () }
 
 # Returns the options for the file system and the name spaces of the sandbox.
@@ -101,7 +102,7 @@ sub confined {
 
 # ---- the build ----
 
-# settings: words for make, such as ARCH=native. Compiles what all programs share.
+# Compiles the parts that all programs share. settings: words for make, such as ARCH=native.
 sub grader_begin {
     my ($folder, $is_trusted, @settings) = @_;
     ($work, $trusted) = ($folder, $is_trusted);
@@ -155,8 +156,9 @@ sub grader_begin {
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# Returns the folder of the build for parts that are the same in every grading. Its name depends on
-# the commands and on all sources that they read, so a changed source gives another folder.
+# Returns the folder of the build for parts that are the same in every grading. The name of the
+# folder depends on the commands and on all sources that they read, so a changed source gives
+# another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
@@ -352,7 +354,7 @@ sub compare_runs {
     my ($theirs, $ours, $bits) = @_;
     my ($good, $out) =
         quiet("$work/compare", "$theirs.results", "$ours.results", $bits ? 'bits' : ());
-    return { other => 'its records cannot be read' } unless $good;
+    return { other => 'the records of the run cannot be read' } unless $good;
     my %result = (wrong => []);
     for (split /\n/, $out) {
         push @{ $result{wrong} }, [split /\|/, $1, 3] if /^wrong (.*)/;
@@ -362,7 +364,7 @@ sub compare_runs {
     return \%result;
 }
 
-# ---- what the object code of a body refers to ----
+# ---- the functions that the object code of a body uses ----
 
 # Returns { symbol => number of references } of the functions that the function with the body refers
 # to, through the functions that our object does not have, such as a student's helpers. The object

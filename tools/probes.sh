@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034    # the scripts that source this file use the variables
-# setup and doctor source this file. It finds compilers and libraries by compiling and running, not
-# by package names or fixed folders. Each probe leaves the messages of the failing command in
-# $probe_dir/log.
+# setup and doctor source this file. The probes find compilers and libraries by compiling and
+# running, not by package names or fixed folders. Each probe leaves the messages of the failing
+# command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
 PACKAGES="gcc g++ libc6-dev make libopenmpi-dev"
@@ -205,8 +205,8 @@ probe_mpirun() {
 # Checks the TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
-# Check the tools for make book: pandoc; and a compiler, a linker and a C library for WebAssembly,
-# for the pages that run the chapters' C.
+# Check the tools for make book. probe_pandoc checks pandoc. probe_wasm checks a compiler, a linker
+# and a C library for WebAssembly, for the pages that run the chapters' C.
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"

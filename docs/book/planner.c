@@ -85,7 +85,7 @@ static void write_names(const void *first, size_t size, size_t most) {
     }
     write_text("]");
 }
-// {"memory": names of categories, "settings": [{"name", "key", "names"}]}
+// Returns {"memory": names of categories, "settings": [{"name", "key", "names"}]}.
 const char *EXPORT(planner_settings)(void) {
     char part[200];
     length = 0;
@@ -109,7 +109,7 @@ const char *EXPORT(planner_settings)(void) {
     return text;
 }
 
-// A preset (a model, a cluster) also sets the settings that belong to it.
+// Changes a setting. A preset (a model, a cluster) also sets the settings that belong to it.
 void EXPORT(planner_set)(int i, double value) {
     const struct Setting *s = &setting[i];
     if (s->real) *s->real = value * s->unit;
@@ -155,7 +155,8 @@ static void write_sentence(const char *key, const char *sentence) {
     write_text("\"");
 }
 
-// {"refused": reason} or {"parameters": N, "tokens": per step, "layout": as in a line of --layouts}
+// Returns {"refused": reason} or {"parameters": N, "tokens": per step, "layout": as in a line of
+// --layouts}.
 const char *EXPORT(planner_layout)(void) {
     char why[500], part[PLAN_JSON];
     length = 0;
@@ -174,8 +175,8 @@ const char *EXPORT(planner_layout)(void) {
     return text;
 }
 
-// The search reports its progress to the page, which gives the module this function. Outside of a
-// page there is no report.
+// Reports the progress of the search to the page, which gives the module this function. Outside of
+// a page there is no report.
 #ifdef __wasm__
 __attribute__((import_module("page"), import_name("progress"))) void page_progress(int done,
                                                                                    int all);
@@ -189,7 +190,7 @@ static Run page, *const shown = &page;
 static Run *const shown = NULL;
 #endif
 
-// {"reason": why the first layout is the best, "feasible": N, "front": places of layouts,
+// Returns {"reason": why the first layout is the best, "feasible": N, "front": places of layouts,
 // "layouts": the best layouts first}. cp: the degree of all these layouts; 0: any.
 const char *EXPORT(planner_search)(int cp) {
     PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };

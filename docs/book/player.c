@@ -61,8 +61,9 @@ int EXPORT(player_busy)(int slot) { return (int)timeline_busy(&shown[slot]); }
 int EXPORT(player_chunks)(int slot) { return (int)shown[slot].v; }
 int EXPORT(player_ops)(int slot, int stage) { return (int)shown[slot].n[stage]; }
 
-// Op k of a stage. what: 0 forward, 1 backward, 2 backward of the inputs, 3 backward of the
-// weights, 4 update. to: the stage that receives its message; -1: there is no message.
+// Return the fields of op k of a stage. what: 0 forward, 1 backward, 2 backward of the inputs, 3
+// backward of the weights, 4 update. to: the stage that receives the op's message; -1: there is no
+// message.
 int EXPORT(player_op_what)(int slot, int stage, int k) {
     return (int)shown[slot].event[stage][k].op.what;
 }

@@ -43,8 +43,8 @@ function settings(id, list, changed) {
 }
 
 // ---- schedules: one schedule, or two in one scale of time ----
-// shown[slot]: {end, ops}. ops[stage]: {what, k, chunk, start, end, leaves, arrives, to}. Times in
-// units.
+// shown[slot]: {end, ops}. ops[stage]: {what, k, chunk, start, end, leaves, arrives, to}. Times are
+// in units.
 let shown = [], end, now = 0, playing = false, last;
 const NAMES = [
   'naive', 'GPipe', '1F1B', 'interleaved, 2 chunks', 'zero bubble (ZB-H1)',
@@ -122,7 +122,8 @@ function draw_timeline() {
       top}"/>`;
   put('timeline', svg, WIDTH, top + 16);
 }
-// A stage: its ops, its messages below them, and the number of micro-batches in flight.
+// Returns the row of a stage: its ops, its messages below them, and the number of micro-batches in
+// flight.
 function stage_row(s, i, ops, y) {
   let svg = text(LEFT - 10, y + 15, `stage ${i}`, 'end') +
       rect('ground', LEFT, y, x_of(end) - LEFT, ROW) +
@@ -145,8 +146,8 @@ function stage_row(s, i, ops, y) {
   return svg;
 }
 
-// The stages of the first schedule at this time: boxes, the kept micro-batches below, messages
-// between.
+// Draws the stages of the first schedule at this time: boxes, the kept micro-batches below,
+// messages between.
 function draw_now() {
   const s = shown[0], gap = 44, w = (WIDTH - 20 - (at.p - 1) * gap) / at.p, box = Math.min(w, 150),
         width = at.p * (box + gap) - gap;
@@ -215,7 +216,7 @@ function play() {
   byId('play').textContent = 'pause';
   requestAnimationFrame(tick);
 }
-// The times at which an op or a message begins or ends.
+// Returns the times at which an op or a message begins or ends.
 const moments = () =>
     shown.flatMap(s => s.ops.flat().flatMap(o => [o.start, o.end, o.leaves, o.arrives]));
 function go_to(t) { pause(); now = t; draw_now(); }

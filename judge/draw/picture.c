@@ -75,7 +75,7 @@ static int by_flow(const void *a, const void *b) {
              y = (*(const RecordedEvent *const *)b)->flow;
     return x < y ? -1 : x > y;
 }
-// All events of one kind, from all ranks, sorted by flow.
+// The events of one kind, from all ranks, sorted by flow.
 typedef struct {
     RecordedEvent **event;
     size_t n;
@@ -137,7 +137,7 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                // a send may end after the step
+                // A send may end after the step.
                 bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;
                 if (e->kind > EVENT_UPDATE && !waited) continue;
                 if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;

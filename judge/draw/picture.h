@@ -22,11 +22,11 @@ typedef struct {
     // busy: computation, added over ranks. busiest: computation of the busiest rank, the ideal step
     // time.
     Picoseconds busy, busiest;
-    // the bubble: 1 - busy / (ranks step), and step / busiest - 1
+    // The bubble: 1 - busy / (ranks step), and step / busiest - 1.
     double idle_of_total, idle_of_ideal;
-    // communication while the rank waits, and while it computes; added over ranks
+    // Communication while the rank waits, and while it computes; added over ranks.
     Picoseconds exposed, hidden;
-    // true if data may have moved before a wait under the wall clock; then hidden has no value
+    // True if data may have moved before a wait under the wall clock. Then hidden has no value.
     bool hidden_unknown;
     // flops: added over ranks. utilisation: flops / (ranks step rate), the MFU under the wall
     // clock.

@@ -97,7 +97,8 @@ static void compare_tensor(Finding *f, const Whole *got, const Whole *want, doub
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
     double scale = fmax(whole_largest(want), 1e-3 * over_all);
-    // only one replica was compared, so a larger difference between the replicas replaces the error
+    // Only one replica was compared, so a larger difference between the replicas replaces the
+    // error.
     if (got->clash && mode != DIFFERS)
         w.difference =
             fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));
@@ -151,7 +152,8 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
     return count;
 }
 
-// Is a worse than b? Findings without an error come first, then failed ones, then larger errors.
+// Is a worse than b? Findings without an error come first, then failed findings, then larger
+// errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;

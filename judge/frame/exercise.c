@@ -1,4 +1,5 @@
-// exercise.c: collects and prints the open exercises of a student's tree. TODO (util.h) marks them.
+// exercise.c: collects and prints the open exercises of a student's tree. TODO (util.h) marks an
+// open exercise.
 #include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -93,7 +93,7 @@ typedef struct PageText {
 
 struct RunState {
     Program *program;
-    // this rank's own copy of the program's options; option_default() changes it
+    // this rank's own copy of the program's options; option_default() changes the copy
     OptionValues settings;
     ConfigRecord *configs;
     CheckRecord *checks;

@@ -122,7 +122,7 @@ static void rank_body(Comm *world, void *context) {
     program->lesson(&run);
     require_picture(&run);
     char written = 0;
-    // all ranks wait, because rank 0 may still write files
+    // All ranks wait, because rank 0 may still write files.
     side_broadcast(&written, sizeof written);
     memory_rank_end(); // a leak on any rank ends the run before the verdict
     comm_barrier(world);
@@ -247,7 +247,7 @@ int experiment_main(int argc, char **argv, const Experiment *experiment) {
     Program program = { .lesson = experiment->run, .started = now(), .status = STATUS_FAULT };
     setvbuf(stdout, NULL, _IOLBF, 0); // writes every line at once, even into a pipe
     signal(SIGXFSZ, SIG_IGN); // a write beyond `ulimit -f` then fails with a message and status 3
-    // tools/launch starts programs in the background, where shells ignore SIGINT
+    // tools/launch starts programs in the background, where shells ignore SIGINT.
     signal(SIGINT, SIG_DFL);
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);

@@ -98,14 +98,14 @@ void report_ended_early(Run *run);
 // predict times for one link call this function before the work.
 void require_one_link(Run *run);
 
-// These are limits of a sum whose terms are added in another order, relative to the largest
-// element. In 16 bits an error near a tie of the rounding becomes a whole unit in the last place,
-// and the next layers pass the unit on. storage_limit() is 32 halves of a unit. In 16 bits
-// numbers_limit() is an eighth of storage_limit(), because losses are sums of many elements. Each
-// limit is 1.0 to 2.4 times the largest error of two thousand runs of the lessons with 50 seeds.
-// The limits are for trainings that do not diverge. If the loss grows 28 times in two steps, the
-// rounding error grows with the loss and exceeds the limit of reals, too. rounding_limit() and
-// numbers_limit() are the limits of --storage.
+// LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
+// another order, relative to the largest element. In 16 bits an error near a tie of the rounding
+// becomes a whole unit in the last place, and the next layers pass the unit on. storage_limit() is
+// 32 halves of a unit. In 16 bits numbers_limit() is an eighth of storage_limit(), because losses
+// are sums of many elements. Each limit is 1.0 to 2.4 times the largest error of two thousand runs
+// of the lessons with 50 seeds. The limits are for trainings that do not diverge. If the loss grows
+// 28 times in two steps, the rounding error grows with the loss and exceeds the limit of reals,
+// too. rounding_limit() and numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);

@@ -39,7 +39,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what) {
     size_t all = param_local_rows(p) * param_local_cols(p);
-    // under ZeRO-1 and 2 a rank holds more weights than it owns
+    // Under ZeRO-1 and 2 a rank holds more weights than it owns.
     bool whole = what == UNIT_WEIGHTS && p->w.data;
     Range r = whole ? (Range){ p->offset, p->offset + all } : param_owned(u, p);
     size_t n = range_size(r), first = r.lo - p->offset;
@@ -233,11 +233,11 @@ bool trajectory_clipped(const Trajectory *c, double clip) {
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson) {
     for (size_t i = 0; i < 2; i++) {
-        Training one = *t;
-        one.optimizer = i ? adamw(0.01) : sgd(0.5);
-        one.recorded = t->recorded && i;
-        Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
-        split(lesson, &one, &got);
+        Training variant = *t;
+        variant.optimizer = i ? adamw(0.01) : sgd(0.5);
+        variant.recorded = t->recorded && i;
+        Trajectory got = trajectory_new(run, &variant), want = training_unsplit(run, &variant, 1);
+        split(lesson, &variant, &got);
         training_compare(run, what, &got, &want, training_limit(t));
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
                    trajectory_clipped(&got, t->clip));

@@ -81,7 +81,7 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 // gradients of step 0 only. AdamW divides a gradient by its own size, so a rounding error near zero
 // becomes a whole step. Then the two trainings have different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
-// These functions do one half of training_compare each.
+// Each of these functions does one half of training_compare().
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,

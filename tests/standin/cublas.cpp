@@ -210,12 +210,13 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                        *y = static_cast<const uint16_t *>(b) + i * b_step;
         uint16_t *half = static_cast<uint16_t *>(c) + i * c_step;
         float *full = static_cast<float *>(c) + i * c_step;
-        const float *one = static_cast<const float *>(alpha),
-                    *zero = static_cast<const float *>(beta);
+        const float *alpha_value = static_cast<const float *>(alpha),
+                    *beta_value = static_cast<const float *>(beta);
         const char *name = "cublasGemmEx";
         const auto multiply = [&](auto in, auto out, auto *to) {
             return product<float, decltype(in), decltype(out)>(name, handle, op_a, op_b, m, n, k,
-                                                               one, x, lda, y, ldb, zero, to, ldc);
+                                                               alpha_value, x, lda, y, ldb,
+                                                               beta_value, to, ldc);
         };
         const cublasStatus_t status = bf16 && wide ? multiply(Bf16(), Reals<float>(), full)
                                       : bf16       ? multiply(Bf16(), Bf16(), half)

@@ -54,7 +54,7 @@ struct Board {
     std::atomic<int> error; // ncclResult_t, for all members
     std::atomic<bool> said;
     char text[400];
-    // the channels follow: those of messages, then those of collectives
+    // The channels follow: first those of messages, then those of collectives.
     Member member[];
 };
 
@@ -401,11 +401,11 @@ void Work::move(Transfer &x) {
     } else if (c.posted == c.taken) {
         c.wanted = true;
     } else {
-        const std::string want = describe(message_of(t)), is = describe(c.message);
-        if (want != is)
+        const std::string want = describe(message_of(t)), got = describe(c.message);
+        if (want != got)
             return fail(comm, ncclInvalidUsage,
                         "ranks " + std::to_string(comm->rank) + " and " + std::to_string(x.peer) +
-                            " of " + comm->name + ": " + want + " meets " + is);
+                            " of " + comm->name + ": " + want + " meets " + got);
         x.got.resize(x.bytes);
         for (size_t at = 0; at < x.bytes;) {
             const ssize_t n = pread(comm->memory[size_t(x.peer)], &x.got[at], x.bytes - at,
@@ -681,7 +681,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from, nc
         { MESSAGE, false, "ncclRecv", nullptr, out, count, type, ncclSum, from, comm, stream });
 }
 
-// Starts the communicators, and waits for the blocking ones.
+// Starts the communicators, and waits for the blocking communicators.
 static ncclResult_t begin_together(Entry &entry, const std::vector<ncclComm *> &begun) {
     ncclResult_t result = ncclSuccess;
     for (int turn = 0;; turn++) {

@@ -142,8 +142,8 @@ bool overlap(const Range &a, const Range &b) {
     return apart < a.width || apart + b.width > a.pitch; // columns of the same matrix
 }
 
-// Between blocks lie signalling NaNs, of float and of double. An operation that reads them gets
-// NaN. An operation that adds to them leaves a quiet NaN.
+// Between blocks lie signalling NaNs, of float and of double. An operation that reads such a NaN
+// gets NaN. An operation that adds to such a NaN leaves a quiet NaN.
 static const struct Zone {
     uint64_t word[2 * ZONE / sizeof(uint64_t)];
     Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
@@ -154,9 +154,9 @@ static void fill_zone(uintptr_t from, uintptr_t to) {
 static void check_zone(uintptr_t from, uintptr_t to, const Block &b, ptrdiff_t offset,
                        const char *after) {
     const char *p = reach(reinterpret_cast<void *>(from)),
-               *is = reinterpret_cast<const char *>(&zone);
-    if (memcmp(p, is, to - from) == 0) return;
-    const size_t i = size_t(std::mismatch(p, p + (to - from), is).first - p);
+               *zone_bytes = reinterpret_cast<const char *>(&zone);
+    if (memcmp(p, zone_bytes, to - from) == 0) return;
+    const size_t i = size_t(std::mismatch(p, p + (to - from), zone_bytes).first - p);
     fault("%s: somebody wrote outside of a block of %zu bytes, at byte %td", after, b.bytes,
           ptrdiff_t(i & ~size_t(3)) + offset);
 }
@@ -337,8 +337,8 @@ static cudaError_t wait_for_device(std::unique_lock<std::mutex> &lock, int devic
     return all.sticky;
 }
 
-// Asks whether an operation is done. If not, runs it and still says no, because a program may not
-// rely on an earlier yes.
+// Asks whether an operation is done. If the operation is not done, runs the operation and still
+// says no, because a program may not rely on an earlier yes.
 static cudaError_t query(size_t stream, uint64_t count) {
     if (all.sticky) return all.sticky;
     if (!streams[stream] || streams[stream]->done >= count) return cudaSuccess;
@@ -657,7 +657,7 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream) {
     return cudaMalloc(p, bytes);
 }
 // From this call on the program may not use the block. Earlier operations of the stream still use
-// it.
+// the block.
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     StreamEntry on(stream);
     if (on.error || !p) return result(on.error);

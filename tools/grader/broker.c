@@ -1,12 +1,12 @@
-// broker.c: starts the ranks of a graded run and carries every byte between them. tools/grade uses
-// it.
+// broker.c: starts the ranks of a graded run and carries every byte between them. tools/grade
+// starts this program.
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
 //
 // Every rank is a process of its own: COMMAND, usually in its own sandbox, with a socket to the
-// broker as file descriptor 3. No rank can reach the memory of another rank or of the broker. So
-// the numbers of calls and bytes that the broker counts cannot be changed by a graded body, and
-// neither can the contents of a message after it was sent.
+// broker as file descriptor 3. No rank can reach the memory of another rank or of the broker. So a
+// graded body can change neither the broker's counts of calls and bytes, nor the contents of a
+// message after it was sent.
 //
 // ALTER is none, body, body-K or all. With body the broker alters the real numbers that a rank
 // sends while a graded body runs there; with body-K, while body K runs; with all, the reals of
@@ -14,8 +14,9 @@
 // the messages. Bytes and times are never altered.
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
-// each other. It writes FILES.results (the records of the ranks), FILES.out (rank 0's output),
-// FILES.err (the errors of all ranks), and FILES.run: lines with words that tools/grade reads.
+// each other. The broker writes FILES.results (the records of the ranks), FILES.out (rank 0's
+// output), FILES.err (the errors of all ranks), and FILES.run: lines with words that tools/grade
+// reads.
 #define _GNU_SOURCE
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"
@@ -123,8 +124,8 @@ static void book(int rank, const Comm *c, const char *kind, int type, size_t byt
     count[i].bytes += bytes;
 }
 
-// Every second element grows by half, and the other elements shrink by half. A zero stays zero, so
-// zeros that are sent for show change nothing.
+// Returns an altered value. Every second element grows by half, and the other elements shrink by
+// half. A zero stays zero, so zeros that are sent for show change nothing.
 static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
 
 static void change(int rank, const Frame *f, char *data) {
@@ -214,7 +215,8 @@ static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
     drop(r);
 }
 
-// A posted receive is kept as a message without data whose `from` is the rank that it waits for.
+// Takes a message, or posts the receive. A posted receive is kept as a message without data whose
+// `from` is the rank that it waits for.
 static void take_recv(Comm *c, int to, const Frame *f) {
     Message *m = remove_match(&c->sent[to], f->peer, f->tag);
     Frame head = *f;

@@ -1,12 +1,12 @@
-// compare.c: the judge of a graded run. It reads the records of a run with a submitted body and
-// those of a run with our own body (probe.c wrote both) and compares the submitted results with the
-// expected results of OUR run. So the verdict of the submitted process does not count.
+// compare.c: the judge of a graded run. The judge reads the records of a run with a submitted body
+// and those of a run with our own body (probe.c wrote both) and compares the submitted results with
+// the expected results of OUR run. So the verdict of the submitted process does not count.
 //
 //     compare THEIRS OURS [bits]
 //
-// It prints a line "wrong WHAT|NAME|WHY" for each wrong result, "other TEXT" if the records are not
-// those of this run, and at last "page TEXT" with the page of the submitted run. With `bits` a
-// check for equal bits demands equal bits; otherwise the check allows rounding.
+// The program prints a line "wrong WHAT|NAME|WHY" for each wrong result, "other TEXT" if the
+// records are not those of this run, and at last "page TEXT" with the page of the submitted run.
+// With `bits` a check for equal bits demands equal bits; otherwise the check allows rounding.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@ typedef struct {
     size_t n;
 } Tensor;
 
-// Limits of a check for equal bits whose task does not ask for them. AdamW divides by the root of a
-// mean of squares, so it amplifies rounding where the gradient is nearly zero.
+// The limits of a check for equal bits if the task does not ask for equal bits. AdamW divides by
+// the root of a mean of squares, so it amplifies rounding where the gradient is nearly zero.
 static const double rounding = 1e-4, rounding_adamw = 1e-3;
 
 static double number(Reader *r) {
@@ -41,8 +41,8 @@ static double number(Reader *r) {
     }
     return x;
 }
-// Returns a count of things. Each thing needs some bytes, so no count is larger than the rest of
-// the record.
+// Returns the count of some things. Each thing needs some bytes, so no count is larger than the
+// rest of the record.
 static size_t how_many(Reader *r) {
     double x = number(r);
     if (!(x >= 0) || x > (double)(r->end - r->at)) r->bad = true;
@@ -64,7 +64,7 @@ static bool mentions(Text a, const char *word) {
         if (memcmp(a.text + i, word, n) == 0) return true;
     return false;
 }
-static bool is(Text a, const char *b) { return same(a, (Text){ b, strlen(b) }); }
+static bool equals(Text a, const char *b) { return same(a, (Text){ b, strlen(b) }); }
 
 static double *numbers(Reader *r, size_t n) {
     double *x = calloc(n + 1, sizeof *x);
@@ -114,7 +114,7 @@ static void compare_tensor(Text kind, Text what, const Tensor *a, const Tensor *
                            double limit, double *worst) {
     char why[160];
     double difference = 0;
-    bool bits = true, differs = is(kind, "differs");
+    bool bits = true, differs = equals(kind, "differs");
     if (a == NULL || a->rows != b->rows || a->cols != b->cols || a->missing > 0) {
         wrong(what, b->name, a == NULL ? "no rank has this tensor" : "elements are missing");
         return;
@@ -143,7 +143,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
     double over_all = 0, worst = 0;
     if (a == NULL) exit(3);
     for (size_t i = 0; i < a_count && !theirs->bad; i++) a[i] = tensor(theirs);
-    // our record has two halves; the second half remains: the expected tensors
+    // Our record has two halves. The second half remains: the expected tensors.
     for (int side = 0; side < 2; side++) {
         b_count = how_many(ours);
         b = calloc(b_count + 1, sizeof *b);
@@ -157,7 +157,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
             if (same(a[k].name, b[i].name)) found = &a[k];
         compare_tensor(kind, what, found, &b[i], over_all, limit, &worst);
     }
-    if (is(kind, "differs") && !(worst >= limit))
+    if (equals(kind, "differs") && !(worst >= limit))
         wrong(what, kind, "the wrong method gives right results");
 }
 
@@ -245,7 +245,7 @@ int main(int argc, char **argv) {
     Text page = { 0 };
     while (our_file.at < our_file.end && !their_file.bad) {
         if (their_file.at == their_file.end) {
-            other("it ended before its last check");
+            other("the run ended before its last check");
             return 0;
         }
         Reader a = record(&their_file), b = record(&our_file);
@@ -254,20 +254,20 @@ int main(int argc, char **argv) {
         double limit = number(&b);
         if (limit == 0 && !exact) limit = mentions(what, "AdamW") ? rounding_adamw : rounding;
         if (!same(kind, our_kind) || !same(what, our_what)) {
-            other("its checks are not those of this run");
+            other("the checks are not those of this run");
             return 0;
         }
-        if (is(kind, "page")) page = text(&a);
-        else if (is(kind, "replicas")) compare_replicas(what, &a, &b);
-        else if (is(kind, "numbers")) compare_numbers(what, &a, &b, limit);
-        else if (is(kind, "holds")) {
+        if (equals(kind, "page")) page = text(&a);
+        else if (equals(kind, "replicas")) compare_replicas(what, &a, &b);
+        else if (equals(kind, "numbers")) compare_numbers(what, &a, &b, limit);
+        else if (equals(kind, "holds")) {
             Text name = text(&a);
-            if (number(&a) != 1) wrong(what, name, "it does not hold on every rank");
+            if (number(&a) != 1) wrong(what, name, "the statement does not hold on every rank");
         } else compare_tensors(kind, what, &a, &b, limit);
         their_file.bad |= a.bad;
     }
     if (their_file.bad || their_file.at != their_file.end || page.length == 0)
-        other("its records are not complete");
+        other("the records are not complete");
     printf("page %.*s\n", (int)page.length, page.length > 0 ? page.text : "");
     return 0;
 }

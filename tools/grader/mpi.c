@@ -79,7 +79,7 @@ static void put(Frame f, const void *data, size_t bytes) {
     write_all(whole, sizeof f + bytes);
 }
 
-// The functions that probe.c uses. A build gives them other names.
+// The functions that probe.c uses. A build gives these functions other names.
 void grader_result(const void *data, size_t bytes);
 void grader_mark(int step);
 void grader_result(const void *data, size_t bytes) {

@@ -48,7 +48,7 @@ enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMinor = 76
 };
 
-// The real structure is much larger; these are the members we read.
+// The real structure is much larger. Unsplit reads only these members.
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
