@@ -1,7 +1,7 @@
 // ranks: 4
 // level: extra
 // question: How can ranks share a sequence that is too long for one rank?
-// vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70
+// vary: CHUNK 128|160|224, HEADS 6|10, D 6|8
 //
 // Holds: each rank has all parameters, and T/N of the T positions of each of B sequences.
 //     Contiguous: one chunk. Zigzag: chunk i of 2N from the front and chunk i from the back.

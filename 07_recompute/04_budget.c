@@ -1,7 +1,7 @@
 // ranks: 2
 // level: extra
 // question: Which blocks should be computed again, when the memory for activations is given?
-// vary: STEPS 2..3, width 12|18|24, context 8..13, vocab 31..50
+// vary: width 12|18|24, context 8..13, vocab 31..50
 //
 // Holds:  for every block and token, from forward to backward, the items of its choice (table
 //         below); in all, at most the budget.

@@ -80,9 +80,9 @@ END
     spoilt "s/4\.85/4.84/" "spoilt.md:7:.4.84" "another rounded time is caught"
     spoilt "s/14\.5/14.6/" "spoilt.md:8:.14.6" "another share"
     spoilt "1d" "needs.its.commands" "a table of costs without its commands is caught"
-    spoilt "4,\$ s/[0-9]//g" "nothing.of.this.table.could" "a table without numbers is caught"
+    spoilt "4,\$ s/[0-9]//g" "no.number.of.this.table.could" "a table without numbers is caught"
     spoilt "1s#--emulate#--emulate 4; build/cpu-fp32/03_tensor_parallel/05_vocab &#" \
-        "nothing.of.this.table.is.printed.by.*05_vocab.--emulate" \
+        ".05_vocab.--emulate.*prints.no.number.of.this.table" \
         "a command without a number in the table is caught"
     spoilt "s/{2,4}/{2,none}/" "--emulate.none.*status.2" "a command that fails is caught"
     spoilt "1s/\$/\n/" "no.table.follows" "commands without a table are caught"

@@ -247,9 +247,9 @@ static void tensor_parallel_sizes(void) {
     on_page("= %.2f\\cdot10^{11}$ FLOP, %.2f ms", f / 1e11, 1e3 * f / A100);
     on_page("%.0f MB: %.2f ms over NVLink, %.2f ms over InfiniBand", two / 1e6, 1e3 * two / NVLINK,
             1e3 * two / IB);
-    on_page("| GPT-3, NVLink | 12288, 8, 2 | %.2f | %.2f with scores |", ratio(C, NVLINK),
+    on_page("| GPT-3, NVLink | 12288, 8, 2 | %.2f | %.2f |", ratio(C, NVLINK),
             two / NVLINK / (f / A100));
-    on_page("| GPT-3, InfiniBand | 12288, 8, 2 | %.1f | %.1f with scores |", ratio(C, IB),
+    on_page("| GPT-3, InfiniBand | 12288, 8, 2 | %.1f | %.1f |", ratio(C, IB),
             two / IB / (f / A100));
 }
 
@@ -607,7 +607,7 @@ static void three_d(void) {
     page = "08_3d/sample.md";
     on_page("12288 · 2 bytes = %.1f GB", cache / G);
     on_page("at tp 8: %.1f GB", cache / 8 / G);
-    const double weights = 175 * G * BF16 / 8, hbm = 2039 * G;
+    const double weights = (double)config_parameters(&gpt3) * BF16 / 8, hbm = 2039 * G;
     on_page("At tp 8 these are %.1f GB, which take an A100 (2039 GB/s) %.0f ms", weights / G,
             1e3 * weights / hbm);
     on_page("The %d all-reduces of about 10 µs take %.0f ms", 2 * 96, 2 * 96 * 1e-2);

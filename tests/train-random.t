@@ -187,7 +187,7 @@ sub draw {
             @{ with(with(\@words, '--steps', 1), '--warmup', 0) },
             qw(--check --activation-budget)
         );
-        while (`@try $needed 2>&1` =~ /it needs (\d+) bytes/) { $needed = $1 }
+        while (`@try $needed 2>&1` =~ /the stage needs (\d+) bytes/) { $needed = $1 }
         push @words, '--activation-budget', int($needed * (1 + rand));
     }
     return ($dp * $tp * $pp * $cp, @words);

@@ -458,7 +458,7 @@ note($_) for @table;
         qr/--activation-budget 1000 is not enough for stage 0 even if every block recomputes fully: the stage needs \d+ bytes/,
         'a budget that is too small says what is needed'
     );
-    my ($needed) = $none->{err} =~ /it needs (\d+) bytes/;
+    my ($needed) = $none->{err} =~ /the stage needs (\d+) bytes/;
     my ($enough, $less) = map {
         emu(
             2, $train{fp32}, @small,
