@@ -126,6 +126,10 @@ for my $refusal (@refusals) {
     like($job->{err}, $words, "$name: the message");
 }
 {
+    my ($job) = run_jobs([{ words => ['env', 'UNSPLIT_KERNELS=ask', $program] }]);
+    is("$job->{status} $job->{out}", '0 ', 'tools/kernels gets an answer, and no lesson runs');
+}
+{
     my ($job) =
         run_jobs([{ words => [$program, '--verbose', '--tf32', '--json', "$work/tf32.json"] }]);
     like(
