@@ -5,7 +5,7 @@
 #define MESH_H
 #include "common/comm/comm.h"
 
-// cp 0 is 1: whole sequences on every rank
+// cp 0 means 1: every rank has whole sequences.
 typedef struct {
     size_t dp, tp, pp, cp;
 } Degrees;

@@ -36,7 +36,7 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// May --export write this file? Returns true if the file does not exist, or has the mark of
+// Returns whether --export may write this file. The file must not exist, or must have the mark of
 // --export.
 static bool may_write(const char *path) {
     struct stat found;

@@ -44,7 +44,7 @@ void train_say_storage(Run *run, const Trainer *t);
 // Reports the loss scale after `steps` steps, and the number of steps that were skipped after an
 // overflow, on the page and in the JSON. Does nothing without a loss scale.
 void train_say_skipped(Run *run, const Trainer *t, size_t steps);
-// Are gradients multiplied by a loss scale?
+// Returns whether gradients are multiplied by a loss scale.
 bool train_scaled(const Trainer *t);
 // Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need
 // this, because no infinite number is close to another.

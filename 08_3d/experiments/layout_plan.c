@@ -27,8 +27,8 @@ static PlanResult planned(const TrainerConfig *c, const ClockConfig *clock) {
     return plan_layout(&t, &layout);
 }
 
-// The plan shares no code with the clock. Memory must match to the byte. If all groups of one kind
-// lie in the nodes in the same way, the step must match to the picosecond.
+// Compares a layout with the plan, which shares no code with the clock. Memory must match to the
+// byte. If all groups of one kind are placed on nodes alike, the step must match to the picosecond.
 bool layout_as_planned(const TrainerConfig *c, const Layout *l) {
     PlanResult r = planned(c, clock_config());
     const double *m = r.largest.bytes;
