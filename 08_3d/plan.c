@@ -379,7 +379,7 @@ static const Option options[] = {
       "bf16: 2 + 4 + 12 bytes per parameter (Megatron-LM); mixed: 2 + 2 + 12 (ZeRO); fp32: 4 + 4 + "
       "8" },
     { "attention", "plain|blockwise", "blockwise",
-      "keep all scores, or none: in blocks; with --cp always blockwise" },
+      "plain keeps all scores, blockwise none; with --cp always blockwise" },
     { "layers", "N", NULL, "blocks; this and the next options replace the model's values" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },

@@ -1,9 +1,9 @@
 // plan.h declares functions that compute the memory, traffic and time of a training step of a model
-// on a cluster, in every layout, from sizes alone (PTD-P section 3; ZeRO sections 5 and 7;
-// Korthikanti section 4). The sizes come from the cost model (common/model/costs.h). The order of
-// work comes from the schedules of chapter 05. The time of a product is a roofline, and the time of
-// a message is alpha + bytes / beta. The plan does not use the simulated clock, so the trainer can
-// be compared with the plan.
+// on a cluster. The functions take every layout, and compute from sizes alone (PTD-P section 3;
+// ZeRO sections 5 and 7; Korthikanti section 4). The sizes come from the cost model
+// (common/model/costs.h). The order of work comes from the schedules of chapter 05. The time of a
+// product is a roofline, and the time of a message is alpha + bytes / beta. The plan does not use
+// the simulated clock, so the trainer can be compared with the plan.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"

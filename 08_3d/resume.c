@@ -1,5 +1,5 @@
-// resume.c compares the options and the data of a run with those of its checkpoint, gives the run
-// its id, and checks the folder of --save before the first step.
+// resume.c compares the options and the data of a run with those of its checkpoint, and gives the
+// run its id. Before the first step it checks the folder of --save.
 #include "08_3d/resume.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>

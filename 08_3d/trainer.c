@@ -13,8 +13,8 @@
 
 // ---------------------------------------------------------------- the idea: dp x tp x pp, 1F1B
 
-// Returns the m micro-batches of a replica's sequences, numbered from 0. Each token enters the loss
-// with this weight.
+// Returns the m micro-batches of a replica's sequences, numbered from 0. weight: the weight of each
+// token in the loss.
 static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range sequences, size_t m,
                             double weight) {
     Batch *batch = host_alloc(m * sizeof *batch);

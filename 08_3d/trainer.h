@@ -12,8 +12,11 @@
 #include "common/model/data.h"
 #include "common/model/optimizer.h"
 
-// The cut of a layer over a tp group: by columns and rows (03.06), in blocks on a square (03.09),
-// on a square in several layers (03.10), on a cube (03.11).
+// The cut of a layer over a tp group.
+// TENSOR_1D: by columns and rows (03.06).
+// TENSOR_2D: in blocks on a square (03.09).
+// TENSOR_25D: on a square in several layers (03.10).
+// TENSOR_3D: on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
 // The sum of the replicas' gradients. A training uses one of these.

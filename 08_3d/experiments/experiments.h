@@ -1,6 +1,6 @@
-// experiments.h declares functions of this chapter's experiments and programs: pictures of the
-// mesh, the unsplit model as a reference, predicted costs and times of a step, and checks of a
-// training.
+// experiments.h declares functions of this chapter's experiments and programs. They print pictures
+// of the mesh, train the unsplit model as a reference, predict costs and times of a step, and check
+// a training.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -178,8 +178,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
 // only the originals of copied tensors.
 Which train_originals(const Run *run);
 
-// --------------------------------------------------------- what a resumed run needs
-// (train_saved.c)
+// --------------------------------------------------- what a resumed run needs (train_saved.c)
 // Checks that each epoch takes every window of the text once.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that their
