@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: If all replicas make the same update, why should each of them keep the whole optimizer state?
+// question: All replicas make the same update. Must each of them keep the whole optimizer state?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
 // Holds:  every rank: all weights and gradients; AdamW's m and v of the rank's part. The part is

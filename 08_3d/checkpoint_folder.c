@@ -63,8 +63,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- what this program has written
 
-// Does the file have this text at this place? Returns true also if the file ends within the text or
-// before the text, because a killed run leaves only a part.
+// Returns whether the file has this text at this place. Returns true also if the file ends within
+// the text or before the text, because a killed run leaves only a part.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);
@@ -79,7 +79,7 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// Does the file belong to a checkpoint, by its name, its kind and its first bytes?
+// Returns whether the file belongs to a checkpoint, by its name, its kind and its first bytes.
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;

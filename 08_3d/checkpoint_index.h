@@ -8,7 +8,7 @@
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
 enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // with the 0 at the end
-// The first bytes of the two kinds of files. A safetensors file has the 8 bytes of the header's
+// The two kinds of files begin with these bytes. A safetensors file has the 8 bytes of the header's
 // length in front of these bytes.
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
@@ -53,8 +53,8 @@ char *checkpoint_index_print(const struct cJSON *index);
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
 // These two functions return the run's value of an option, or NULL if the index does not have the
-// option. The first function is for options that define the training ("options"), the second
-// function for the other options ("layout").
+// option. checkpoint_index_option() reads the options that define the training ("options").
+// checkpoint_index_layout() reads the other options ("layout").
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
@@ -65,8 +65,8 @@ typedef struct {
     size_t ratio;
     // elements [first, first + count) of the rectangle
     size_t first, count;
-    Range my_rows, my_cols; // the rectangle; my_cols within each block
-    const FileTensor *t[3]; // weights, m, v
+    Range own_rows, own_cols; // the rectangle; own_cols within each block
+    const FileTensor *t[3];   // weights, m, v
 } CheckpointPiece;
 // Parses the note at a tensor of count elements. Does not change p->t. Returns NULL, or the error.
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count);

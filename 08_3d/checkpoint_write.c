@@ -15,9 +15,9 @@
 
 // ---------------------------------------------------------------- what a rank writes
 
-// Returns the elements [lo, hi) of the unit that this rank writes for p. Copies are not written:
-// tensors that are not in the norm, and wte on the last stage. Of equal replicas only the first one
-// writes.
+// Returns the elements [lo, hi) of the unit that this rank writes for p. Two kinds of tensors are
+// copies, which are not written: tensors that are not in the norm, and wte on the last stage. Of
+// equal replicas only the first one writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){ 0, 0 };

@@ -7,9 +7,9 @@
 // Returns the cores that a rank may use, divided by the number of ranks that share these cores. The
 // result is the minimum over all ranks. Collective.
 size_t cores_per_rank(void);
-// Returns the number of ranks that compute at the same time. With GPUs this is the number of GPUs.
-// For processes this is the number of ranks, or cores / threads per rank if that is less (3 cores
-// and 2 threads: 1.5). For virtual ranks this is 1. Collective. The value is valid on rank 0; the
-// other ranks get 0.
+// Returns the number of ranks that compute at the same time. With GPUs the result is the number of
+// GPUs. For processes the result is the number of ranks, or cores / threads per rank if that is
+// less (3 cores and 2 threads: 1.5). For virtual ranks the result is 1. Collective. The value is
+// valid on rank 0; the other ranks get 0.
 double ranks_at_once(void);
 #endif

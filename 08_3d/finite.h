@@ -12,12 +12,12 @@ typedef struct {
 } FiniteRule;
 // The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped,
 // too, but does not count for skip_most, because a smaller loss scale repairs the next step.
-// finite_step() never returns this value.
+// finite_step() never returns STEP_OVERFLOWED.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_OVERFLOWED, STEP_LOST } StepOutcome;
 // Decides, between a step's gradients and its update, whether the step counts. All ranks decide the
-// same, because all have the same bits of the loss and the norm. The loss and the norm are sums in
-// rank order, or come from equal replicas.
+// same, because all ranks have the same bits of the loss and the norm. The loss and the norm are
+// sums in rank order, or come from equal replicas.
 StepOutcome finite_step(FiniteRule *rule, StepResult r);
-// Are the weights, or the final gradients, that this rank owns finite numbers?
+// Returns whether the weights, or the final gradients, that this rank owns are finite numbers.
 bool finite_tensors(const Model *m, UnitTensor what);
 #endif

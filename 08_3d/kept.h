@@ -13,9 +13,13 @@ CutSizes kept_part_sizes(const TrainerConfig *c, Coordinates at, size_t part);
 // Returns the number of sequences in micro-batch k of a replica.
 size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 
-// The bytes that forward of B sequences keeps for backward in a part of the model with sizes z, if
-// no block recomputes: of each block, of the scores in a block, of the head, and between layers.
-// With 16-bit storage only statistics, logits and the sums of the loss are reals.
+// Bytes that forward of B sequences keeps for backward in a part of the model, if no block
+// recomputes. z has the sizes of the part. With 16-bit storage only statistics, logits and the sums
+// of the loss are reals.
+// block: of each block.
+// scores: of the scores in a block.
+// head: of the head.
+// between: between layers.
 typedef struct {
     size_t block, scores, head, between;
 } KeptBytes;
@@ -23,8 +27,8 @@ KeptBytes kept_bytes_of(const TrainerConfig *c, Coordinates at, const CutSizes *
 // The bytes that the first half of a backward keeps for the second half (05.06).
 typedef struct {
     size_t block, embedding;
-    // The head adds head_added, and frees head_freed at its end: the gradient of the logits then
-    // occupies the memory of the logits.
+    // The head adds head_added. At its end the head frees head_freed, because the gradient of the
+    // logits then occupies the memory of the logits.
     size_t head_added, head_freed;
 } DeferredBytes;
 DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);

@@ -1,11 +1,12 @@
 // mesh.h declares the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context
-// parallelism, and the groups in which the rank communicates (01_mesh.c):
+// parallelism. It also declares the groups in which a rank communicates (01_mesh.c). The number of
+// a rank is
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
 #include "common/comm/comm.h"
 
-// cp 0 is 1: whole sequences on every rank
+// cp 0 means 1: every rank has whole sequences.
 typedef struct {
     size_t dp, tp, pp, cp;
 } Degrees;

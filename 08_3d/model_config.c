@@ -36,7 +36,7 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// May --export write this file? Returns true if the file does not exist, or has the mark of
+// Returns whether --export may write this file. The file must not exist, or must have the mark of
 // --export.
 static bool may_write(const char *path) {
     struct stat found;
@@ -172,8 +172,8 @@ static bool flag_of(const Reading *r, const char *key, bool fallback) {
             r->path, key);
     return value ? cJSON_IsTrue(value) : fallback;
 }
-// Calls usage_error() unless the flag is `wanted`, because this program would compute another
-// model.
+// Calls usage_error() unless the flag is `wanted`, because this program cannot compute a model with
+// the other value.
 static void require_flag(const Reading *r, const char *key, bool wanted) {
     REQUIRE(flag_of(r, key, wanted) == wanted,
             "--%s: %s: a model with %s %s is not supported: only %s is", r->option, r->path, key,

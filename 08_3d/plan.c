@@ -1,11 +1,11 @@
 // ranks: 1
 // level: core
-// question: How must a model be split over the GPUs of a cluster to fit and to train the fastest?
+// question: How must a model be split over a cluster's GPUs so that it fits and trains fastest?
 //
 // Computes a training step in every layout dp x tp x pp x cp, without training: with all
 // micro-batch sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism.
-// Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. Here
-// the sizes are those of published models, and the devices and links those of published clusters.
+// Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. The
+// sizes are those of published models, and the devices and links those of published clusters.
 //
 // plan_memory.c computes the memory of a stage, plan_stage.c its messages and products, and
 // plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the
@@ -379,7 +379,7 @@ static const Option options[] = {
       "bf16: 2 + 4 + 12 bytes per parameter (Megatron-LM); mixed: 2 + 2 + 12 (ZeRO); fp32: 4 + 4 + "
       "8" },
     { "attention", "plain|blockwise", "blockwise",
-      "keep all scores, or none: in blocks; with --cp always blockwise" },
+      "plain keeps all scores, blockwise none; with --cp always blockwise" },
     { "layers", "N", NULL, "blocks; this and the next options replace the model's values" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },

@@ -1,9 +1,9 @@
 // plan.h declares functions that compute the memory, traffic and time of a training step of a model
-// on a cluster, in every layout, from sizes alone (PTD-P section 3; ZeRO sections 5 and 7;
-// Korthikanti section 4). The sizes come from the cost model (common/model/costs.h). The order of
-// work comes from the schedules of chapter 05. The time of a product is a roofline, and the time of
-// a message is alpha + bytes / beta. The plan does not use the simulated clock, so the trainer can
-// be compared with the plan.
+// on a cluster. The functions take every layout, and compute from sizes alone (PTD-P section 3;
+// ZeRO sections 5 and 7; Korthikanti section 4). The sizes come from the cost model
+// (common/model/costs.h). The order of work comes from the schedules of chapter 05. The time of a
+// product is a roofline, and the time of a message is alpha + bytes / beta. The plan does not use
+// the simulated clock, so the trainer can be compared with the plan.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -50,8 +50,13 @@ typedef struct {
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
 // Bytes of one element of each kind.
-// weight, gradient, state: per parameter; state: of the optimizer.
-// element, mask, statistic, logit: per kept activation, dropout mask, norm statistic and logit.
+// weight: of a parameter.
+// gradient: of a parameter's gradient.
+// state: of a parameter's optimizer state.
+// element: of a kept activation.
+// mask: of an element of a dropout mask.
+// statistic: of a norm's statistic.
+// logit: of a logit.
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
@@ -61,8 +66,8 @@ typedef struct {
 typedef struct {
     // Communication that runs beside computation.
     // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
-    // tp: the sums of a backward, beside the products of the same layer. pieces: all sums and
-    // gathers over tp, in pieces.
+    // tp: the sums of a backward, beside the products of the same layer.
+    // pieces: all sums and gathers over tp, in pieces.
     // pp: a stage that has sent a message continues to compute; without pp the stage waits until
     // the message has arrived.
     struct {
@@ -77,13 +82,13 @@ typedef struct {
     PlanCluster cluster;
     PlanFormat format;
     size_t gpus;
-    // Attention in blocks, which keeps no scores (common/model/attention.h). With cp above 1
-    // attention is always in blocks.
+    // Blockwise attention keeps no scores (common/model/attention.h). With cp above 1 attention is
+    // always blockwise.
     bool blockwise;
     PlanHow how;
 } PlanTask;
 
-// A former name of a model, and the present name. plan.c refuses the former name and prints the
+// A former name of a model, and the present name. plan.c rejects the former name and prints the
 // present name.
 typedef struct {
     const char *name, *now;
@@ -107,16 +112,16 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
-    // Parts of equal cost: the part with the head has fewer blocks, and some other parts may have
-    // one block less (plan_stage.c). Otherwise the first parts have one block more if the number
-    // of parts does not divide the blocks, as in the trainer.
+    // true: all parts have equal cost. The part with the head then has fewer blocks, and some other
+    // parts may have one block less (plan_stage.c). false: if the number of parts does not divide
+    // the blocks, the first parts have one block more, as in the trainer.
     bool balanced;
 } PlanLayout;
 // Returns the number of blocks of a part of the model.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part);
 // Returns the number of micro-batches per replica.
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);
-// Is attention in blocks?
+// Returns whether attention is blockwise.
 bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);
 // Returns dp x cp: the number of ranks with the same parameters. ZeRO shards over these ranks.
 size_t plan_replicas(const PlanLayout *l);
@@ -141,9 +146,11 @@ typedef struct {
 double plan_memory_sum(const PlanMemory *m);
 
 // The time in picoseconds of one forward or backward of a chunk, and the bytes that its rank sends.
-// products, rest: matrix products; all other computation.
-// tp, dp: sums over tp; ZeRO's units over dp.
+// products: time of the matrix products.
+// rest: time of all other computation.
+// tp: time of the sums over tp.
 // cp: the part of the ring's messages that the products do not hide.
+// dp: time of ZeRO's units over dp.
 typedef struct {
     double products, rest, tp, cp, dp;
     double tp_bytes, cp_bytes, dp_bytes;
@@ -161,7 +168,9 @@ typedef struct {
     double step; // picoseconds
     // Picoseconds of the busiest stage.
     //     computing  products and other ops
-    //     tp, cp, dp sums over tp, waits for the ring, ZeRO's units
+    //     tp         sums over tp
+    //     cp         waits for the ring
+    //     dp         ZeRO's units
     //     end        the time after the last backward
     //     idle       the rest of the step
     double computing, tp, cp, dp, end, idle;
@@ -184,7 +193,7 @@ typedef struct {
 } PlanStage;
 // Returns the group of n ranks of the world: first, first + stride, ...
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
-// Do ranks `first` and `last` of the world share a node?
+// Returns whether ranks `first` and `last` of the world share a node.
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
 // Returns the number of positions of a sequence on the rank of cp that has the most positions.
@@ -198,8 +207,9 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates);
-// Returns the time of one product of attention: queries [q, D] times keys [k, D], or
-// probabilities times values. pairs: the number of scores that the causal mask leaves.
+// Returns the time of one product of attention: queries [q, D] times keys [k, D], or probabilities
+// times values.
+// pairs: the number of scores that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
@@ -223,10 +233,11 @@ PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 
-// ---- Attention in blocks (plan_ring.c) ----
-// The attention of B sequences in one transformer block. Over cp this is zigzag ring attention
-// (03.08).
-// time: of the slowest rank. products: the time of the products alone, on this rank.
+// ---- Blockwise attention (plan_ring.c) ----
+// The attention of B sequences in one transformer block. Over cp the attention is zigzag ring
+// attention (03.08).
+// time: of the slowest rank.
+// products: the time of the products alone, on this rank.
 typedef struct {
     double time, products, bytes;
 } PlanRing;
@@ -252,8 +263,8 @@ Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
 size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
 
 // ---- The vision tower (plan_vision.c) ----
-// The tower belongs to the layer of the embedding. plan_op(), plan_in_flight() and plan_unit() of
-// this layer include the tower.
+// Returns whether the model has a vision tower. The tower belongs to the layer of the embedding.
+// plan_op(), plan_in_flight() and plan_unit() of this layer include the tower.
 bool plan_has_vision(const PlanTask *t);
 // Returns the number of parameters of the model with the tower.
 size_t plan_parameters(const PlanTask *t);
@@ -299,7 +310,8 @@ typedef struct {
 PlanBound plan_bound(const PlanTask *t, const PlanLayout *l);
 
 // ---- All layouts (plan_search.c) ----
-// Is this layout possible? If not, `why` gets the reason as a sentence.
+// Returns whether this layout is possible. If the result is false, `why` gets the reason as a
+// sentence.
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
 // 0 or -1: the search varies this number. Any other value is fixed.
 typedef struct {

@@ -56,8 +56,8 @@ static size_t least_stages(const Cut *cut, size_t n) {
     return stages;
 }
 
-// Writes the missing factor to `why`, such as "7 GPUs need the factor 7 in 96 heads (--tp), up to
-// 96 blocks (--pp), ...: none of them divides by 7".
+// Writes the missing factor to `why`. An example is "7 GPUs need the factor 7 in 96 heads (--tp),
+// up to 96 blocks (--pp), ...: none of them divides by 7".
 static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
                         size_t room) {
     size_t taken = power_taken(cut, prime);

@@ -77,7 +77,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
         plan_recompute_name(l->recompute), 1e-6 * kept, z->blocks / v,
         (input + kept) * (double)z->blocks / (double)v * G);
     say(run,
-        "  in flight     on the schedule at most %.3g chunks, the layer at work with them: %.2f "
+        "  in flight     on the schedule at most %.3g chunks, with the computing layer: %.2f "
         "activations",
         (m[PLAN_ACTIVATIONS] / ((input + kept) * (double)z->blocks / (double)v)),
         m[PLAN_ACTIVATIONS] * G);

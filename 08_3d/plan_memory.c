@@ -33,7 +33,7 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
     double all = (double)plan_elements(t, z), shard = (double)sharded(t, z, plan_replicas(l));
-    // The largest unit. A block of a vision tower is smaller than a block of the model.
+    // Finds the largest unit. A block of a vision tower is smaller than a block of the model.
     double unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);

@@ -145,7 +145,7 @@ static double last_of(const PlanPlayer *p, const double *at) {
 static void wait_until(const PlanPlayer *p, double *at, double time) {
     for (size_t r = 0; r < p->ring; r++) at[r] = fmax(at[r], time);
 }
-// Plays one pass over dp with no computation beside the pass. All ranks wait for the last one.
+// Plays one pass over dp with no computation beside the pass. All ranks wait for the last rank.
 static void pass_alone(const PlanPlayer *p, const PlanChunk *c, size_t i, size_t size, double *at) {
     wait_until(p, at, last_of(p, at) + pass_time(p, &c->stage, i, size));
 }

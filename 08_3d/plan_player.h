@@ -43,8 +43,9 @@ typedef struct {
     Schedule list;
     size_t done;      // ops of the list
     double now, busy; // picoseconds
-    // Index 0: to the previous stage, 1: to the next stage. lane: the time from which the lane is
-    // free. near: do all ranks share a node with the other stage?
+    // Index 0: to the previous stage, 1: to the next stage.
+    // lane: the time from which the lane is free.
+    // near: all ranks share a node with the other stage.
     double lane[2];
     bool near[2];
     double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
@@ -78,12 +79,12 @@ void plan_layers_free(PlanChunk *c);
 // Plays replica d from the first forward to the last backward.
 void plan_play_replica(PlanPlayer *p);
 void plan_player_free(PlanPlayer *p);
-// Does each rank of stage `from` share a node with its peer of stage `to`?
+// Returns whether each rank of stage `from` shares a node with its peer of stage `to`.
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);
 size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 
 // ---- Communication over dp beside computation (plan_overlap.c) ----
-// Does communication over dp run beside the layers?
+// Returns whether communication over dp runs beside the layers.
 bool plan_is_layered(const PlanTask *t, const PlanLayout *l);
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B);
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c);

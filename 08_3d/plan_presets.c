@@ -2,8 +2,8 @@
 #include "08_3d/plan.h"
 #include <string.h>
 
-// A model of Llama's blocks (model.h). kv 0: as many key and value heads as query heads. The output
-// head does not share the embedding's table. These models train without dropout.
+// Describes a model of Llama's blocks (model.h). kv 0: as many key and value heads as query heads.
+// The output head does not share the embedding's table. These models train without dropout.
 #define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias) \
     { \
         .layers = L, .width = h, .heads = a, .context = T, .vocab = V, .norm = NORM_RMS, \
@@ -12,10 +12,10 @@
     }
 #define GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-// The vision tower of Qwen2-VL, the same for all its sizes: blocks of GPT-2's kind without wpe, on
-// images of 896 x 896 pixels in patches of 14 x 14. A patch has 3 colours in 2 frames. Half of the
-// 4,096 positions of a sequence are images. The image size and this half are assumed, because the
-// paper gives neither.
+// Describes the vision tower of Qwen2-VL, which all its sizes share. The tower has blocks of
+// GPT-2's kind without wpe. An image has 896 x 896 pixels in patches of 14 x 14. A patch has 3
+// colours in 2 frames. Half of the 4,096 positions of a sequence are images. The image size and
+// this half are assumed, because the paper gives neither.
 #define QWEN2_VL \
     { \
         .model = { .layers = 32, \
@@ -95,18 +95,18 @@ const PlanOldName plan_old_names[] = {
     { 0 },
 };
 
-// The bytes of a GPU besides the tensors of the plan. CUDA's context and the libraries' workspaces
-// take about 1 GB. NCCL's buffers take 4 MiB per channel and neighbour (NCCL_BUFFSIZE), about 1 GB
-// for four communicators. The allocator's blocks leave a part unused. The sum is assumed, because
-// no paper of this list gives the sum. --margin replaces the sum.
+// Reserves the bytes of a GPU besides the tensors of the plan. CUDA's context and the libraries'
+// workspaces take about 1 GB. NCCL's buffers take 4 MiB per channel and neighbour (NCCL_BUFFSIZE),
+// about 1 GB for four communicators. The allocator's blocks leave a part unused. The sum is
+// assumed, because no paper of this list gives the sum. --margin replaces the sum.
 #define RESERVE .reserve = 4e9
 
 // Three constants are fitted: efficiency (the share of the peak that large products reach),
 // bandwidth (the share of the data sheet's) and launch. The fit is least squares over every other
 // row of the A100 in experiments/published.c, on a grid of steps of 0.02, 0.1 and 3 us. The H100
 // has too few rows for three constants, so the H100 has the A100's launch and its own efficiency
-// and bandwidth. Power limits the H100 at full load. lesson: the book's simulated device and links,
-// at the scale of the book's small models.
+// and bandwidth. Power limits the H100 at full load. The cluster lesson has the book's simulated
+// device and links, at the scale of the book's small models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {

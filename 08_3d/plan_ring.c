@@ -1,6 +1,6 @@
 // plan_ring.c computes the time of ring attention as in 03.08. Queries stay on their rank. Keys and
-// values go round the ring, one step ahead of the products that use them. In backward the gradients
-// of keys and values follow one step behind.
+// values are sent round the ring, one step ahead of the products that use them. In backward the
+// gradients of keys and values follow one step behind.
 #include "08_3d/plan.h"
 #include <math.h>
 #include <stdlib.h>
@@ -47,8 +47,8 @@ size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
     bool links = node == 0 || node % (l->n.tp * n) == 0 || l->n.tp % node == 0;
     return links && t->model.model.context % (2 * n) == 0 ? 1 : n;
 }
-// Is the link from rank r to the next one inside a node, for all slices and all replicas that keep
-// step?
+// Returns whether the link from rank r to the next rank is inside a node, for all slices and for
+// all replicas that wait for each other.
 static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t r) {
     size_t next = (r + 1) % mesh_cp(l->n), all = l->zero >= 2 && !plan_alike(t, l);
     bool near = true;
@@ -79,18 +79,23 @@ typedef struct {
 typedef struct {
     size_t n, players; // ranks of the ring; ranks that are played
     Block *block;      // [n]
-    // The time of a rank's products with its own block, and with another one; only if `equal`.
+    // Only if `equal`.
+    // own: the time of a rank's products with its own block.
+    // other: the time of a rank's products with another block.
     double own, other;
     // The time of the products of rank r in step k, at [r n + k]; NULL: they are computed.
     double *takes;
     bool forward, equal;
 } Ring;
-// The state of one rank, in picoseconds. at: the end of the rank's computation. lane: the time from
-// which the rank's lane is free. block, sum: the times at which the awaited block and the awaited
-// sum of gradients arrive. products: the time of all products of the rank.
+// The state of one rank, in picoseconds.
+// at: the end of the rank's computation.
+// lane: the time from which the rank's lane is free.
+// block: the time at which the awaited block arrives.
+// sum: the time at which the awaited sum of gradients arrives.
+// products: the time of all products of the rank.
 typedef struct {
     double at, lane, block, sum, products;
-    bool near; // is the next rank in the same node?
+    bool near; // the next rank is in the same node
 } Player;
 
 static double products(const PlanTask *t, const CutSizes *z, const Ring *g, size_t r, size_t owner,
@@ -181,9 +186,10 @@ static void after(double *at, const double *takes, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
 // again: the forward that backward repeats; again.block is NULL if backward repeats none.
-// first: the share of the other work before that forward. before: the share between that forward
-// and the ring, or without that forward the share before the ring.
-// p [n]: only `near` is kept from pass to pass.
+// first: the share of the other work before that forward.
+// before: the share between that forward and the ring, or without that forward the share before the
+// ring.
+// p [n]: only `near` remains from pass to pass.
 struct PlanRings {
     const PlanTask *t;
     CutSizes z;

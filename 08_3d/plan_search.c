@@ -60,12 +60,12 @@ static void try_memory(Search *s, PlanLayout l) {
             for (size_t r = 0; r < RECOMPUTE_CHOICES; r++) {
                 if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence)) continue;
                 if (!may_be(f->recompute, (int)r)) continue;
-                // In a pipeline, ZeRO 2 and 3 reduce after each micro-batch. DeepSpeed
-                // refuses 2 and 3 with pipelines, so the search tries them only with --zero.
+                // In a pipeline, ZeRO 2 and 3 reduce after each micro-batch. DeepSpeed rejects 2
+                // and 3 with pipelines, so the search tries them only with --zero.
                 if (zero > 1 && l.n.pp > 1 && f->zero < 0) continue;
                 if ((zero && plan_replicas(&l) == 1 && f->zero < 0) || (sequence && l.n.tp == 1))
                     continue;
-                // Attention in blocks keeps no scores, so selective recomputation drops nothing.
+                // Blockwise attention keeps no scores, so selective recomputation drops nothing.
                 if (plan_in_blocks(s->t, &l) && r == RECOMPUTE_SELECTIVE && f->recompute < 0)
                     continue;
                 l.zero = zero;
@@ -103,7 +103,7 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
     else return true;
     return false;
 }
-// Do parts of equal cost have other numbers of blocks than parts of layout l?
+// Returns whether parts of equal cost have other numbers of blocks than the parts of layout l.
 static bool differs(const PlanTask *t, PlanLayout l) {
     size_t last = l.n.pp * l.chunks - 1;
     PlanLayout equal = l;
@@ -126,7 +126,7 @@ static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
 }
 // Tries a mesh only if the parts are equal: key and value heads over tp, positions over 2 cp
 // chunks, sequences over dp and micro-batches. The parts of the blocks may be unequal. Without
-// --cp, cp is 1 with plain attention, because a ring keeps no scores and would win by that alone.
+// --cp, cp is 1 with plain attention, because a ring keeps no scores and would win by this alone.
 // Without --cp, a chunk has at least PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
@@ -165,8 +165,8 @@ static int best_first(const void *a, const void *b) {
     return p == q ? searched_first(&x->layout, &y->layout) : (p > q) - (p < q);
 }
 
-// Writes the meshes of all GPUs to n, in the order of the search. Returns the number of meshes. n:
-// has room for all meshes; NULL: the function only counts.
+// Writes the meshes of all GPUs to n, in the order of the search. Returns the number of meshes.
+// n: has room for all meshes; NULL: the function only counts.
 static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     const size_t heads = config_kv_heads(&t->model.model);
     const size_t most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;

@@ -26,8 +26,8 @@ static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Is layout i the first one of its mesh? The list is sorted, so the first layout is the fastest of
-// its mesh.
+// Returns whether layout i is the first one of its mesh. The list is sorted, so the first layout is
+// the fastest of its mesh.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;
@@ -140,7 +140,7 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
                 published[i].mfu);
 }
 
-// Does one of the first `most` rows of the table hold memory of this kind?
+// Returns whether one of the first `most` rows of the table holds memory of this kind.
 static bool has(const PlanList *list, size_t most, size_t kind) {
     size_t shown = 0;
     for (size_t i = 0; i < list->feasible && shown < most; i++) {
@@ -154,14 +154,13 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     const bool all = option_flag(run, "verbose");
     const size_t most = all ? ROWS : SHOWN_ROWS,
                  most_unfit = all || !list->feasible ? UNFIT_ROWS : 0;
-    say(run, "A row: dp replicas of the model x tp slices of each layer x pp stages of layers x cp "
-             "parts of a");
-    say(run,
-        "sequence, with the fastest of these choices: seqs (sequences per micro-batch), chunks "
-        "(per stage),");
-    say(run, "ZeRO, sp (sequence parallelism), recompute. GB held: by the fullest GPU; all = state "
-             "(weights,");
-    say(run, "gradients, optimizer) + act (activations)%s%s.",
+    say(run, "A row is a mesh: dp replicas of the model, tp slices of each layer, pp stages of "
+             "layers, cp parts");
+    say(run, "of a sequence. The other choices are the fastest for this mesh: seqs (sequences per "
+             "micro-batch),");
+    say(run, "chunks (per stage), ZeRO, sp (sequence parallelism), recompute. GB held: by the "
+             "fullest GPU;");
+    say(run, "all = state (weights, gradients, optimizer) + act (activations)%s%s.",
         has(list, most, PLAN_GATHERED) ? " + gathered" : "",
         has(list, most, PLAN_RING) ? " + ring" : "");
     say(run,
@@ -188,7 +187,7 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         row(run, t, &list->result[i]);
     }
     say(run, "Of %zu layouts, %zu were simulated%s", list->tried, list->n,
-        list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
+        list->n < list->tried ? "; no other can be the fastest for its dp, tp, pp and cp." : ".");
     if (!option_given(run, "zero"))
         say(run, "With pp > 1 only ZeRO 0 and 1 were tried. --zero 2 and --zero 3 try the others.");
     if (list->feasible == 0) return;
@@ -304,7 +303,7 @@ static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
 static int by_memory(const void *a, const void *b) {
     const PlanResult *x = *(const PlanResult *const *)a, *y = *(const PlanResult *const *)b;
     double p = plan_memory_sum(&x->fullest), q = plan_memory_sum(&y->fullest);
-    // alike: in the order of the list
+    // Equal layouts keep the order of the list.
     return p == q ? (x > y) - (x < y) : (p > q) - (p < q);
 }
 // Puts the front in `on`, the least memory first. `on` needs room for all layouts of the list.

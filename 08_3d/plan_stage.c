@@ -34,7 +34,7 @@ PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
         most = members > most ? members : most;
         size_t last = (first + (n - 1) * stride) / node * node; // the first rank of the last node
         if (nodes++ != stride + 1 || last <= rank) continue;
-        // The first member in the last node.
+        // Skips to the first member in the last node.
         members = last > first ? ceil_div(last - first, stride) - i : members;
     }
     g.in_node = least == most ? least : 0;
@@ -51,17 +51,17 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 // ---------------------------------------------------------------- the parts of the model
 
 // Returns the number of blocks of a part of equal cost. The head counts as `head` blocks, the
-// number of blocks with as many FLOPs; the embedding counts as no block. At most two parts have no
-// block: the parts of the embedding and of the head. If some parts must have one block less, the
-// first part is the first of them if `from_first`, and the others are at the end. For example, 126
-// blocks on 16 stages give 7, 14 times 8, and 7, as in Llama 3.
+// number of blocks with as many FLOPs. The embedding counts as no block. At most two parts have no
+// block: the parts of the embedding and of the head. Some parts may have one block less. The first
+// part is one of them if `from_first`, and the others are at the end. For example, 126 blocks on 16
+// stages give 7, 14 times 8, and 7, as in Llama 3.
 static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, bool from_first) {
     if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
     head = L < parts ? 1 : at_most(head, most - 1);
     most = ceil_div(L + head, parts);
     if (L >= parts) head = at_most(head, most - 1);
-    // one block less: in part 0 if from_first, and in parts - 2, parts - 3, ...
+    // These parts have one block less: part 0 if from_first, and parts - 2, parts - 3, ...
     size_t less = most * parts - head - L, at_end = less - (from_first && less > 0);
     size_t blocks = part + 1 == parts ? most - head : most;
     bool taken =
@@ -84,7 +84,7 @@ size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
 }
 
 // Returns chunk k of stage i: part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
-// micro-batch, so all replicas keep step, and the slowest group of all replicas decides.
+// micro-batch, so all replicas wait for the slowest group.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
     size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks,
@@ -110,7 +110,7 @@ PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *
     PlanStage one = *s;
     Positions positions = plan_positions_of(t, l, cp);
     one.z = cut_positions(one.z, &positions, true);
-    // ZeRO's units keep all replicas in step.
+    // In ZeRO's units all replicas wait for each other.
     const bool together = (l->zero == 3 || (l->zero == 2 && !forward)) && !plan_alike(t, l);
     one.tp = plan_group(t, plan_rank(l, s->d, cp, 0, s->i), l->n.tp, 1);
     for (size_t d = 0; together && d < l->n.dp; d++)
@@ -124,9 +124,9 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
         s.z.blocks += plan_part_blocks(t, l, k * l->n.pp + i);
     return s;
 }
-// Does one of two numbers divide the other?
+// Returns whether one of two numbers divides the other.
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Do all groups of one kind lie in the nodes in the same way?
+// Returns whether all groups of one kind are placed on nodes alike.
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
     size_t ring = l->n.tp * mesh_cp(l->n);
@@ -159,8 +159,8 @@ static double picoseconds(double seconds) { return round(seconds * 1e12); }
 // (Williams et al. 2009) whose two parts add, because no kernel hides one part completely behind
 // the other.
 // Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
-// Multiplication Background"). accumulates: [m, n] is the gradient of a weight, which is read and
-// written.
+// Multiplication Background").
+// accumulates: [m, n] is the gradient of a weight, which is read and written.
 enum { TILE_M = 128, TILE_N = 256 };
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates) {
@@ -203,8 +203,9 @@ static double link_time(const PlanTask *t, size_t cards, size_t messages, double
 double plan_message_time(const PlanTask *t, bool near, double bytes) {
     return link_time(t, !near, 1, bytes);
 }
-// Is the collective hierarchical? A pass then runs inside the nodes. 1/in_node of the elements also
-// pass between the ranks with the same place in all nodes, each rank on its own card.
+// Returns whether the collective is hierarchical. A pass then runs inside the nodes. 1/in_node of
+// the elements also pass between the ranks with the same place in all nodes, each rank on its own
+// card.
 static bool in_two_steps(const PlanTask *t, PlanGroup g) {
     return t->how.hierarchical && g.cards > 0 && g.in_node > 1;
 }
@@ -218,7 +219,7 @@ double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t cou
         double ring =
             link_time(t, g.cards, passes * (g.n - 1), ring_bytes(passes, g.n, count, size));
         if (!t->how.trees || passes != ALL_REDUCE_PASSES || g.n == 1) return ring;
-        // Up and down a binary tree, in small pieces: each link carries the whole tensor twice.
+        // Small pieces pass up and down a binary tree, so each link carries the whole tensor twice.
         size_t height = 0;
         while ((size_t)1 << height < g.n) height++;
         return fmin(ring, link_time(t, g.cards, 2 * height, 2 * (double)(count * size)));
@@ -276,10 +277,10 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
 
 // ------------------------------------------------------------ a forward or backward of B sequences
 
-// kernels of a block: norms, dropout, GELU, additions
+// A block has these kernels besides the products: norms, dropout, GELU, additions.
 enum { OTHER_KERNELS = 10 };
-// the bytes of a backward of GELU, softmax and the like, divided by the bytes of the forward: the
-// backward moves y, dy and dx, the forward x and y
+// GELU, softmax and the like move this many times as many bytes in backward as in forward. The
+// backward moves y, dy and dx, the forward x and y.
 static const double BACKWARD_REST = 1.5;
 
 // The bytes that the ops on whole features read and write. These ops are not cut over tp, so each
@@ -301,11 +302,13 @@ static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
                        .kept = row * (3 * e + 2 * dropout * mask) };
 }
 
-// The times of the products in a block: with the four matrices, and in all heads unless attention
-// works in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because
-// selective recomputation repeats this product.
-// forwards, inputs, weights: the product of each matrix, and its products for dx and dW.
-// Communication may run beside these products. The matrices are q|k|v, projection, fc, out.
+// The times of the products in a block: with the four matrices, and, unless attention is blockwise,
+// in all heads. Gate and up of SwiGLU are one matrix (block.h). Communication may run beside the
+// products of the four matrices: q|k|v, projection, fc, out.
+// scores: q k^T alone, because selective recomputation repeats this product.
+// forwards: the product of each matrix.
+// inputs: the product for each dx.
+// weights: the product for each dW.
 typedef struct {
     double forward, backward, scores, forwards[4], inputs[4], weights[4];
 } Products;
@@ -365,7 +368,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     size_t M = B * z->T;
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
-    // the head's product, and those for its dx and dW
+    // The head has one product in forward, and one each for its dx and dW in backward.
     double head = 0, head_input = 0, head_weight = 0;
     if (z->last) {
         head = plan_product_time(t, 1, M, z->vocab, z->C, false);
@@ -404,7 +407,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
     if (t->how.overlap.tp && l->n.tp > 1)
         op.tp -= hidden_sums(t, l, s, &p, head_weight, rows, forward);
-    // The loss: three sums of [M, 1].
+    // The loss needs three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
     // ZeRO 3 gathers the weights for each forward and each backward. ZeRO 2 and 3 reduce the
     // gradients in each backward. All slices wait for the slowest slice.
@@ -426,7 +429,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 }
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
     PlanOp op = plan_op_alone(t, l, s, forward, B);
-    if (!s->z.online) return op; // plain attention is among the products already
+    if (!s->z.online) return op; // the products include plain attention
     double blocks = (double)s->z.blocks;
     if (forward || l->recompute == RECOMPUTE_FULL)
         add_ring(&op, plan_ring(t, l, s, true, B), blocks);

@@ -5,18 +5,18 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Returns the number of replicas to play. One is enough if all groups lie in the nodes in the same
-// way, because then all replicas take the same time. One is enough with ZeRO 2 and 3, because their
-// replicas wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS are played.
+// Returns the number of replicas to play. If all groups are placed on nodes alike, all replicas
+// take the same time, so one is enough. With ZeRO 2 and 3 one is enough, too, because the replicas
+// wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS are played.
 enum { MOST_REPLICAS = 8 };
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     size_t dp = l->n.dp;
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Does an earlier replica take the same time as replica d? If the first ranks of two replicas have
-// the same place in a node, the replicas have the same links. With the same number of sequences
-// they take the same time.
+// Returns whether an earlier replica takes the same time as replica d. If the first ranks of two
+// replicas have the same place in a node, the replicas have the same links. With the same number of
+// sequences they take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -63,8 +63,9 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     r->hfu = (model + again) / could;
 }
 
-// The work after the last backward. done: the time at which the slowest stage has ended its
-// reductions. gathers: the longest time of a stage's gather and update.
+// The work after the last backward.
+// done: the time at which the slowest stage has ended its reductions.
+// gathers: the longest time of a stage's gather and update.
 typedef struct {
     double done, gathers;
 } Ending;
@@ -154,7 +155,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
                 p.stage[i].sum.tp_bytes += sums.tp_bytes;
             }
         }
-        // The tied embedding: its two stages wait for each other.
+        // The two stages of the tied embedding wait for each other.
         if (n.pp > 1 && !t->model.model.untied) {
             size_t table = elements_wte(&s.z), g = t->format.gradient;
             PlanGroup pair = { .n = 2, .cards = !plan_stages_near(&p, 0, n.pp - 1) };

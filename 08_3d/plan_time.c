@@ -1,14 +1,14 @@
 // plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
 // counts the bytes in flight.
 //
-// Why not judge/play? That player needs the steps of every rank, which take too long for 16,384
-// ranks. The recurrences of this file play one rank per stage of one replica, because all others
-// take the same time. So a search takes seconds. Three tests compare the predictors.
-// tests/plan-time.t compares these recurrences with the player on random layouts of up to 64 ranks.
-// Both must be equal to the picosecond, and within 2 % if only a part of many micro-batches is
-// played. tests/plan.t compares the plan with the trainer on the simulated clock, also with
-// communication beside computation and where nodes cut groups. tests/play-steps.t compares the
-// player with the same clock.
+// judge/play does not play these schedules, because it needs the steps of every rank, which take
+// too long for 16,384 ranks. The recurrences of this file play one rank per stage of one replica,
+// because all others take the same time. So a search takes seconds. Three tests compare the
+// predictors. tests/plan-time.t compares these recurrences with the player on random layouts of up
+// to 64 ranks. The two times must be equal to the picosecond, and within 2 % if only a part of many
+// micro-batches is played. tests/plan.t compares the plan with the trainer on the simulated clock,
+// also with communication beside computation and where nodes cut groups. tests/play-steps.t
+// compares the player with the same clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,8 @@ static size_t sequences_of(const PlanPlayer *p, size_t k) {
     return part_size(p->sequences, p->m, k);
 }
 
-// Is a message between stages cut over tp, and gathered by the receiver? With sequence parallelism
-// a rank has only its own rows, so the message is not cut.
+// Returns whether a message between stages is cut over tp, and gathered by the receiver. With
+// sequence parallelism a rank has only its own rows, so the message is not cut.
 static bool is_scattered(const PlanPlayer *p) {
     return p->t->how.scatter && !p->l->sequence && p->l->n.tp > 1;
 }
@@ -47,7 +47,7 @@ static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) 
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
-    bool near = true, all = l->zero >= 2; // ZeRO 2 and 3: all replicas keep step
+    bool near = true, all = l->zero >= 2; // in ZeRO 2 and 3 replicas wait
     for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
         for (size_t r = 0; near && r < inner; r++)
             near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
@@ -114,14 +114,14 @@ static void count_memory(PlanStageTime *s, const PlanChunk *c, bool forward, siz
 // Unequal ranks of cp begin at their own times. senders[r]: the time by which the message of rank r
 // came before the last message.
 static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op,
-                       double there, const double *senders) {
+                       double arrival, const double *senders) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
     size_t B = sequences_of(p, op.micro_batch), small = B != p->large, n = p->ring;
-    double begin = fmax(s->now, there);
+    double begin = fmax(s->now, arrival);
     if (n == 1 && !p->layered) return plan_op_time(&c->op[what][small]);
     double *at = s->at, end = 0;
     for (size_t r = 0; r < n; r++)
-        at[r] = fmax(s->now - s->early[r], senders ? there - senders[r] : there);
+        at[r] = fmax(s->now - s->early[r], senders ? arrival - senders[r] : arrival);
     plan_play_layers(p, s, op, small, at);
     for (size_t r = 0; r < n; r++) end = fmax(end, at[r]);
     for (size_t r = 0; r < n; r++)
@@ -140,23 +140,23 @@ static bool play_op(PlanPlayer *p, size_t i) {
     const PlanChunk *c = &s->chunk[op.chunk];
     StageOp other;
     PlanOp gather = { 0 };
-    double there = 0, *senders = NULL;
+    double arrival = 0, *senders = NULL;
     if (pipe_op_needs(op, i, pp, p->l->chunks, &other) && other.stage != i) {
         slot = other.op.chunk * p->m + op.micro_batch;
-        there = p->stage[other.stage].arrives[what][slot];
+        arrival = p->stage[other.stage].arrives[what][slot];
         senders = &p->stage[other.stage].sent_early[what][slot * p->ring];
         gather = message_gather(p, &c->stage, B);
     }
-    if (there < 0) return false;
-    double alone = op_takes(p, s, c, op, there, senders), takes = alone + gather.tp;
+    if (arrival < 0) return false;
+    double alone = op_takes(p, s, c, op, arrival, senders), takes = alone + gather.tp;
     slot = op.chunk * p->m + op.micro_batch;
-    // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the
-    // op takes `takes`. Add `takes` to s->busy, and set s->now to the op's end. If pipe_op_feeds
-    // says that another stage needs the result, send a message of B sequences (plan_message_bytes)
-    // on s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the
-    // op has ended and the lane is free, and takes plan_message_time on the link near[on]. Set
+    // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `arrival`. The op
+    // takes `takes`. Add `takes` to s->busy, and set s->now to the op's end. If pipe_op_feeds says
+    // that another stage needs the result, send a message of B sequences (plan_message_bytes) on
+    // s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the op
+    // has ended and the lane is free, and takes plan_message_time on the link near[on]. Set
     // s->arrives[what][slot] to its arrival; without a message, to the end of the op.
-    s->now = fmax(s->now, there) + takes;
+    s->now = fmax(s->now, arrival) + takes;
     s->busy += takes;
     s->arrives[what][slot] = s->now;
     if (pipe_op_feeds(op, i, pp, p->l->chunks, &other) && other.stage != i) {
@@ -176,9 +176,9 @@ static bool play_op(PlanPlayer *p, size_t i) {
     return true;
 }
 
-// Returns an earlier stage with the same ops as stage i. Both are inner stages with the same
-// numbers of blocks, and begin at the same place of a node. Returns NULL if no earlier stage has
-// the same ops, or if each rank of a ring is played.
+// Returns an earlier stage with the same ops as stage i. Two inner stages have the same ops if they
+// have the same numbers of blocks and begin at the same place of a node. Returns NULL if no earlier
+// stage has the same ops, or if each rank of a ring is played.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;

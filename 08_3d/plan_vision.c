@@ -98,13 +98,14 @@ PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const bool again = !forward && l->recompute == RECOMPUTE_FULL;
     one_pass.zero = 0; // the layer of the embedding counts the tower's communication over dp
     PlanOp op = plan_op_alone(t, &one_pass, &stage, forward, images);
-    // Attention in blocks: two products in forward, five in backward, over all pairs of patches.
+    // Blockwise attention has two products in forward and five in backward, over all pairs of
+    // patches.
     const double products = forward ? 2 : again ? 5 + 2 : 5;
     if (z->online)
         op.products += (double)z->blocks * products *
                        plan_attention_time(t, heads, (double)T * (double)T, T, T, z->D);
     op.products += ends(t, z, images, forward);
-    // The sum over tp of the merger's output, or of the gradient of its input.
+    // The ranks of tp sum the merger's output, or the gradient of its input.
     const size_t count = ceil_div(images * T, t->model.vision.merge) *
                          (forward ? t->model.model.width : columns_merged(t));
     op.tp += plan_group_time(t, s->tp, ALL_REDUCE_PASSES, count, t->format.element);

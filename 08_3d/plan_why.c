@@ -161,7 +161,8 @@ size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found
 }
 
 // Advises more memory, and changes of the layout that needs least memory: the fewest replicas and
-// the longest sequences that fit. A search tries recomputation, ZeRO and degrees itself.
+// the longest sequences that fit. The advice leaves out recomputation, ZeRO and degrees, because
+// the search has tried them.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room) {
     char name[PLAN_NAME];
     double need = plan_memory_sum(&least->fullest) + t->cluster.reserve;

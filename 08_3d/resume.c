@@ -1,5 +1,5 @@
-// resume.c compares the options and the data of a run with those of its checkpoint, gives the run
-// its id, and checks the folder of --save before the first step.
+// resume.c compares the options and the data of a run with those of its checkpoint, and gives the
+// run its id. Before the first step it checks the folder of --save.
 #include "08_3d/resume.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -99,7 +99,7 @@ void resume_record(const RunOptions *o, cJSON *index) {
     }
 }
 
-// Are two values the same? "0.003" and "3e-3" are the same number.
+// Returns whether two values are the same. "0.003" and "3e-3" are the same number.
 static bool same(const char *a, const char *b) {
     if (!a || !b) return a == b;
     char *end_a, *end_b;
@@ -110,7 +110,7 @@ static bool same(const char *a, const char *b) {
 
 // ---------------------------------------------------------------- --override
 
-// Does the list "lr,data" have this word?
+// Returns whether the list "lr,data" has this word.
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -189,7 +189,7 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
             "DIR, too");
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
     if (save && world->rank == 0 &&
-        !folder_claim(save)) // before the newest checkpoint is looked for
+        !folder_claim(save)) // before the search for the newest checkpoint
         snprintf(note, CHECKPOINT_NOTE,
                  "%.600s: this file system has no locks: let no other run save there\n", save);
     if (!dir) return NULL;
@@ -244,9 +244,9 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// May this checkpoint stay if this run begins after step `from`? The checkpoint must belong to this
-// run, or, if this run is resumed, be torn. The checkpoint's step must be at most `from`, unless
-// --newest-good may have skipped the checkpoint.
+// Returns whether this checkpoint may stay if this run begins after step `from`. The checkpoint
+// must belong to this run, or, if this run is resumed, be torn. The checkpoint's step must be at
+// most `from`, unless --newest-good may have skipped the checkpoint.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
@@ -305,7 +305,8 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Has the content of --data-eval changed? Returns false if the former content is not known.
+// Returns whether the content of --data-eval has changed. Returns false if the former content is
+// not known.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);

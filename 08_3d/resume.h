@@ -1,6 +1,6 @@
-// resume.h declares functions that resume a run, take the run's options from the checkpoint,
-// compare these options with the given ones, and check that the folder of --save has no checkpoints
-// of other runs.
+// resume.h declares functions that resume a run. The functions take the run's options from the
+// checkpoint and compare these options with the given ones. They check that the folder of --save
+// has no checkpoints of other runs.
 #ifndef RESUME_H
 #define RESUME_H
 #include "08_3d/checkpoint.h"
@@ -23,8 +23,8 @@ typedef struct RunOptions {
 const char *run_option(const RunOptions *o, const char *name);
 bool run_option_given(const RunOptions *o, const char *name);
 
-// Writes the options into the index of a checkpoint: "options" define the training, "layout"
-// does not.
+// Writes the options into the index of a checkpoint. The member "options" has the options that
+// define the training, the member "layout" the other options.
 void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.

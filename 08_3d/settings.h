@@ -6,7 +6,7 @@
 
 // Returns the rule of --schedule. Interleaved stages of one chunk have 1F1B's order.
 ScheduleRule settings_schedule(const char *name);
-// May a stage of this schedule have several chunks?
+// Returns whether a stage of this schedule may have several chunks.
 bool settings_interleaved(const char *name);
 // Returns the value of --tensor 1d|2d|2.5d|3d.
 TensorKind settings_tensor(const char *name);

@@ -8,7 +8,7 @@
 #include "common/model/costs.h"
 
 static const double BETWEEN_LINES = 10; // seconds
-// Seconds after which a step counts 1/e in the moving mean.
+// A step counts 1/e in the moving mean after this many seconds.
 static const double REMEMBERED = 30;
 static const double PATIENCE = 0.3; // seconds that measure_peak() takes
 

@@ -23,8 +23,8 @@ static bool whole(const cJSON *j, size_t *value) {
     return (double)*value == j->valuedouble;
 }
 
-// Is a tensor with this name ignored? GPT-2's files may have causal masks of any type:
-// "h.0.attn.bias", "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary
+// Returns whether a tensor with this name is ignored. GPT-2's files may have causal masks of any
+// type: "h.0.attn.bias", "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary
 // positions, "model.layers.0.self_attn.rotary_emb.inv_freq". No program needs these tensors.
 bool tensor_file_leaves_out(const char *name) {
     const char *attention = strstr(name, ".attn."), *angles = strstr(name, ".rotary_emb.");

@@ -1,7 +1,7 @@
 // tensor_file.h declares functions that read and write safetensors files
 // (github.com/huggingface/safetensors, "Format"). Such a file begins with 8 bytes, the length of
-// the header, little-endian. Then follow the header, a JSON object that maps a name to dtype, shape
-// and offsets, and the tensors, row-major. Files are mapped for reading, so only the used pages
+// the header, little-endian. The header follows, a JSON object that maps a name to dtype, shape and
+// offsets. The tensors come last, row-major. Files are mapped for reading, so only the used pages
 // come into memory. Causal masks and angles of rotary positions in older files are ignored.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include "common/base/real.h"
 
-// Types of 8, 4, 2 and 2 bytes. Every type is read; F16 is never written.
+// The types have 8, 4, 2 and 2 bytes. Every type is read; F16 is never written.
 typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
 const char *file_type_name(FileType type); // "F32"
 size_t file_type_bytes(FileType type);
@@ -38,7 +38,7 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
 void tensor_file_close(TensorFile *f);
 // Returns the tensor with this name, or NULL.
 const FileTensor *tensor_file_find(const TensorFile *f, const char *name);
-// Is a tensor with this name ignored?
+// Returns whether a tensor with this name is ignored.
 bool tensor_file_leaves_out(const char *name);
 // Returns the value of "__metadata__" with this key, or NULL.
 const char *tensor_file_note(const TensorFile *f, const char *key);

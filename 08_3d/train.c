@@ -69,8 +69,8 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// Is a checkpoint written after `done` steps? The program writes a checkpoint every --save-every
-// steps, and after the last step.
+// Returns whether a checkpoint is written after `done` steps. The program writes a checkpoint every
+// --save-every steps, and after the last step.
 static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
@@ -120,8 +120,8 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Is the held-out loss measured after `done` steps? The program measures the loss every
-// --eval-every steps (0: never). With --keep the program also measures the loss before each
+// Returns whether the held-out loss is measured after `done` steps. The program measures the loss
+// every --eval-every steps (0: never). With --keep the program also measures the loss before each
 // checkpoint, because the checkpoint with the best loss is kept. show() measures the loss after the
 // last step, so here the last step counts only if a checkpoint is written.
 static bool evaluation_due(Run *run, size_t done, bool last) {

@@ -54,7 +54,7 @@ static const Option train_options[] = {
       "entries of the vocabulary; needed for tokens (GPT-2: 50257); without it: 256, of bytes" },
     { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
     { "attention", "plain|blockwise", "plain",
-      "keep all scores, or none: in blocks; with --cp always blockwise" },
+      "plain keeps all scores, blockwise none; with --cp always blockwise" },
     OPTION_GROUP("Data"),
     { "data", "FILES", NULL,
       "text, or tokens: .bin of llm.c or nanoGPT; 'a*.bin': several; default: this tree's" },

@@ -1,6 +1,6 @@
-// train_program.h declares functions that the files of the program 08_3d/train share: the options
-// as values (train_settings.c), 16-bit storage (train_storage.c), and the page's lines about steps
-// that are not finite (train_finite.c).
+// train_program.h declares functions that the files of the program 08_3d/train share. The functions
+// are for the options as values (train_settings.c), for 16-bit storage (train_storage.c), and for
+// the page's lines about steps that are not finite (train_finite.c).
 #ifndef TRAIN_PROGRAM_H
 #define TRAIN_PROGRAM_H
 #include "08_3d/experiments/experiments.h"
@@ -31,8 +31,8 @@ void train_record(Run *run, const TrainerConfig *c);
 // Returns all options as texts, for resume.h. The caller frees the list. n: the degrees of the
 // mesh; NULL: not known yet.
 RunOptions train_run_options(Run *run, const Degrees *n);
-// Takes over the values that resume_open() has read from a checkpoint. They are the defaults of
-// this run.
+// Takes over the values that resume_open() has read from a checkpoint. These values are the
+// defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);
 
 // ---- train_storage.c: 16-bit storage, and its loss scale ----
@@ -44,7 +44,7 @@ void train_say_storage(Run *run, const Trainer *t);
 // Reports the loss scale after `steps` steps, and the number of steps that were skipped after an
 // overflow, on the page and in the JSON. Does nothing without a loss scale.
 void train_say_skipped(Run *run, const Trainer *t, size_t steps);
-// Are gradients multiplied by a loss scale?
+// Returns whether gradients are multiplied by a loss scale.
 bool train_scaled(const Trainer *t);
 // Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need
 // this, because no infinite number is close to another.

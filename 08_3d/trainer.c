@@ -1,6 +1,6 @@
 // trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is the
 // idea. The rest of the file is the same step with every option. refused.c rejects options that
-// exclude each other; kept.c has the sizes of activations and the plan for a budget.
+// exclude each other. kept.c has the sizes of activations and the plan for a budget.
 #include "08_3d/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 // ---------------------------------------------------------------- the idea: dp x tp x pp, 1F1B
 
-// Returns the m micro-batches of a replica's sequences, numbered from 0. Each token enters the loss
-// with this weight.
+// Returns the m micro-batches of a replica's sequences, numbered from 0. weight: the weight of each
+// token in the loss.
 static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range sequences, size_t m,
                             double weight) {
     Batch *batch = host_alloc(m * sizeof *batch);
@@ -97,8 +97,8 @@ static void cut_tensors(const Trainer *t, Model *m) {
     case TENSOR_3D: cube_parallel(m, &t->cube);     // 03.11
     }
 }
-// Does this rank count its loss? Several ranks of a tp group have the loss of the same tokens, and
-// one of these ranks counts the loss. On a cube the other ranks have 0 already.
+// Returns whether this rank counts its loss. Several ranks of a tp group have the loss of the same
+// tokens, and one of these ranks counts the loss. On a cube the other ranks have 0 already.
 static bool counts_loss(const Trainer *t) {
     if (t->config.tensor == TENSOR_3D) return true;
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
@@ -125,8 +125,8 @@ static Model *stage_new(Trainer *t) {
     const size_t *blocks = c->stage_blocks;
     Model *m = v > 1 ? interleaved_describe(&c->model, blocks, p, v, i) // 05.03
                      : model_describe(&c->model, pipeline_stage_layers(&c->model, blocks, p, i));
-    // First the cut. The techniques below walk layers, and need not know which part of a tensor a
-    // layer holds.
+    // The cut comes first. The techniques below walk layers, and need not know which part of a
+    // tensor a layer holds.
     cut_tensors(t, m);
     for (size_t k = 0; c->blockwise && k < m->n_layers; k++)
         m->layers[k].attention = &attention_blockwise;
@@ -215,7 +215,7 @@ static void compress(Trainer *t) {
 
 // Completes the gradients of this replica, then sums them over dp.
 static void reduce(Trainer *t) {
-    // Completes the gradients to which each rank has added only some rows, such as norms under
+    // Adds up the gradients of which each rank has only some rows, such as those of norms under
     // sequence parallelism.
     model_partial_sums(t->model);
     // The tied sum comes before any reduction over dp, because the reduction needs full local

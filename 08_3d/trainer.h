@@ -12,8 +12,11 @@
 #include "common/model/data.h"
 #include "common/model/optimizer.h"
 
-// The cut of a layer over a tp group: by columns and rows (03.06), in blocks on a square (03.09),
-// on a square in several layers (03.10), on a cube (03.11).
+// The cut of a layer over a tp group.
+// TENSOR_1D: by columns and rows (03.06).
+// TENSOR_2D: in blocks on a square (03.09).
+// TENSOR_25D: on a square in several layers (03.10).
+// TENSOR_3D: on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
 // The sum of the replicas' gradients. A training uses one of these.
@@ -41,9 +44,9 @@ typedef struct {
     Reduction reduction;
     CompressionPlan compression; // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;               // sequence parallelism (03.07)
-    bool blockwise;              // attention in blocks, always if cp > 1
+    bool blockwise;              // blockwise attention; always true if cp > 1
     Recompute recompute;
-    size_t activation_budget; // bytes per rank; blocks recompute to keep this; 0: none
+    size_t activation_budget; // bytes per rank to which blocks recompute; 0: none
     double clip;              // largest gradient norm; 0: no clipping
     // The loss scale of the first step (06.06). Factor 0 stands for 1, which scales nothing.
     // patience 0: the factor is fixed.
@@ -109,10 +112,10 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 // Runs a step without its update. The gradients are final afterwards, times the factor of the loss
 // scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
-// Was the factor of a dynamic loss scale too large for this step's gradients? All ranks return the
-// same, because the norm is a sum over all ranks. Such a step must be skipped, and the next factor
-// is smaller. At factor 1 the result is false: no smaller factor helps, because the gradient itself
-// is not finite.
+// Returns whether the factor of a dynamic loss scale was too large for this step's gradients. All
+// ranks return the same, because the norm is a sum over all ranks. Such a step must be skipped, and
+// the next factor is smaller. At factor 1 the result is false: no smaller factor helps, because the
+// gradient itself is not finite.
 bool trainer_overflowed(const Trainer *t, StepResult r);
 // Clips the gradient and updates the weights. Under ZeRO also gathers the weights.
 void trainer_update(Trainer *t, StepResult r);

@@ -608,7 +608,7 @@ static void three_d(void) {
     on_page("12288 · 2 bytes = %.1f GB", cache / G);
     on_page("at tp 8: %.1f GB", cache / 8 / G);
     const double weights = (double)config_parameters(&gpt3) * BF16 / 8, hbm = 2039 * G;
-    on_page("At tp 8 these are %.1f GB, which take an A100 (2039 GB/s) %.0f ms", weights / G,
+    on_page("At tp 8 the weights are %.1f GB, which take an A100 (2039 GB/s) %.0f ms", weights / G,
             1e3 * weights / hbm);
     on_page("The %d all-reduces of about 10 µs take %.0f ms", 2 * 96, 2 * 96 * 1e-2);
 }

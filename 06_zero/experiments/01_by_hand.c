@@ -40,8 +40,9 @@ static void update_by_hand(Run *run) {
     // Rank 0 has one of the largest parts.
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
     say_answer(run,
-               "Each of %d replicas holds %d numbers. If each keeps moments only for its own "
-               "part, it holds at most %zu; after %d steps all weights agree in every bit.",
+               "All weights, gradients and moments: each of %d replicas holds %d numbers. If each "
+               "keeps moments only for its own part, it holds at most %zu. After %d steps all "
+               "weights agree in every bit.",
                N, 4 * SIZE, held, STEPS);
     say_cost(run,
              "no more bytes are sent: the all-reduce of %d gradients becomes a "

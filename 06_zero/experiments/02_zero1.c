@@ -36,8 +36,8 @@ static void zero1(Run *run) {
     zero_page(run, dp, &t, &page, seen);
     const ZeroMeasured *all = &seen[0], *own = &seen[1];
     say_answer(run,
-               "It should not. Each rank updates 1/%zu of the weights and gathers the rest. It "
-               "holds %s of state instead of %s, and the training is the same.",
+               "No. Each rank updates 1/%zu of the weights and gathers the rest. It holds "
+               "%s of state instead of %s, and the training is the same.",
                dp->size, zero_text(run, own, ZERO_STATE), zero_text(run, all, ZERO_STATE));
     say_cost(run,
              "%s sent per rank instead of %s, mostly because the norm needs a sum per tensor; a "

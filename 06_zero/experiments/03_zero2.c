@@ -19,8 +19,9 @@ static void zero2(Run *run) {
     const ZeroPage page = {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
-        .explains = "In flight: a block's whole gradient during its backward, and wte's two during "
-                    "the step. [ ]: m > 1.",
+        .explains =
+            "In flight: a block's gradient in its backward, wte's two in the step. Terms in "
+            "[ ] count if m > 1.",
         .notes = "S after a layer's part of B sums that layer's gradient. G at the end gathers the "
                  "weights.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",

@@ -16,9 +16,9 @@ static void zero3(Run *run) {
     const ZeroPage page = {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
-        .explains = "In flight: held only while in use. A layer's gathered weights live during its "
-                    "forward, and with\nits gradient during its backward; wte's weights and two "
-                    "gradients live for the step. [ ]: m > 1.",
+        .explains = "In flight: a layer's gathered weights live during its forward, and with its "
+                    "gradient during its\nbackward; wte's weights and two gradients live for the "
+                    "step. Terms in [ ] count only if m > 1.",
         .notes = "G before a layer's part of F and of B gathers its weights; S after its part of B "
                  "sums its gradient.",
         .formula = { [ZERO_STATE] = "16/N Psi",

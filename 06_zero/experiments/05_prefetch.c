@@ -76,8 +76,8 @@ static void conclude(Run *run, const ZeroMeasured *seen, size_t m) {
                share, zero_text(run, &seen[1], ZERO_STEP), zero_text(run, &seen[0], ZERO_STEP),
                zero_text(run, &seen[1], ZERO_IN_FLIGHT), zero_text(run, &seen[0], ZERO_IN_FLIGHT));
     say_cost(run,
-             "memory for the weights of %s, for a second whole gradient, and for a copy of the "
-             "gradient that is being sent. A rank sends %s, with plain ZeRO-3 %s.",
+             "memory for the weights of %s, a second gradient, and a copy of the gradient being "
+             "sent. With prefetch a rank sends %s, with plain ZeRO-3 %s.",
              reshards(run) ? "a second layer" : "nearly all layers",
              zero_text(run, &seen[1], ZERO_SENT), zero_text(run, &seen[0], ZERO_SENT));
     say_use_when(run, "ZeRO-3 waits for its messages, there is memory left, and a micro-batch has "
@@ -103,9 +103,12 @@ static void prefetch(Run *run) {
         .m = { 1, 1, m, m },
         .explains = "Communication is hidden while the rank computes, exposed while the rank waits "
                     "(#).",
-        .notes = "In flight: held only while in use. ZeRO-3: wte with a gradient per use, a "
-                 "block's weights and its\ngradient. Prefetch: weights of more blocks, two "
-                 "gradients, a copy of the one being sent.",
+        .notes =
+            page_text(run,
+                      "In flight, both: wte with a gradient per use. ZeRO-3: a block's weights and "
+                      "gradient. Prefetch: the\nweights of %s, 2 gradients, and a copy of the "
+                      "gradient being sent.",
+                      reshard ? "2 blocks" : "all blocks but one"),
         .formula = { [ZERO_IN_FLIGHT] = reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2",
                      [ZERO_SENT] = reshard ? "the same" : "2m passes, not 3m",
                      [ZERO_EXPOSED] = "while a rank waits",

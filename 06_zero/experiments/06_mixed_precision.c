@@ -177,12 +177,13 @@ static void conclude(Run *run, const Seen seen[WAYS]) {
                cost_value(run, "bf16.weight"), cost_value(run, "bf16.gradient"),
                cost_value(run, "bf16.optimizer"), seen[NO_MASTER].loss, seen[BF16].loss,
                element_name(REALS), seen[REAL].loss);
-    say_cost(run,
-             "a master of %zu bytes per parameter. fp16 also needs a loss scale, because it has no "
-             "small numbers: a power of two multiplies the loss, and so every gradient; the update "
-             "divides by it. Here %zu of %d steps are skipped, because a scaled gradient "
-             "overflows.",
-             sizeof(real), seen[FP16].skipped, STEPS);
+    say_cost(
+        run,
+        "a master of %zu bytes per parameter. fp16 also needs a loss scale, because gradients "
+        "below about 6e-8 become 0: a power of two multiplies the loss, and so every gradient; "
+        "the update divides by it. Here %zu of %d steps are skipped, because a scaled "
+        "gradient overflows.",
+        sizeof(real), seen[FP16].skipped, STEPS);
     say_use_when(run,
                  "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
                  "since Ampere). Choose bf16 where it exists, because it needs no loss scale.");

@@ -44,7 +44,8 @@ static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const 
     return seen;
 }
 
-static void say_sizes(Run *run, const Training *t) {
+// splits: a step has calls within a forward or a backward.
+static void say_sizes(Run *run, const Training *t, bool splits) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
@@ -53,8 +54,9 @@ static void say_sizes(Run *run, const Training *t) {
         "rest %zu.\n"
         "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
         "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.\n"
-        "On `links` a capital begins a call. After a call F0 or B0 goes on in a new box.",
-        all, wte, c->layers, block, all - wte - c->layers * block, run->world->size);
+        "F0: forward of micro-batch 0. On `links` a capital letter begins a call%s.",
+        all, wte, c->layers, block, all - wte - c->layers * block, run->world->size,
+        splits ? ", which splits F0 or B0" : "");
 }
 
 // Returns true if the page draws the memory in flight under each rank. In stage 3 the ranks' strips
@@ -81,7 +83,7 @@ static void show_table(Run *run, const ZeroPage *page, const char *const *names,
 void zero_page(Run *run, Comm *dp, const Training *t, const ZeroPage *page,
                ZeroMeasured seen[ZERO_COLUMNS]) {
     const char *names[ZERO_COLUMNS + 1] = { NULL };
-    say_sizes(run, t);
+    say_sizes(run, t, page->column[1]->stage > 1);
     say(run, "%s", page->explains);
     for (size_t i = 0; page->column[i]; i++) {
         const ZeroLesson *lesson = page->column[i];

@@ -70,13 +70,13 @@ static void show(Run *run, const RecomputeSeen seen[WAYS]) {
     recompute_results(run, way_id, seen, columns, rows);
     const Timing *keep = &seen[KEEP_EVERYTHING].timing, *blocks = &seen[RECOMPUTE_BLOCKS].timing;
     say_answer(run,
-               "With only block inputs kept, activations take %s per rank instead of %s. The "
-               "second forward makes a step %s.",
+               "With only block inputs kept, the fullest rank keeps %s of activations instead of "
+               "%s. The second forward makes a step %s.",
                recompute_peak(run, "blocks"), recompute_peak(run, "keep"),
                recompute_longer(run, 1, blocks, keep));
     say_cost(run,
              "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs needs %s, because "
-             "backward holds a whole stage.",
+             "backward holds all items of a whole stage.",
              100 * (blocks->flops / keep->flops - 1), recompute_peak(run, "stages"));
     say_use_when(run, "activations do not fit, and selective recomputation (07.03) does not save "
                       "enough.");
@@ -94,11 +94,11 @@ static void full(Run *run) {
     say(run,
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
         "m = %zu micro-batches.\n"
-        "keep all: all items that backward needs stay. recompute blocks, stages: only their inputs "
-        "stay,\n"
-        "and backward begins with a second forward. A step needs the FLOPs of 3 forwards, because "
-        "a\nbackward is twice a forward. MFU: their share of what devices can compute in the step. "
-        "HFU: of all.",
+        "keep all: all items for backward stay. recompute blocks, stages: only their inputs stay, "
+        "and\nbackward begins with a second forward. A backward is twice a forward, so a step "
+        "needs "
+        "the FLOPs of 3\nforwards. MFU: their share of the possible FLOPs. HFU: the share of all "
+        "FLOPs, with recomputation.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
         t.micro_batches);
     // One device keeps everything and takes the same micro-batches, one by one.

@@ -44,9 +44,9 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
 // Prints the table and the answer. Rank 0, which prints, is stage 0.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
-    Result rows[] = { { "budget of stage 0", "see above", { 0 } },
+    Result rows[] = { { "budget of stage 0", "min + x(max-min)", { 0 } },
                       { "activations, peak", "within budget", { 0 } },
-                      { "in full, selectively", "stage 0's blocks", { 0 } },
+                      { "full, selective", "recomputed, stage 0", { 0 } },
                       { "more work", "in a step", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
@@ -64,9 +64,10 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     }
     results(run, columns, rows);
     say_answer(run,
-               "First selectively, because that frees most bytes for its work. Then in full, from "
-               "the first block on: the last block works at the peak, so it holds all its items "
-               "anyway. For %s instead of %s stage 0 recomputes %zu of %zu blocks in full and %zu "
+               "First selectively, because this needs the least work per byte that it frees. Then "
+               "in full, from the first block on. The last block gains nothing: at the peak it "
+               "holds all its items anyway. For %s instead of %s stage 0 recomputes %zu of %zu "
+               "blocks in full and %zu "
                "selectively: %s more work.",
                value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
                budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
@@ -90,11 +91,11 @@ static void budget(Run *run) {
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
-        "A block keeps all its items for backward, or drops its attention probabilities "
-        "(selectively),\nor keeps only its input (in full). Backward computes the rest again.\n"
-        "A budget limits the peak of a stage's activations. 100 %%: all blocks keep all items. 0 "
-        "%%: all keep\nonly inputs. 30 %% lies 30 %% of the way between. A plan takes the least "
-        "work within its budget.",
+        "A block keeps all its items for backward, or is recomputed: selectively, then it drops "
+        "its\nattention probabilities; or in full, then it keeps only its input.\n"
+        "A budget limits the peak of a stage's activations. max: all blocks keep all items. min: "
+        "all keep\nonly inputs. Budget x: min + x (max - min). A plan takes the least work within "
+        "its budget.",
         t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[BUDGETS];

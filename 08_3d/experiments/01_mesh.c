@@ -5,8 +5,7 @@
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
-// ---------------------------------------------------------------- the map, without any
-// communication
+// ---------------------------------------------------------------- the map, without communication
 
 // Returns the coordinates of a rank by the inverse of rank = tp + n.tp (cp + n.cp (dp + n.dp pp)).
 static Coordinates place_of(Degrees n, size_t rank) {
@@ -82,8 +81,8 @@ static void check_groups(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
 
 // ---------------------------------------------------------------- the page
 
-// Writes the members of rank 0's group along these axes, such as "0 2". A long list is cut: "0 1 2
-// 3 4 5 6...".
+// Writes the members of rank 0's group along these axes, such as "0 2". A list that is too long
+// ends with "...".
 enum { LIST = 40 };
 static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsigned axes) {
     const size_t full = 20;
@@ -136,15 +135,15 @@ static void mesh(Run *run) {
         say(run,
             "dp %zu replicas x cp %zu chunks of a sequence x tp %zu slices of each layer x pp %zu "
             "stages of layers\n"
-            "rank = tp + %zu (cp + %zu (dp + %zu pp)), by the rank's places on these axes, from 0 "
-            "on; [ ]: a tp group",
+            "rank = tp_rank + %zu (cp_rank + %zu (dp_rank + %zu pp_rank)); coordinates count from "
+            "0. [ ]: a tp group",
             n.dp, n.cp, n.tp, n.pp, n.tp, n.cp, n.dp);
     else
         say(run,
             "dp %zu replicas of the model x tp %zu slices of each layer x pp %zu stages of "
             "layers\n"
-            "rank = tp + %zu (dp + %zu pp). Here tp, dp, pp are the rank's coordinates, from 0 on. "
-            "[ ]: a tp group",
+            "rank = tp_rank + %zu (dp_rank + %zu pp_rank); coordinates count from 0. [ ]: a tp "
+            "group",
             n.dp, n.tp, n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
     check_map(run, n);

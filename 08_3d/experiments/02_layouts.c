@@ -3,7 +3,7 @@
 // inside a node is fast (on NVLink's scale), and the link between nodes is slow (on InfiniBand's).
 // The layouts differ in time, in memory and in the traffic on each link. The fastest layout runs
 // once more with its ranks numbered in the opposite order. layout_traffic.c computes the bytes on
-// each link, layout_plan.c compares the layouts with the plan, layout_page.c prints the page.
+// each link. layout_plan.c compares the layouts with the plan. layout_page.c prints the page.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -106,7 +106,7 @@ static size_t *places(const Model *m) {
     return place;
 }
 
-// Returns at: element i of the slice is element at[i] of the whole model.
+// Returns the list `at`: element i of the slice is element at[i] of the whole model.
 static size_t *elements_of(const Model *slice, const size_t *place) {
     size_t *at = host_alloc(slice->size * sizeof *at), n = 0;
     for (size_t u = 0; u < slice->n_units; u++)
@@ -118,8 +118,8 @@ static size_t *elements_of(const Model *slice, const size_t *place) {
     return at;
 }
 
-// Writes the reconstructed sum of the slice's elements to sum [size of the whole model]. g
-// [dp][size]: the replicas' gradients.
+// Writes the reconstructed sum of the slice's elements to sum [size of the whole model].
+// g [dp][size]: the replicas' gradients.
 static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, size_t size) {
     Arena a = arena(MEM_REFERENCE);
     const size_t n = s->shape.size, dp = s->rule.error.rows;

@@ -1,6 +1,6 @@
-// experiments.h declares functions of this chapter's experiments and programs: pictures of the
-// mesh, the unsplit model as a reference, predicted costs and times of a step, and checks of a
-// training.
+// experiments.h declares functions of this chapter's experiments and programs. They print pictures
+// of the mesh, train the unsplit model as a reference, predict costs and times of a step, and check
+// a training.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -54,10 +54,11 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 
 // ---------------------------------------------------------------- the costs of a step (predict.c)
-// The costs of a step of the trainer on one rank, from sizes alone (PTD-P section 3.2, ZeRO section
-// 7, Korthikanti section 4). predict_step() reads neither a model nor a ledger.
+// Costs of a step of the trainer on one rank, from sizes alone (PTD-P section 3.2, ZeRO section 7,
+// Korthikanti section 4). predict_step() reads neither a model nor a ledger.
 typedef struct {
-    // tp_calls: all-reduces on tp, or all calls on a grid or cube. dp_calls: calls over dp.
+    // tp_calls: all-reduces on tp, or all calls on a grid or cube.
+    // dp_calls: calls over dp.
     size_t tp_calls, dp_calls;
     size_t tp_received;             // bytes, on a grid or cube
     size_t tp_gathers, tp_scatters; // all-gathers and reduce-scatters on tp
@@ -96,8 +97,8 @@ double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
 // *present: the step of the layout of c.
 // *best: the step of the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
-// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for other
-// ranks at times that step_time() leaves out.
+// Returns whether all groups of one kind are placed on nodes alike. If not, some ranks wait for
+// other ranks at times that step_time() leaves out.
 bool mesh_groups_alike(Degrees n);
 
 // ---------------------------------------------------------------- layouts compared: 02_layouts.c
@@ -127,15 +128,16 @@ typedef struct {
     double state, activations;
     bool as_planned; // memory and step are those of the plan
 } Layout;
-// Does the plan predict this layout (layout_plan.c)? Rank 0 judges, because rank 0 has the largest
-// values of all ranks.
+// Returns whether the plan predicts this layout (layout_plan.c). Rank 0 judges, because rank 0 has
+// the largest values of all ranks.
 bool layout_as_planned(const TrainerConfig *c, const Layout *l);
-// Does the plan of an interleaved pipeline on a slow link match the played step? The mesh and the
-// chunks of c are replaced.
+// Returns whether the plan of an interleaved pipeline on a slow link matches the played step. The
+// mesh and the chunks of c are replaced.
 bool layout_lanes_as_played(const TrainerConfig *c);
-// Prints the page of the layouts (layout_page.c). layout [n]: the fastest layout first. opposed:
-// the fastest layout, with its ranks numbered in the opposite order. micro_batches: micro-batches
-// per step, of all replicas together.
+// Prints the page of the layouts (layout_page.c).
+// layout [n]: the fastest layout first.
+// opposed: the fastest layout, with its ranks numbered in the opposite order.
+// micro_batches: micro-batches per step, of all replicas together.
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   size_t micro_batches);
 
@@ -176,8 +178,8 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
 // only the originals of copied tensors.
 Which train_originals(const Run *run);
 
-// --------------------------------------------------------- what a resumed run needs
-// (train_saved.c) Checks that each epoch takes every window of the text once.
+// --------------------------------------------------- what a resumed run needs (train_saved.c)
+// Checks that each epoch takes every window of the text once.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that their
 // weights and moments equal those of the ranks in every bit. Used with --check and --save.
@@ -227,15 +229,16 @@ typedef struct {
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got);
 
 // ---------------------------------------------------------------- the program plan
-// The errors of the plan for n published steps (plan_anchors.c). fast: the number of steps for
-// which the plan's time is too short. longest: how much longer than planned a published step took
-// at most, as a share of the plan's time.
+// The errors of the plan for n published steps (plan_anchors.c).
+// longest: how much longer than planned a published step took at most, as a share of the plan's
+// time.
+// fast: the number of steps for which the plan's time is too short.
 typedef struct {
     double mean, worst, longest;
     size_t n, fast;
 } AnchorErrors;
-// held_out: the errors on rows held out, of the systems of the fit. others: the errors on other
-// systems.
+// held_out: the errors on rows held out, of the systems of the fit.
+// others: the errors on other systems.
 typedef struct {
     AnchorErrors held_out, others;
 } Anchors;
@@ -245,12 +248,13 @@ Anchors plan_anchors(Run *run, bool print);
 // for rank 0's verdict.
 void plan_papers(Run *run);
 
-// A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
+// Describes a GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
 // Returns a task on a cluster of DGX A100.
 PlanTask paper_task(PlanModel model, size_t gpus);
 bool paper_within(double x, double want, double share);
-// Is `text` the number x, rounded or cut? "41.3" stands for any number less than 0.1 away.
+// Returns whether `text` is the number x, rounded or cut. "41.3" stands for any number less than
+// 0.1 away.
 bool paper_printed(double x, const char *text);
 #endif

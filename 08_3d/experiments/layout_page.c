@@ -38,8 +38,9 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
         for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
     }
     results(run, columns, rows);
-    say(run, "  Bytes: the rank with most. state: weights, gradients. opposite: neighbours are pp, "
-             "not tp ranks.");
+    say(run,
+        "  Bytes: the rank with most. state: weights, gradients (SGD: no moments). opposite: pp "
+        "neighbours.");
 }
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
@@ -82,7 +83,7 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
                    size_t micro_batches) {
     static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
-    char name[2][NAME], step[32];
+    char name[NAME], step[32];
     page_value(step, sizeof step, fast->step, "ps");
     size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
     bool inside = node > 0 && stage <= node && node % stage == 0;
@@ -90,26 +91,30 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason = page_text(run,
-                           ": its sums over tp and dp stay inside a node, and its pipeline is idle "
-                           "for only %zu/%zu",
+                           ": its sums over tp and dp stay in a node, and its bubble is only "
+                           "%zu/%zu of the step without messages",
                            fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others =
-                page_text(run, "%s%s %s (%zu)", others, *others ? "," : "", because[i], slower[i]);
+            others = page_text(run, "%s%s%zu%s %s", others, *others ? " and " : "", slower[i],
+                               *others          ? ""
+                               : slower[i] == 1 ? " loses most time"
+                                                : " lose most time",
+                               because[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
         say_answer(run,
-                   "%s, %s per step%s. The other %zu lose most time%s. The slowest, %s, takes %.2f "
-                   "times as long.",
-                   layout_name(name[0], fast), step, reason, n - 1, others,
-                   layout_name(name[1], slow), slow->step / fast->step);
-    say_cost(run, "care: in the opposite order of the ranks the step takes %.2f times as long.",
+                   "%s, %s per step%s. Of the other %zu layouts, %s. The slowest takes %.2f times "
+                   "as long.",
+                   layout_name(name, fast), step, reason, n - 1, others, slow->step / fast->step);
+    say_cost(run,
+             "careful numbering of ranks: in the opposite order the step takes %.2f times as long.",
              opposed->step / fast->step);
     say_use_when(
-        run, "the model does not fit on one device. Keep tp in a node; pp and dp may cross nodes.");
+        run,
+        "the model does not fit on one device, or dp is slow between nodes. Keep tp in a node.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,

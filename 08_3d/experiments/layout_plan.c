@@ -27,8 +27,8 @@ static PlanResult planned(const TrainerConfig *c, const ClockConfig *clock) {
     return plan_layout(&t, &layout);
 }
 
-// The plan shares no code with the clock. Memory must match to the byte. If all groups of one kind
-// lie in the nodes in the same way, the step must match to the picosecond.
+// Compares a layout with the plan, which shares no code with the clock. Memory must match to the
+// byte. If all groups of one kind are placed on nodes alike, the step must match to the picosecond.
 bool layout_as_planned(const TrainerConfig *c, const Layout *l) {
     PlanResult r = planned(c, clock_config());
     const double *m = r.largest.bytes;
@@ -38,9 +38,10 @@ bool layout_as_planned(const TrainerConfig *c, const Layout *l) {
     return memory && (!timed || r.step == l->step);
 }
 
-// On the links of 02_layouts.c every message finds its lane free. On the slower link of this
-// function a message takes eight times as long as the forward of a part of the model, so the
-// messages of an interleaved pipeline wait for each other.
+// Compares the plan with the played step if messages wait for each other. On the links of
+// 02_layouts.c every message finds its lane free. On the slower link of this function a message
+// takes eight times as long as the forward of a part of the model. So the messages of an
+// interleaved pipeline wait for each other.
 bool layout_lanes_as_played(const TrainerConfig *config) {
     enum { STAGES = 4, CHUNKS = 2 };
     TrainerConfig c = *config;

@@ -15,7 +15,8 @@ static size_t node_of(const Place *p, Coordinates c) {
     size_t rank = mesh_rank(p->n, c);
     return p->node ? (p->order ? p->order(p->n, rank) : rank) / p->node : 0;
 }
-// Do all ranks that differ from rank p->at only along these axes share the node of p->at?
+// Returns whether all ranks that differ from rank p->at only along these axes share the node of
+// p->at.
 static bool one_node(const Place *p, unsigned axes) {
     bool one = true;
     for (size_t r = 0; r < p->n.dp * p->n.tp * p->n.pp; r++) {
@@ -37,13 +38,13 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
     };
     LayoutTraffic t = { 0 };
     size_t world = at.n.dp * at.n.tp * at.n.pp;
-    // The loss is one double, which a ring over the world moves whole.
+    // The loss is one double, which a ring over the world sends whole.
     double loss = (double)(2 * (world - 1) * sizeof(double));
     add(&t, one_node(&at, MESH_TP), (double)p->tp_bytes);
     add(&t, one_node(&at, MESH_DP), (double)p->dp_bytes);
     add(&t, one_node(&at, MESH_ALL), loss);
     add(&t, one_node(&at, MESH_TP | MESH_PP), (double)p->scalar_bytes - loss);
-    // Activations go to the next stage and gradients to the previous one: as many bytes each.
+    // As many bytes of activations go to the next stage as of gradients to the previous stage.
     size_t neighbours = (at.at.pp > 0) + (at.at.pp + 1 < at.n.pp);
     for (size_t after = 0; after < 2; after++) {
         Coordinates peer = at.at;
@@ -52,7 +53,7 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
         add(&t, node_of(&at, peer) == node_of(&at, at.at),
             (double)p->pp_bytes / (double)neighbours);
     }
-    // The tied embedding: first and last stage.
+    // The first and the last stage sum the gradient of the tied embedding.
     Coordinates other = at.at;
     other.pp = at.n.pp - 1 - at.at.pp;
     if (p->tied_bytes) add(&t, node_of(&at, other) == node_of(&at, at.at), (double)p->tied_bytes);

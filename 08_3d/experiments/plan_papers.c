@@ -104,8 +104,8 @@ static bool zero_table1(void) {
                                   zero1[m].cell[i][zero - 1]);
     return holds;
 }
-// Does the plan give table II of the ZeRO paper, the largest models in 32 GB? The paper multiplies
-// its rounded first row, so the limit is 2.5 %.
+// Returns whether the plan gives table II of the ZeRO paper, the largest models in 32 GB. The paper
+// multiplies its rounded first row, so the limit is 2.5 %.
 static bool zero_table2(void) {
     bool holds = true;
     for (size_t zero = 0; zero < 4; zero++)
@@ -115,8 +115,8 @@ static bool zero_table2(void) {
                                   zero2[zero][i], 0.025);
     return holds;
 }
-// Does plan_state(), which counts unit by unit, give the bytes per parameter of
-// plan_parameter_bytes()? ZeRO stages 0 and 1 hold the tied table's gradient twice.
+// Returns whether plan_state(), which counts unit by unit, gives the bytes per parameter of
+// plan_parameter_bytes(). ZeRO stages 0 and 1 hold the tied table's gradient twice.
 static bool zero_by_units(void) {
     PlanTask t = paper_task(*paper_model("ptdp-7.5b"), 64);
     bool holds = true;

@@ -18,8 +18,9 @@ static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }
 
-// The sum of f(unit), in elements, over the units of a stage. wte: the sum over the tables, which
-// are wte and an untied head's table. others: the sum over all other units.
+// The sum of f(unit), in elements, over the units of a stage.
+// wte: the sum over the tables, which are wte and an untied head's table.
+// others: the sum over all other units.
 typedef struct {
     size_t wte, others;
 } PerUnit;

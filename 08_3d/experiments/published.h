@@ -4,10 +4,13 @@
 #define PUBLISHED_H
 #include "08_3d/experiments/experiments.h"
 
-// The quantities that papers print. STEP: seconds of a step. HARDWARE: TFLOP/s per GPU, with the
-// repeated forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: MFU in percent, which counts only
-// the part of attention that the causal mask leaves. BLOCK: ms of the forward and backward of a
-// block.
+// The quantities that papers print.
+// STEP: seconds of a step.
+// HARDWARE: TFLOP/s per GPU, with the repeated forwards.
+// MODEL_SHARE: MFU in percent.
+// CAUSAL_SHARE: MFU in percent, which counts only the part of attention that the causal mask
+// leaves.
+// BLOCK: ms of the forward and backward of a block.
 typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
 // The systems differ in the communication that they overlap. PTD-P's Megatron-LM waits for every
 // message and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a
@@ -36,8 +39,8 @@ typedef struct {
 } PublishedSystem;
 extern const PublishedSystem published_systems[]; // by System
 // One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
-// OTHER: rows of other systems, to which nothing is fitted. NOT_COUNTED: only the order of these
-// rows is compared.
+// OTHER: rows of other systems, to which nothing is fitted.
+// NOT_COUNTED: only the order of these rows is compared.
 typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
 typedef struct {
     const char *source, *name;

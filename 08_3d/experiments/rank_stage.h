@@ -36,8 +36,8 @@ void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_
 // as they are stored. The gradients are sums over ranks, so they travel as reals.
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                     size_t forwards);
-// Adds the sums of partial gradients, which precede ZeRO's reduction. They run once per step, or in
-// every micro-batch if ZeRO reduces and drops the gradients there. The partial gradients of wte are
-// always summed once.
+// Adds the sums of partial gradients, which precede ZeRO's reduction. The sums run once per step,
+// or in every micro-batch if ZeRO reduces and drops the gradients there. The partial gradients of
+// wte are always summed once.
 void predict_partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m);
 #endif

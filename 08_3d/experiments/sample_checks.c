@@ -43,7 +43,7 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
     while (sorted[k - ties] > least) ties--;
     double most = 0, score_of_token = -HUGE_VAL;
     double near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
-    // Could rounding change which entries are among the k?
+    // Rounding could change which entries are among the k.
     bool unsure = k < V && sorted[k] != least && (double)(least - sorted[k]) < near;
     for (size_t v = 0; v < V; v++) {
         if (row[v] < least || (row[v] == least && !ties)) continue;
@@ -84,8 +84,8 @@ static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
         sample_put(want, windows, k, V, logits, 0, 0);
         real *row = host_alloc(V * sizeof *row);
         size_t first = r.lo + 1 > t->prompt ? r.lo + 1 : t->prompt;
-        // The tokens that were chosen in this window. The previous window has chosen the token
-        // after its last position, so the first choice of this window is the token after that one.
+        // The previous window has chosen the tokens before `known`, which is the token after its
+        // last position.
         size_t known = k ? windows->window[k - 1].hi + 1 : 0;
         for (size_t i = first > known ? first : known; i <= r.hi; i++) {
             tensor_download(row, tensor_row_range(logits, i - 1 - r.lo, i - r.lo));

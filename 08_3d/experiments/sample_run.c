@@ -20,7 +20,7 @@ static void write_text(Run *run, Sampler *s, SampleText *t, SampleWindows *w, Sn
             // full, the text moves up, and its last half is read again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
-            // nothing follows the last token
+            // Nothing follows the last token.
             size_t end = t->all - 1 - start < T ? t->all - 1 : start + T;
             w->window[w->n++] = (Range){ start, end };
         }

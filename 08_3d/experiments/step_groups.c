@@ -1,5 +1,5 @@
 // step_groups.c computes the groups of a mesh for the player of expected steps, and how the groups
-// lie in nodes.
+// are placed on nodes.
 #include "08_3d/experiments/step_ops.h"
 #include <stdlib.h>
 
@@ -37,8 +37,8 @@ bool step_cp_near(Degrees n, Coordinates at) {
     return near;
 }
 
-// Do groups of `ranks` neighbouring ranks all lie in the nodes in the same way? They do if this
-// number divides a node's ranks, or is a multiple of a node's ranks.
+// Returns whether all groups of `ranks` neighbouring ranks are placed on nodes alike. The number of
+// ranks must divide a node's ranks, or be a multiple of a node's ranks.
 static bool divides(size_t ranks, size_t node) { return ranks % node == 0 || node % ranks == 0; }
 
 bool mesh_groups_alike(Degrees n) {

@@ -38,13 +38,13 @@ static void rank_steps(Play *play, const RankSteps *r) {
     if (c->sequence && trainer_zero(c) < 2) step_partial_sums(play, r, z);
     if (c->mesh.pp > 1 && ends && !c->model.untied)
         play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), step_gradient(r));
-    // The sum over the replicas.
+    // The replicas sum their gradients.
     if (trainer_zero(c) == 0)
         play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z),
                   step_gradient(r));
     if (trainer_zero(c) == 1) step_units(play, r, z, COMM_REDUCE_SCATTER);
     if (trainer_zero(c) > 0) step_table(play, r, COMM_REDUCE_SCATTER);
-    // Loss and norm; then the shards are gathered.
+    // The ranks sum loss and norm, then gather the shards.
     play_call(play, r->rank, r->group.world, COMM_ALL_REDUCE, 1, sizeof(double));
     play_call(play, r->rank, trainer_zero(c) ? r->group.world : r->group.model, COMM_ALL_REDUCE,
               config_tensors(&c->model), sizeof(double));

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include "common/model/block.h"
 
-// Is this tensor the original, which the norm counts? A replica holds some tensors more than once:
-// norms, positions and row-cut biases on every slice, wte on its first and last stage. When sums
-// are added in rank order, all these ranks must hold the same bits. Under --reduce fast the order
-// of the terms may depend on a tensor's place in its message, and the copies lie at different
-// places. Then two weaker rules hold. The same place of every replica has the same bits. The copies
-// within a replica are close.
+// Returns whether this tensor is the original, which the norm counts. A replica holds some tensors
+// more than once: norms, positions and row-cut biases on every slice, wte on its first and last
+// stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce
+// fast the order of the terms may depend on a tensor's place in its message, and the copies lie at
+// different places. Then two weaker rules hold. The same place of every replica has the same bits.
+// The copies within a replica are close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -116,9 +116,9 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     snapshot_free(want);
 }
 
-// Do shards cut the copies of a tensor at different elements? If a cube's side does not divide the
-// sizes, the units of the ranks with copies of a vector differ in size. Under ZeRO the shards of
-// these units then cut the copies at different elements.
+// Returns whether shards cut the copies of a tensor at different elements. If a cube's side does
+// not divide the sizes, the units of the ranks with copies of a vector differ in size. Under ZeRO
+// the shards of these units then cut the copies at different elements.
 static bool copies_cut_apart(const TrainerConfig *c) {
     if (c->tensor != TENSOR_3D || trainer_zero(c) == 0) return false;
     const size_t side = cube_side(c->mesh.tp);
@@ -131,7 +131,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     size_t steps = range_size(done), from = done.lo;
     double limit = split_limit(&t->config);
     const bool reals = t->config.model.storage == REALS;
-    // the limits of training_compare_numbers()
+    // training_compare_numbers() uses the same limits.
     const double of_losses = reals ? limit : limit / 8, of_norms = reals ? limit : limit / 4;
     bool exact = (reals && sizeof(real) == 8) || t->optimizer.kind == SGD,
          check = option_flag(run, "check");
@@ -141,9 +141,9 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     const bool cut_apart = copies_cut_apart(&t->config), ordered = run->reduce == REDUCE_ORDERED;
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
-    // fp32 or 16 bits under AdamW: rounding in a gradient that is nearly zero changes its update by
-    // a whole learning rate, so single weights drift apart. Losses and norms change little. So
-    // weights are compared only under SGD and in double.
+    // Weights are compared only under SGD or in double. With fp32 or 16 bits under AdamW, rounding
+    // in a gradient that is nearly zero changes its update by a whole learning rate. So single
+    // weights drift apart. Losses and norms change little.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
                       steps, of_losses);

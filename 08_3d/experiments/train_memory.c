@@ -28,7 +28,7 @@ void train_show_memory(Run *run) {
     report_config_text(run, "memory_most", list[0]); // bytes, by rank
     report_config_text(run, "process_memory_most", list[1]);
     report_config_text(run, "resident_most", list[2]);
-    // The widened copies of 16-bit operands, which the ledger does not count.
+    // The ledger does not count the widened copies of 16-bit operands.
     if (local.scratch) report_config_text(run, "scratch_most", list[3]);
     free(all);
     free(sizes);

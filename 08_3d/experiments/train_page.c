@@ -100,9 +100,9 @@ void train_results(Run *run, const Trainer *t) {
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
-// Can step_time() play this step to the picosecond? step_time() does not play hidden sums,
-// compression and a budget. The ranks of one group must have equal work: equal replicas, equal
-// chunks of positions, and groups that lie in the nodes in the same way.
+// Returns whether step_time() can play this step to the picosecond. step_time() does not play
+// hidden sums, compression and a budget. The ranks of one group must have equal work: equal
+// replicas, equal chunks of positions, and groups that are placed on nodes alike.
 static bool step_is_listed(const TrainerConfig *c) {
     size_t cp = mesh_cp(c->mesh);
     if (!clock_config()->simulated || c->tensor != TENSOR_1D) return false;
@@ -111,7 +111,7 @@ static bool step_is_listed(const TrainerConfig *c) {
     if (c->activation_budget > 0) return false;
     if (c->batch % c->mesh.dp != 0) return false;
     if (cp > 1 && c->model.context % (2 * cp) != 0) return false;
-    // A ring with links inside and between nodes.
+    // step_time() does not play a ring with links inside and between nodes.
     size_t node = clock_config()->node, tp = c->mesh.tp;
     if (cp > 1 && node && node % (tp * cp) != 0 && tp % node != 0) return false;
     return mesh_groups_alike(c->mesh);

@@ -544,6 +544,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
              *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);
     bool any = false, one_link = true, one_kept = true;
+    const bool in_flight = watched == MEM_COMMUNICATION;
     for (size_t r = 0; r < all->ranks; r++) {
         any |= link_row(&link[r], all, r, width);
         kept[r] = memory_row(all, r, width, all->scale);
@@ -571,7 +572,8 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         if (works) print_row(run, label, &work[r]);
         if (links_drawn && (!one_link || last))
             print_row(run, one_link ? "  links" : works ? "   link" : label, &link[r]);
-        if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
+        if (memory && (!one_kept || last))
+            print_row(run, in_flight ? "   held" : "   kept", &kept[r]);
     }
     free(end);
     free(link);
@@ -591,9 +593,8 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
             LABEL, "", most_chunks(all) > 2 ? ", 2, ..." : "",
             most_chunks(all) > 3 ? ", 3, ..." : "");
     if (memory)
-        say(run, "%-*skept: %s, in ninths of %s, rounded up", LABEL, "",
-            watched == MEM_COMMUNICATION ? "memory in flight" : memory_category_name[watched],
-            peak);
+        say(run, "%-*s%s: %s, in ninths of %s, rounded up", LABEL, "", in_flight ? "held" : "kept",
+            in_flight ? "memory in flight" : memory_category_name[watched], peak);
 }
 
 // ---- the order of work ----
