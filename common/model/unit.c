@@ -5,7 +5,7 @@
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 
-enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: its purpose
+enum { KEY_WEIGHTS = 1 }; // the first coordinate of a random number is its purpose
 
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
     return param_describe_grouped(name, rows, cols, blocks, 1);

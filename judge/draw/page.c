@@ -17,8 +17,8 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// Does the output go to a terminal? A launcher gives each process its own terminal, so isatty()
-// alone does not show where the output goes.
+// Returns whether the output goes to a terminal. A launcher gives each process its own terminal, so
+// isatty() alone does not show where the output goes.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !process_launched(&rank, &size);

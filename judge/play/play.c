@@ -148,7 +148,7 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
     return add(p, rank, (PlayStep){ .what = PLAY_WORK, .takes = takes });
 }
 
-// Returns the time of a transfer. cards: 0 inside a node.
+// Returns the time of a transfer. `cards` is 0 inside a node.
 static Picoseconds transfer_time(const Play *p, size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
     if (link.beta == 0) return 0;
@@ -208,7 +208,7 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
     const Group *g = &p->group[group];
     bool near =
-        to < g->n && same_node(p, rank, g->member[to].rank); // message() refuses other members
+        to < g->n && same_node(p, rank, g->member[to].rank); // message() rejects other members
     return play_send_taking(p, rank, group, to, bytes, transfer_time(p, !near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
@@ -238,8 +238,8 @@ static Transfer *transfer_of(const Play *p, const PlayStep *s) {
     return &lane_of(p, s)->transfer[s->number];
 }
 
-// Have all members started every collective that this rank has started? s: a collective of this
-// rank. Only the rank's latest collective can be incomplete.
+// Returns whether all members have started every collective that this rank has started. s is a
+// collective of this rank. Only the rank's latest collective can be incomplete.
 static bool all_met(const Play *p, const PlayStep *s) {
     const Group *g = &p->group[s->group];
     return g->member[s->member].started <= g->collectives.complete;
@@ -258,8 +258,9 @@ static void arrive(const Play *p, const PlayStep *s, size_t ranks, Picoseconds n
     lane->complete++;
 }
 
-// Can a rank continue after a wait for its step s? Then *clock moves to the end of a collective or
-// of a received message. A sender continues when the receive is posted, and its clock stays.
+// Returns whether a rank can continue after a wait for its step s. If so, *clock moves to the end
+// of a collective or of a received message. A sender continues when the receive is posted, and its
+// clock stays.
 static bool is_over(const Play *p, const PlayStep *s, Picoseconds *clock) {
     if (s->what == PLAY_SEND) return lane_of(p, s)->posted > s->number;
     if (s->what == PLAY_WORK || s->what == PLAY_WAIT) return true;
@@ -338,7 +339,7 @@ static Picoseconds busy_between(const Rank *r, Picoseconds begin, Picoseconds en
 }
 
 // Returns the complete collective that a rank starts in step s, or the message that the rank
-// receives in step s. NULL: the step is no such step.
+// receives in step s. Returns NULL for any other step.
 static const Transfer *communication(const Play *p, const Rank *r, const PlayStep *s) {
     if (s->what == PLAY_START)
         return lane_of(p, s)->complete > s->number ? transfer_of(p, s) : NULL;
