@@ -8,7 +8,7 @@
 //         zero2_reduce it holds both whole gradients of wte.
 // Sends:  after each layer's backward of each of m micro-batches, a reduce-scatter of the layer's
 //         gradient. Per step a reduce-scatter of wte's gradient and an all-gather of the weights.
-//         In all m + 1 times (N-1)/N of the model per rank (wte: 2 times).
+//         A rank sends m + 1 times (N-1)/N of the model (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
 // Rajbhandari et al. 2020, section 5.2. The lesson leaves out 16-bit gradients, and the reduction
@@ -31,7 +31,7 @@ bool zero2_stays_whole(const Unit *u) { return u->table; }
 // ------------------------------------------------ a gradient lives for one layer's backward
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
-    unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // g [size]
+    unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // allocates g [size]
     // "Empty" means zero: the first backward writes the gradient, and later backwards add to it.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
@@ -51,7 +51,7 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     } else {
         Arena part = arena(MEM_COMMUNICATION);
         Tensor arrived = unit_new_gradients(u, &part, range_size(u->own));
-        comm_reduce_scatter(dp, arrived, u->g); // the same message, into other memory
+        comm_reduce_scatter(dp, arrived, u->g); // sends the same message, into other memory
         op_add(u->own_g, u->own_g, arrived);
         arena_free(&part);
     }
@@ -79,7 +79,7 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
         unit_partial_sums(u);                    // sends only with sequence parallelism (03.07)
-        zero2_reduce_gradient(u, u->replicas);   // reduce-scatter
+        zero2_reduce_gradient(u, u->replicas);   // reduce-scatters g
         unit_attach_gradients(u, (Tensor){ 0 }); // the whole gradient is dropped
     }
     arena_free(&in_flight);
@@ -140,8 +140,8 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     for (size_t k = 0; k < m; k++)
         // Each layer's backward ends with a reduce-scatter.
         loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // the head's gradient of wte + the embedding's, both whole
-    zero2_reduce(model);    // reduce-scatter of wte; now only own parts are left
+    model_fold_tied(model); // adds the head's gradient of wte to the embedding's; both are whole
+    zero2_reduce(model);    // reduce-scatters the gradient of wte, so only own parts are left
 
     // The rest equals zero1_step() of 02_zero1.c. The norm's sums of squares are a double per
     // tensor.

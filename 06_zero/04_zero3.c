@@ -7,8 +7,8 @@
 //         whole weights, and in backward its whole gradient. For the whole step it holds wte's
 //         weights and two gradients.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
-//         its backward, and a reduce-scatter of its gradient afterwards. In all 3m times (N-1)/N of
-//         the model per rank and step (wte: 2 times).
+//         its backward, and a reduce-scatter of its gradient afterwards. A rank sends 3m times
+//         (N-1)/N of the model per step (wte: 2 times).
 // Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes; data parallelism holds
 //         16.
 // Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are 3 wte and
@@ -51,7 +51,7 @@ void zero3_drop(Layer *l, Arena *in_flight) {
 
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
-    zero3_gather(l, &in_flight); // all-gather
+    zero3_gather(l, &in_flight); // gathers the whole weights
     layer_forward(l->inner, b, x, y, s);
     zero3_drop(l, &in_flight);
 }
@@ -112,23 +112,23 @@ void zero3_drop_wte(Model *m) {
 }
 
 void zero3_begin(Model *m) {
-    zero3_gather_wte(m); // all-gather of wte
+    zero3_gather_wte(m); // gathers wte
     zero2_begin(m);
 }
 void zero3_reduce(Model *m) {
-    zero2_reduce(m); // reduce-scatter of wte
+    zero2_reduce(m); // reduce-scatters the gradient of wte
     zero3_drop_wte(m);
 }
 
 StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                       double clip) {
     double loss = 0;
-    zero3_begin(model); // all-gather of wte; room for its two gradients
+    zero3_begin(model); // gathers wte, and allocates its two gradients
     for (size_t k = 0; k < m; k++)
         // Forward of a layer: gather, compute, drop. Backward: gather, compute, reduce, drop.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
+    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
 
     // Each rank has only its own parts of the gradient, so its sums of squares are partial. An
     // all-reduce of one double per tensor adds them.

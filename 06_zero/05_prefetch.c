@@ -102,10 +102,11 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // computed last is reduced. No unit may stay in memory longer than needed. All ranks start and
     // wait for the same communications in the same order, the oldest first.
     if (!p->next) prefetch_finish_reduction(p->model);
-    start_gather(p);           // only for the last layer, unless forward has kept its weights
+    // Gathers only for the last layer, unless forward has kept the last layer's weights.
+    start_gather(p);
     start_gather(p->previous); // the layer that computes next, because backward walks down
     wait_for_weights(p);
-    zero2_allocate_gradient(p->unit, &gradient); // g [size]
+    zero2_allocate_gradient(p->unit, &gradient); // allocates g [size]
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
@@ -125,11 +126,11 @@ const LayerKind prefetch_layer = {
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;
-    zero3_begin(model); // all-gather of wte; room for its two gradients
+    zero3_begin(model); // gathers wte, and allocates its two gradients
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
     prefetch_finish(model); // waits for the first layer's reduction, which nothing hides
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
+    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
 
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));

@@ -5,8 +5,8 @@
 // Holds:  each of N ranks has B/N of the sequences, and all Psi parameters. Weights have 16 bits,
 //         gradients 16 or 32 bits, and master, m and v 32 bits. In bytes per parameter: 2 + 2 + 12,
 //         or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
-// Sends:  per step one all-reduce of the gradients as they are stored. Per rank 2 (N-1)/N of 2 Psi
-//         bytes, or of 4 Psi bytes in fp32.
+// Sends:  per step one all-reduce of the gradients as they are stored. A rank sends 2 (N-1)/N of
+//         2 Psi bytes, or of 4 Psi bytes in fp32.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
 //         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
 // Costs:  a master, 4 bytes per parameter; fp16 also a loss scale, and some steps that are skipped.

@@ -29,7 +29,8 @@
 // [B*H/tp*T, T] each, have an arena of their own: s->attention. shed() frees this arena.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
-    l->inner->kind->shed(s); // frees 2 B H/tp T T elements; q, k, v [B*T, C/tp] etc. stay
+    // Frees 2 B H/tp T T elements. q, k, v [B*T, C/tp] and the other items stay.
+    l->inner->kind->shed(s);
 }
 
 // Computes the probabilities again, then runs the block's backward. rebuild() repeats q k^T,

@@ -91,7 +91,7 @@ static void plans_add(Plans *all, size_t first, Plan p) {
 
 bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
     Plans all = { 0 };
-    plans_add(&all, 0, (Plan){ 0 }); // the plan for no block
+    plans_add(&all, 0, (Plan){ 0 }); // adds the plan for no block
     size_t lo = 0, hi = 1;           // the plans for the blocks before i
     for (size_t i = 0; i < s->blocks; i++) {
         // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo ..
@@ -134,7 +134,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
 void recompute_each(Model *m, const Recompute *choice) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     for (size_t i = 0, block = 0; i < m->n_layers; i++) {
-        if (!m->layers[i].kind->rebuild) continue; // the embedding, the head, the loss
+        if (!m->layers[i].kind->rebuild) continue; // only blocks rebuild
         Recompute how = choice[block++];
         if (how != RECOMPUTE_NONE) layer_wrap(&m->layers[i], wrapper[how], NULL);
     }

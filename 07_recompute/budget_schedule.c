@@ -117,7 +117,7 @@ static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *cho
     const BudgetBlock *block = NULL;
     for (size_t c = 0; c < s->chunks && !block; c++)
         if (s->part[c * s->micro_batches].blocks) block = s->part[c * s->micro_batches].block;
-    double least = -1; // -1: no plan yet
+    double least = -1; // -1 means that no plan was found yet
     for (size_t full = 0; full <= blocks; full++)
         for (size_t selective = 0; full + selective <= blocks; selective++) {
             double again = 0;

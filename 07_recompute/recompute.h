@@ -43,10 +43,11 @@ typedef struct {
 typedef struct {
     const BudgetBlock *block; // [blocks], in the order of the model
     size_t blocks;
-    size_t input;          // each block's input, which is always kept
-    bool last;             // the head follows the blocks, so the last block's output stays, too
-    size_t head;           // kept by the head
-    size_t in_flight, one; // tokens between forward and backward, at most; tokens of a micro-batch
+    size_t input;     // each block's input, which is always kept
+    bool last;        // the head follows the blocks, so the last block's output stays, too
+    size_t head;      // kept by the head
+    size_t in_flight; // the most tokens between forward and backward
+    size_t one;       // tokens of a micro-batch
     // These fields are only for backwards in two halves. The first half of the head's backward
     // allocates head_added elements and frees head_freed at its end. The embedding keeps
     // first_deferred for the second half.

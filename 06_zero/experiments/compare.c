@@ -21,7 +21,7 @@ Training zero_adamw(Training t, size_t m) {
     t.micro_batches = m;
     t.clip = 0;
     t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1; // decay of matrices only
+    t.optimizer.weight_decay = 0.1; // only matrices decay
     return t;
 }
 

@@ -60,7 +60,8 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroM
     const CutSizes whole = cut_sizes(c, 1, 0);
     double w = (double)weight_bytes(c), g = (double)gradient_bytes(c);
     double own = (double)(wte.part + others.part), psi = (double)(wte.whole + others.whole);
-    double uses = (double)(stage_table_gradients(&whole) * elements_wte(&whole)); // a gradient each
+    // Each use of a table has a gradient.
+    double uses = (double)(stage_table_gradients(&whole) * elements_wte(&whole));
     double weights = (stage == 3 ? own : psi) * w;
     double gradients = (stage == 1 ? (double)elements_gradients(&whole) : own) * g;
     double moments = own * (double)adamw_bytes(c);

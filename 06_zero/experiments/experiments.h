@@ -74,7 +74,8 @@ void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, 
 // ---- costs.c ----
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
-    size_t whole, part;           // elements of all units; those of this rank, about whole / n
+    size_t whole;                 // elements of all units
+    size_t part;                  // elements of this rank, about whole / n
     size_t largest, largest_part; // elements of the largest unit, and of its largest part
     // reduce_*: a reduce-scatter of gradients, gather_*: an all-gather of weights, each for one
     // pass over the parameters, in which each unit goes round a ring once.

@@ -53,7 +53,7 @@ static void micro_batch(const Steps *s, size_t k) {
         size_t weights = next;
         if (s->reshard && i > 0) next = gather(s, i - 1);
         if (s->reshard) play_wait(s->play, s->rank, weights);
-        hold(s, unit(s, i) * s->g); // the gradient
+        hold(s, unit(s, i) * s->g); // holds the gradient
         compute(s, i, k, 2);
         drop(s, unit(s, i) * s->w); // the weights
         if (i + 1 < n) {

@@ -11,9 +11,10 @@ static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 // ---- measured.c ----
 // The measurements of the last step of a training.
 typedef struct {
-    double peak, workspace, sent; // bytes of this rank; sent: messages or sums of the layers
-    Picoseconds computing;        // this rank's time
-    Timing timing;                // times of all ranks
+    double peak, workspace; // bytes of this rank
+    double sent;            // bytes of the messages, or of the sums of the layers
+    Picoseconds computing;  // this rank's time
+    Timing timing;          // times of all ranks
 } RecomputeSeen;
 // Describes this rank's stage of the model. Rank i of the world is stage i.
 Model *recompute_stage(Run *run, const Training *t);

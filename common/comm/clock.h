@@ -34,7 +34,7 @@ typedef uint64_t Picoseconds;
 typedef struct {
     const char *name;
     double flops;  // FLOP/s
-    double memory; // bytes/s that are read or written; for clock_charge_copy
+    double memory; // bytes/s that clock_charge_copy reads and writes
     const char *source;
 } ClockDevice;
 // alpha is in seconds, beta in bytes/s. If both are 0, communication takes no time.

@@ -134,8 +134,8 @@ struct CommState {
     const Wire *wire;
     void *link;            // state of the wire, or NULL
     const Launch *launch;  // of the run
-    size_t meetings;       // collectives started so far; equal on all ranks
-    Request *open;         // operations that no wait has finished; oldest first
+    size_t meetings;       // collectives started so far, equal on all ranks
+    Request *open;         // operations that no wait has finished, oldest first
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
     uint64_t id;           // equal on all members, different for every Comm

@@ -16,7 +16,8 @@ typedef struct {
     _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
     int pid;                 // 0: a rank of another node
-    double since, patience;  // when the process's wait began; a wait of more seconds is suspicious
+    double since;            // the time when the process's wait began
+    double patience;         // a wait of more seconds is suspicious
     char text[200];
     uint64_t flow; // of the request
     size_t n;

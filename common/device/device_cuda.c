@@ -134,7 +134,7 @@ static void make_ready(void) {
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&rank_gpu.blas));
-    rank_gpu.math = CUBLAS_DEFAULT_MATH; // of a new handle
+    rank_gpu.math = CUBLAS_DEFAULT_MATH; // a new handle has this mode
     CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
     rank_gpu.ready = true;
 }

@@ -14,9 +14,11 @@ typedef enum {
 } BlockCut;
 
 typedef struct {
-    const char *name;  // Hugging Face's name in GPT-2, without "h.0."
-    size_t rows, cols; // the whole tensor; rows 0: a vector [cols]; cols 0: the family has none
-    size_t blocks;     // blocks of columns, each cut separately (q | k | v: 3; gate | up: 2)
+    const char *name; // Hugging Face's name in GPT-2, without "h.0."
+    // The whole tensor is [rows, cols]. rows 0 means a vector [cols]. cols 0 means that the
+    // family has no such tensor.
+    size_t rows, cols;
+    size_t blocks; // blocks of columns that are cut separately, such as q, k and v
     BlockCut cut;
     bool gain; // initial values are near 1, else near 0
     // The product of this matrix is added to the residual stream, so GPT-2 scales the matrix's

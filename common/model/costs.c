@@ -254,11 +254,13 @@ double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool
 // ---- FLOPs ----
 
 Work work_product(size_t m, size_t n, size_t k) {
-    double flops = 2 * (double)m * (double)n * (double)k; // a multiplication and an addition each
+    // Each term is a multiplication and an addition.
+    double flops = 2 * (double)m * (double)n * (double)k;
     return (Work){ flops, round(flops * 1e12 / clock_config()->device.flops) };
 }
 double copy_time(size_t bytes) {
-    return round(2 * (double)bytes * 1e12 / clock_config()->device.memory); // read, written
+    // The copy reads and writes each byte.
+    return round(2 * (double)bytes * 1e12 / clock_config()->device.memory);
 }
 Work work_times(double times, Work w) { return (Work){ times * w.flops, times * w.time }; }
 Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.time }; }
@@ -278,7 +280,8 @@ Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // q, k, v; projection
     Work attention = work_sum(work_product(M, qkv_columns(z), C), work_product(M, C, A));
-    Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F)); // fc, out
+    // fc and out
+    Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F));
     // q k^T, and its product with v
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));
 }

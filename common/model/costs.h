@@ -26,8 +26,9 @@ typedef struct {
     //   untied                      the head has its own table
     size_t norm_bias, qkv_bias, bias, statistics, positions_width;
     bool untied;
-    size_t blocks;    // blocks of this rank's stage
-    bool first, last; // the embedding is before the blocks; the head is after the blocks
+    size_t blocks; // blocks of this rank's stage
+    bool first;    // the embedding is before the blocks
+    bool last;     // the head is after the blocks
     bool dropout;
     size_t t, rank; // size and rank of the tensor-parallel group
     // sequence: norms, dropout, residual paths and messages have cut_rows rows.

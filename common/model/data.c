@@ -115,7 +115,7 @@ static size_t file_of(const Data *d, size_t i) {
 static size_t token_at(const Data *d, size_t i) {
     const DataFile *f = &d->files[file_of(d, i)];
     const unsigned char *at = f->text + f->begin + (i - f->first) * d->token_bytes;
-    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8; // little-endian
+    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8; // ids are little-endian
 }
 static bool ends_in_bin(const char *path) {
     size_t n = strlen(path);

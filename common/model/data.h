@@ -22,11 +22,12 @@ typedef struct {
 typedef struct {
     DataFile *files; // all files, in order; NULL: synthetic tokens
     size_t n_files;
-    char *names;                 // the files' paths
-    size_t token_bytes;          // 1: bytes of text, 2: uint16
-    size_t tokens, train_tokens; // all files; tokens from train_tokens on are held out
-    size_t vocab, context;       // V, T
-    size_t batch; // sequences per step, for the order of a file's windows; set by the trainer
+    char *names;           // the files' paths
+    size_t token_bytes;    // 1: bytes of text, 2: uint16
+    size_t tokens;         // tokens of all files
+    size_t train_tokens;   // the tokens from here on are held out
+    size_t vocab, context; // V, T
+    size_t batch;          // sequences per step, which decide the order of a file's windows
     uint64_t seed;
     Positions positions; // local positions of each sequence; n = 0: all
     bool ragged;         // sequences end at different lengths, so token counts are unequal

@@ -399,14 +399,14 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
-    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU: all of dfc
+    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU uses all of dfc
     op_matmul_nt(dact, d, p[OUT_W].w);
     op_activation_backward(dfc, s->t[S_FC], dact);
     linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);
     op_matmul_nt(dnorm, dfc, p[FC_W].w);
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
-    op_add(dmiddle, dy, dmiddle); // the residual path
+    op_add(dmiddle, dy, dmiddle); // adds the residual path
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);

@@ -140,10 +140,12 @@ struct Layer {
     const ModelConfig *config;
     size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; dropout depends on it
     size_t chunk;  // the number of its chunk on this rank (model.h)
-    Unit **units;  // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
+    // The embedding has wte and wpe, a block its own unit, the head the last norm and wte (tied).
+    Unit **units;
     size_t n_units;
-    Range heads, vocab; // local heads and vocabulary entries; all of them in the unsplit layers
-    Comm *comm;         // the ranks this layer communicates with; NULL in the unsplit layers
+    Range heads; // the local heads
+    Range vocab; // the local entries of the vocabulary
+    Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
     Comm *cp;     // the ranks with the other positions of its sequences; NULL: none
     Layer *inner; // the wrapped layer or layers; NULL in plain layers

@@ -43,7 +43,8 @@ size_t param_global_index(const Param *p, size_t i) {
     size_t width = range_size(p->my_cols), local = param_local_cols(p);
     size_t row = i / local, col = i % local, whole = p->cols / param_narrow_blocks(p);
     size_t place = (p->my_rows.lo + row) * p->cols;
-    if (col < p->ratio * width) return place + p->ratio * p->my_cols.lo + col; // the first block
+    // Element i is in the first block.
+    if (col < p->ratio * width) return place + p->ratio * p->my_cols.lo + col;
     return place + col / width * whole + p->my_cols.lo + col % width;
 }
 

@@ -11,7 +11,8 @@ typedef struct {
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
     size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
     size_t ratio;           // the first block is this many times as wide as each other block
-    Range my_rows, my_cols; // the local rectangle; my_cols within each narrow block
+    Range my_rows;          // the local rows
+    Range my_cols;          // the local columns within each narrow block
     double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)

@@ -32,7 +32,8 @@ struct Block {
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_most; // none counts MEM_REFERENCE; total_most is never reset
+    size_t total;      // bytes of all categories but MEM_REFERENCE
+    size_t total_most; // the peak of total, which is never reset
     size_t pauses;
     bool poison_off;
 } ledger;

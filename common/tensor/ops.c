@@ -44,7 +44,7 @@ static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
                  Tensor b, Tensor c) {
     charge(m, n, k);
     if (m == 0 || n == 0) return;
-    if (k == 0) { // an empty sum
+    if (k == 0) { // the sum is empty
         tensor_fill(c, 0);
         return;
     }
@@ -931,7 +931,7 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
 // exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
-    if (lse_more == -(real)HUGE_VAL) return; // no key seen here
+    if (lse_more == -(real)HUGE_VAL) return; // no key was seen here
     const real own_part = real_exp(*lse - max), more = real_exp(lse_more - max),
                sum = own_part + more;
     for (size_t c = 0; c < D; c++) o[c] = own_part / sum * o[c] + more / sum * o_more[c];

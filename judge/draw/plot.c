@@ -70,7 +70,7 @@ static double nice_step(double range) {
 
 // Computes the ticks. If wide is true, a linear axis begins and ends at a tick.
 static void axis_finish(Axis *a, bool wide) {
-    if (a->lo > a->hi) a->lo = a->hi = 0; // no point at all
+    if (a->lo > a->hi) a->lo = a->hi = 0; // there is no point at all
     double same = a->lo != 0 ? fabs(a->lo) / 2 : 1;
     if (a->log) same = 0.5;
     if (a->hi - a->lo <= 1e-9 * (fabs(a->lo) + fabs(a->hi))) {

@@ -1,6 +1,6 @@
 // diagnose.c: writes one sentence about a failed check, with the wrong tensors, their factor and
-// their ranks. Only rank 0 calls these functions. The page shows the sentence of the first check
-// that failed.
+// their ranks. Only rank 0 calls the functions of this file. The page shows the sentence of the
+// first check that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
 #include <stdarg.h>

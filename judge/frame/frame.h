@@ -107,16 +107,18 @@ struct RunState {
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
-    PageText *texts;        // the last text of page_text(), which links to the earlier texts
-    bool pictured, plotted; // the lesson has drawn a picture of events; a line chart
-    bool stopped;           // report_stopped() was called
+    PageText *texts; // the last text of page_text(), which links to the earlier texts
+    bool pictured;   // the lesson has drawn a picture of events
+    bool plotted;    // the lesson has drawn a line chart
+    bool stopped;    // report_stopped() was called
 };
 
 // Prints a line for a check and records it. The line shows error_text and limit_text, such as "max
 // 2.1e-07" and "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text); // prints the indented line under a failed check
-void report_costs(Run *run);          // prints the table; without --verbose only failed costs
+// Prints the table of costs; without --verbose only failed costs.
+void report_costs(Run *run);
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 // Returns good or bad, in colour if colours are on.

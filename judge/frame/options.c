@@ -179,7 +179,7 @@ void options_free(OptionValues *s) {
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
-        if (*o->name == 0) { // a heading or an example
+        if (*o->name == 0) { // the entry is a heading or an example
             heading = o->help;
             continue;
         }

@@ -14,20 +14,23 @@ typedef struct {
 // A collective or a message.
 typedef struct {
     CommKind kind;
-    size_t bytes;           // of the whole tensor
-    size_t arrived;         // number of ranks that have started the transfer
-    Picoseconds begin, end; // on the lane; begin: the latest start so far, until all have arrived
+    size_t bytes;      // of the whole tensor
+    size_t arrived;    // number of ranks that have started the transfer
+    Picoseconds begin; // on the lane; until all ranks have arrived, the latest start so far
+    Picoseconds end;   // on the lane
 } Transfer;
 // The collectives of a group, or the messages from one rank to another. Transfers leave in order.
 typedef struct {
     Transfer *transfer;
-    size_t n, complete;          // complete: number of transfers that have left
-    size_t sends, posts, posted; // messages: in the lists so far; posted: receives done
+    size_t n, complete;  // complete: number of transfers that have left
+    size_t sends, posts; // messages in the lists so far
+    size_t posted;       // receives done
     Picoseconds free_at;
 } Lane;
 typedef struct {
     size_t rank;
-    size_t listed, started; // collectives in the member's list; collectives that it has started
+    size_t listed;  // collectives in the member's list
+    size_t started; // collectives that the member has started
 } Member;
 typedef struct {
     char name[12];
@@ -177,7 +180,7 @@ size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t coun
     const Group *g = &p->group[group];
     if (kind == COMM_BROADCAST || kind == COMM_REDUCE)
         fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
-    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // of a ring
+    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // a ring has these steps
     PlayStep s = { .what = PLAY_START, .group = group, .member = member_of(g, rank) };
     s.number = g->member[s.member].listed++;
     s.takes = transfer_time(p, g->cards, steps, steps * ceil_div(count, g->n) * size);
@@ -388,7 +391,7 @@ char *play_why(const Play *p) {
                     s->peer, g->name);
             continue;
         }
-        const size_t number = g->collectives.complete; // the incomplete collective
+        const size_t number = g->collectives.complete; // this collective is incomplete
         fprintf(f, "in %s on %s", comm_kind_name[g->collectives.transfer[number].kind], g->name);
         const char *before = ", not reached by";
         for (size_t i = 0; i < g->n; i++) {
