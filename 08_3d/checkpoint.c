@@ -204,20 +204,21 @@ typedef struct {
 static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *at) {
     size_t each = p->cols / p->blocks, block = column / each, col = column % each;
     if (block < p->ratio && p->ratio > 1) { // the piece's columns of q are neighbours
-        size_t wide = range_size(p->my_cols), first = p->ratio * p->my_cols.lo;
+        size_t wide = range_size(p->own_cols), first = p->ratio * p->own_cols.lo;
         if (column < first || column >= first + p->ratio * wide) return false;
         block = (column - first) / wide;
-        col = p->my_cols.lo + (column - first) % wide;
+        col = p->own_cols.lo + (column - first) % wide;
     }
-    if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi)
+    if (row < p->own_rows.lo || row >= p->own_rows.hi || col < p->own_cols.lo ||
+        col >= p->own_cols.hi)
         return false;
-    size_t width = range_size(p->my_cols), place = p->first;
+    size_t width = range_size(p->own_cols), place = p->first;
     // EXERCISE 08.train-a (3 points): find an element of the whole tensor in a saved piece. The
-    // piece is part of a rectangle. Each of its rows p->my_rows has p->blocks blocks (3 for q, k,
-    // v), each with the `width` columns p->my_cols. Set place to the element's position in the
+    // piece is part of a rectangle. Each of its rows p->own_rows has p->blocks blocks (3 for q, k,
+    // v), each with the `width` columns p->own_cols. Set place to the element's position in the
     // flattened rectangle. The element's row, its block, and its column in the block are given;
     // both ranges contain the element.
-    place = ((row - p->my_rows.lo) * p->blocks + block) * width + col - p->my_cols.lo;
+    place = ((row - p->own_rows.lo) * p->blocks + block) * width + col - p->own_cols.lo;
     // END
     if (place < p->first || place >= p->first + p->count) return false;
     *at = place - p->first;

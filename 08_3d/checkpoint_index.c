@@ -157,19 +157,19 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name) 
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count) {
     int end = 0, more = 0;
     p->ratio = 1;
-    if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p->rows, &p->cols, &p->my_rows.lo,
-               &p->my_rows.hi, &p->my_cols.lo, &p->my_cols.hi, &p->blocks, &p->first, &p->count,
+    if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p->rows, &p->cols, &p->own_rows.lo,
+               &p->own_rows.hi, &p->own_cols.lo, &p->own_cols.hi, &p->blocks, &p->first, &p->count,
                &end) != 9)
         return "a note";
     if (note[end] && sscanf(note + end, " %zu%n", &p->ratio, &more) != 1) return "a note";
     if (note[end + more]) return "a note";
     size_t limit = (size_t)1 << 31; // no product below passes 2^63
     if (p->rows > limit || p->cols > limit || p->blocks == 0 || p->blocks > p->cols ||
-        p->ratio == 0 || p->ratio > p->blocks || p->my_rows.lo > p->my_rows.hi ||
-        p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi ||
-        p->my_cols.hi > p->cols / p->blocks)
+        p->ratio == 0 || p->ratio > p->blocks || p->own_rows.lo > p->own_rows.hi ||
+        p->own_rows.hi > p->rows || p->own_cols.lo > p->own_cols.hi ||
+        p->own_cols.hi > p->cols / p->blocks)
         return "a place";
-    size_t all = range_size(p->my_rows) * p->blocks * range_size(p->my_cols);
+    size_t all = range_size(p->own_rows) * p->blocks * range_size(p->own_cols);
     if (p->first > all || p->count > all - p->first || p->count != count) return "a size";
     return NULL;
 }

@@ -65,8 +65,8 @@ typedef struct {
     size_t ratio;
     // elements [first, first + count) of the rectangle
     size_t first, count;
-    Range my_rows, my_cols; // the rectangle; my_cols within each block
-    const FileTensor *t[3]; // weights, m, v
+    Range own_rows, own_cols; // the rectangle; own_cols within each block
+    const FileTensor *t[3];   // weights, m, v
 } CheckpointPiece;
 // Parses the note at a tensor of count elements. Does not change p->t. Returns NULL, or the error.
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count);

@@ -34,9 +34,9 @@ static void as_note(const uint8_t *text, size_t size) {
     CheckpointPiece p = { 0 };
     size_t count = 12; // the corpus has this count
     if (!checkpoint_piece_parse(&p, note, count)) {
-        size_t each = range_size(p.my_cols) * p.blocks;
-        if (p.count != count || p.my_rows.hi > p.rows || p.my_cols.hi * p.blocks > p.cols ||
-            p.first + p.count > range_size(p.my_rows) * each)
+        size_t each = range_size(p.own_cols) * p.blocks;
+        if (p.count != count || p.own_rows.hi > p.rows || p.own_cols.hi * p.blocks > p.cols ||
+            p.first + p.count > range_size(p.own_rows) * each)
             abort();
     }
     free(note);

@@ -11,8 +11,8 @@ typedef struct {
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
     size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
     size_t ratio;           // the first block is this many times as wide as each other block
-    Range my_rows;          // the local rows
-    Range my_cols;          // the local columns within each narrow block
+    Range own_rows;         // the local rows
+    Range own_cols;         // the local columns within each narrow block
     double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
@@ -20,7 +20,7 @@ typedef struct {
     // the rows. NULL means that g is complete.
     Comm *partial;
     size_t offset;          // offset of its first local element in the unit
-    Tensor w, g;            // the local part [my_rows, blocks * my_cols]; data NULL while absent
+    Tensor w, g;            // the local part [own_rows, blocks * own_cols]; data NULL while absent
     bool gradient_empty;    // no contribution was added to g since it was zeroed
     struct Saved *deferred; // contributions to g wait here for backward of weights; or NULL
 } Param;
@@ -32,7 +32,7 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // grouped heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Returns the number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
+// Returns the number of blocks of the width of own_cols. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // returns the columns of all blocks

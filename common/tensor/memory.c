@@ -153,10 +153,10 @@ void arena_free(Arena *a) {
     }
 }
 
-void arena_rebook(Arena *a, MemoryCategory category) {
+void arena_set_category(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
-        check_owner(b, "arena_rebook");
+        check_owner(b, "arena_set_category");
         if (b->category == MEM_REFERENCE) continue; // allocated while the ledger was paused
         unbook(b->category, b->bytes);
         b->category = category;

@@ -33,7 +33,7 @@ Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
 // After this call the ledger counts the arena's buffers under this category.
-void arena_rebook(Arena *a, MemoryCategory category);
+void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
 // Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
