@@ -93,8 +93,8 @@ size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // Checks all costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen);
-// Checks the traffic, and that nothing is in flight between steps. gathers, reductions: passes per
-// step over all parameters but wte.
+// Checks the traffic, and that nothing is in flight between steps. `gathers` and `reductions` are
+// the passes per step over all parameters but wte.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 
 // ---- prefetch_steps.c ----
