@@ -20,7 +20,7 @@
 
 // ---------------------------------------------------------------- column-parallel
 
-void column_parallel_cut(Param *p, Range columns) { p->my_cols = columns; }
+void column_parallel_cut(Param *p, Range columns) { p->own_cols = columns; }
 
 // Sets y to this rank's columns of Y. Sends nothing.
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b) {
@@ -68,7 +68,7 @@ void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
 
 // ---------------------------------------------------------------- row-parallel
 
-void row_parallel_cut(Param *p, Range rows) { p->my_rows = rows; }
+void row_parallel_cut(Param *p, Range rows) { p->own_rows = rows; }
 
 void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Param *b) {
     // EXERCISE 03.02b (2 points): forward through a row-parallel layer. x [M, K/t] are this rank's

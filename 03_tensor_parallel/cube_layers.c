@@ -230,13 +230,13 @@ static const LayerKind cube_loss = { .name = "3D loss",
 // rows, the part of its layer.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
-    p->my_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
-    p->my_cols = cols;
+    p->own_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
+    p->own_cols = cols;
 }
 // Cuts a vector. The ranks of a plane hold the same columns. Each rank has the gradient of its own
 // rows only.
 static void cut_vector(Comm *same, Param *p, Range cols) {
-    p->my_cols = cols;
+    p->own_cols = cols;
     p->partial = same;
     p->in_norm = same->rank == 0;
 }

@@ -50,12 +50,12 @@ size_t summa_side(size_t ranks) {
 // Cuts a matrix. cols cuts each of the p->blocks blocks of columns, 3 for the weights of q | k | v,
 // else 1.
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {
-    p->my_rows = summa_range(rows, g->rows, g->row);
-    p->my_cols = summa_range(cols, g->cols, g->col);
+    p->own_rows = summa_range(rows, g->rows, g->row);
+    p->own_cols = summa_range(cols, g->cols, g->col);
 }
 void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols) {
-    p->my_rows = (Range){ 0, g->row == 0 }; // other rows hold no element
-    p->my_cols = summa_range(cols, g->cols, g->col);
+    p->own_rows = (Range){ 0, g->row == 0 }; // other rows hold no element
+    p->own_cols = summa_range(cols, g->cols, g->col);
 }
 
 SummaCut summa_by_feature(const ModelConfig *c) { return (SummaCut){ c->width, 1 }; }

@@ -109,7 +109,7 @@ static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCate
     Tensor t = r->t;
     comm_wait(r->request);
     *a = r->arena;
-    arena_rebook(a, category);
+    arena_set_category(a, category);
     post_receive(e, stage, at + 1);
     return t;
 }

@@ -48,7 +48,7 @@ PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micr
 void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    arena_rebook(&b->input, MEM_ACTIVATIONS); // the message x is kept for the backward
+    arena_set_category(&b->input, MEM_ACTIVATIONS); // the message x is kept for the backward
     Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y; // last stage: a loss per token
     b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
     if (b->end) {

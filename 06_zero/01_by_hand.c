@@ -2,16 +2,16 @@
 // level: core
 // question: What do four replicas hold four times, and what changes when each holds only its part?
 //
-// Holds:  plain arrays for four imagined ranks in one process. Each rank has 10 weights and 10
-//         gradients. A replica has 10 m and 10 v. With parts, the ranks have 3, 3, 2 and 2 m, and
-//         as many v.
-// Sends:  nothing, because one process has all arrays. Real ranks would send an all-reduce of 10
-//         gradients per step; with parts, a reduce-scatter of 10 gradients and an all-gather of 10
-//         weights.
+// Holds:  plain arrays for four imagined ranks in one process. Each rank has 10 weights and
+//         10 gradients. A replica has 10 m and 10 v. With parts, the ranks have 3, 3, 2 and 2 m,
+//         and as many v.
+// Sends:  nothing, because one process has all arrays. Real ranks would send an all-reduce of
+//         10 gradients per step. With parts, they would send a reduce-scatter of 10 gradients and
+//         an all-gather of 10 weights.
 // Saves:  m and v: 8 of 16 bytes per parameter in fp32 become 8/N.
 // Costs:  no bytes, because an all-reduce is a reduce-scatter and an all-gather.
-// Rajbhandari et al. 2020. Left out: a model. Rank r has a vector target[r]. Its loss is half the
-// squared distance of w from target[r], so its gradient is w - target[r].
+// Rajbhandari et al. 2020. The lesson has no model. Rank r has a vector target[r]. The rank's loss
+// is half the squared distance of w from target[r], so its gradient is w - target[r].
 //
 // The parameters are one vector: a bias of 4 (no weight decay), then a 2x3 matrix (weight decay).
 // The vector is divided into four parts of almost equal size. A part may hold elements of both
@@ -57,7 +57,7 @@ void zero_by_hand_replicas(double w[N][SIZE]) {
 // ---------------------------------------------------------------- ZeRO: each rank updates its part
 
 void zero_by_hand_parts(double w[N][SIZE]) {
-    double m[N][3] = { { 0 } }, v[N][3] = { { 0 } }; // at most 3 elements per rank
+    double m[N][3] = { { 0 } }, v[N][3] = { { 0 } }; // a rank has at most 3 elements
     for (int step = 1; step <= STEPS; step++) {
         double g[N][SIZE], updated[SIZE];
         for (size_t r = 0; r < N; r++)

@@ -3,10 +3,10 @@
 // question: All replicas make the same update. Must each of them keep the whole optimizer state?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: all weights and gradients; AdamW's m and v of the rank's part. The part is
-//         1/N of every unit.
-// Sends:  per step a reduce-scatter of the gradients and an all-gather of the weights, one call per
-//         unit each: 2 (N-1)/N of the model per rank, for any number of micro-batches.
+// Holds:  all weights and gradients, and AdamW's m and v of the rank's part. The part is 1/N of
+//         every unit.
+// Sends:  per step and unit a reduce-scatter of the gradients and an all-gather of the weights,
+//         for any number of micro-batches. A rank sends 2 (N-1)/N of the model.
 // Saves:  8 (N-1)/N bytes per parameter in fp32. The state is 8 + 8/N bytes, not 16.
 // Costs:  the bytes of an all-reduce, which is a reduce-scatter and an all-gather; the latency of
 //         two calls per unit.
@@ -29,7 +29,7 @@ void zero1_allocate(Model *m, Comm *dp) {
     model_allocate(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue; // the head's wte: the embedding owns it
+        if (u->tied_to) continue; // the embedding owns the head's wte
         u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
         u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
         u->own_g = tensor_flat_range(u->g, u->own.lo, u->own.hi);
@@ -75,16 +75,16 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
                       double clip) {
     double loss = 0;
     model_zero_gradients(model);
-    // Forwards and backwards send nothing.
+    // The forwards and backwards of all micro-batches send nothing.
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model); // adds the two gradients of wte, while both are whole
-    zero1_reduce(model);    // reduce-scatter of each unit
+    zero1_reduce(model);    // reduce-scatters each unit
 
     // Each rank squares the elements that it owns, so the sum over ranks is the whole norm. Sends
     // one double per tensor.
     double norm = model_grad_norm(model, dp);
-    optimizer_step(o, model, clip_factor(norm, clip)); // own_w, from own_g, m and v
-    zero1_gather(model);                               // all-gather of each unit
+    optimizer_step(o, model, clip_factor(norm, clip)); // updates own_w from own_g, m and v
+    zero1_gather(model);                               // gathers each unit
     comm_all_reduce_doubles(dp, &loss, 1);             // for the log: each rank has its own loss
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

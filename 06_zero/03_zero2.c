@@ -3,16 +3,16 @@
 // question: Whose gradients must a rank keep, and for how long?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: all weights; gradients, m and v of the rank's part, 1/N of every unit; the
-//         whole gradient of a layer while the layer's backward runs; both whole gradients of wte
-//         from zero2_begin to zero2_reduce.
-// Sends:  for each of m micro-batches, after each layer's backward, a reduce-scatter of the layer's
+// Holds:  all weights, and gradients, m and v of the rank's part, 1/N of every unit. While a
+//         layer's backward runs, a rank holds the layer's whole gradient. From zero2_begin to
+//         zero2_reduce it holds both whole gradients of wte.
+// Sends:  after each layer's backward of each of m micro-batches, a reduce-scatter of the layer's
 //         gradient. Per step a reduce-scatter of wte's gradient and an all-gather of the weights.
-//         In all m + 1 times (N-1)/N of the model per rank (wte: 2 times).
+//         A rank sends m + 1 times (N-1)/N of the model (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
-// Rajbhandari et al. 2020, section 5.2. Left out: the reduction of one layer while the backward of
-// the next one runs (01_data_parallel/04_overlap.c); 16-bit gradients.
+// Rajbhandari et al. 2020, section 5.2. The lesson leaves out 16-bit gradients, and the reduction
+// of one layer while the backward of the next one runs (01_data_parallel/04_overlap.c).
 #include "06_zero/zero.h"
 
 // Only the owner of a part needs the sum of the part's gradients. So a unit's whole gradient exists
@@ -25,13 +25,13 @@
 // backward pass. So both gradients stay whole for the step and are reduced once.
 
 // Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte. A
-// model whose head is untied has two tables. Both tables stay whole in the same way.
+// model whose head is untied has two tables. Each table stays whole as wte does.
 bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
-    unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // g [size]
+    unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // allocates g [size]
     // "Empty" means zero: the first backward writes the gradient, and later backwards add to it.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
@@ -40,18 +40,18 @@ void zero2_allocate_gradient(Unit *u, Arena *a) {
 // written to own_g directly.
 void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // EXERCISE 06.03b (3 points): add to the own part. g [size] is whole on each rank. own_g
-    // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If it
-    // holds nothing, reduce straight into own_g, without other memory, and clear the flag.
+    // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If
+    // own_g holds nothing, reduce straight into own_g, without other memory, and clear the flag.
     // Otherwise reduce into a new tensor of MEM_COMMUNICATION, add it with op_add, and free it. Use
     // one collective. range_size(u->own) is the length of the own part.
     if (u->own_gradient_empty) {
-        // Each rank has the gradient of its own sequences: own_g [size/N] <- own part of their sum.
-        // Other ranks own the other parts. Sends (N-1)/N of g [size].
+        // own_g [size/N] <- own part of the sum over ranks, because each rank has the gradient of
+        // its own sequences. Other ranks own the other parts. Sends (N-1)/N of g [size].
         comm_reduce_scatter(dp, u->own_g, u->g);
     } else {
         Arena part = arena(MEM_COMMUNICATION);
         Tensor arrived = unit_new_gradients(u, &part, range_size(u->own));
-        comm_reduce_scatter(dp, arrived, u->g); // the same message, into other memory
+        comm_reduce_scatter(dp, arrived, u->g); // sends the same message, into other memory
         op_add(u->own_g, u->own_g, arrived);
         arena_free(&part);
     }
@@ -66,11 +66,11 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION
-    // (zero2_allocate_gradient). layer_backward of l->inner fills it, and unit_partial_sums
-    // (of each unit) completes it. zero2_reduce_gradient adds the own part of the sum over
-    // u->replicas to own_g. Then detach the whole gradient (unit_attach_gradients with (Tensor){0})
-    // and free the arena. Skip units with zero2_stays_whole(): zero2_begin and zero2_reduce handle
-    // them.
+    // (zero2_allocate_gradient). layer_backward of l->inner fills the gradients, and
+    // unit_partial_sums (of each unit) completes them. zero2_reduce_gradient adds the own part of
+    // the sum over u->replicas to own_g. Then detach the whole gradient (unit_attach_gradients with
+    // (Tensor){0}) and free the arena. Skip units with zero2_stays_whole(), because zero2_begin and
+    // zero2_reduce handle them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
@@ -79,7 +79,7 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
         unit_partial_sums(u);                    // sends only with sequence parallelism (03.07)
-        zero2_reduce_gradient(u, u->replicas);   // reduce-scatter
+        zero2_reduce_gradient(u, u->replicas);   // reduce-scatters g
         unit_attach_gradients(u, (Tensor){ 0 }); // the whole gradient is dropped
     }
     arena_free(&in_flight);
@@ -140,11 +140,11 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     for (size_t k = 0; k < m; k++)
         // Each layer's backward ends with a reduce-scatter.
         loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // the head's gradient of wte + the embedding's, both whole
-    zero2_reduce(model);    // reduce-scatter of wte; now only own parts are left
+    model_fold_tied(model); // adds the head's gradient of wte to the embedding's; both are whole
+    zero2_reduce(model);    // reduce-scatters the gradient of wte, so only own parts are left
 
-    // The rest equals zero1_step() of 02_zero1.c. The norm's sums of squares are one
-    // double per tensor.
+    // The rest equals zero1_step() of 02_zero1.c. The norm's sums of squares are a double per
+    // tensor.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
     zero1_gather(model); // all-gather of each unit: w <- the own_w of all ranks

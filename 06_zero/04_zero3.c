@@ -3,20 +3,20 @@
 // question: How can a rank compute with weights that it does not hold?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: 1/N of weights, gradients, m and v; while a layer computes, the layer's whole
-//         weights, and in backward its whole gradient; wte's weights and two gradients for the
-//         whole step.
+// Holds:  1/N of weights, gradients, m and v. While a layer computes, a rank holds the layer's
+//         whole weights, and in backward its whole gradient. For the whole step it holds wte's
+//         weights and two gradients.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
-//         its backward, and a reduce-scatter of its gradient afterwards. In all 3m times (N-1)/N of
-//         the model per rank and step (wte: 2 times).
-// Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes, with data parallelism
+//         its backward, and a reduce-scatter of its gradient afterwards. A rank sends 3m times
+//         (N-1)/N of the model per step (wte: 2 times).
+// Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes; data parallelism holds
 //         16.
-// Costs:  3m passes over the parameters per step, with data parallelism 2; in flight 3 wte and
-//         twice the largest unit. Loss, norm and weights must equal those of data parallelism
-//         within rounding.
-// Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. Left out:
-// gathering the next unit while a unit computes (05_prefetch.c); 16-bit weights; offloading parts
-// to host memory.
+// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are 3 wte and
+//         twice the largest unit.
+// Loss, norm and weights must equal those of data parallelism within rounding.
+// Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. The lesson
+// leaves out gathering the next unit while a unit computes (05_prefetch.c), 16-bit weights, and
+// offloading parts to host memory.
 #include "06_zero/zero.h"
 
 // Each rank gathers a unit's weights just before the unit's layer runs, in forward and in backward,
@@ -51,21 +51,21 @@ void zero3_drop(Layer *l, Arena *in_flight) {
 
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
-    zero3_gather(l, &in_flight); // all-gather
+    zero3_gather(l, &in_flight); // gathers the whole weights
     layer_forward(l->inner, b, x, y, s);
     zero3_drop(l, &in_flight);
 }
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.04b (2 points): backward of a layer whose weights are in parts. The forward has
-    // dropped the gathered weights. They must be whole while the layer's backward runs, in an arena
-    // of MEM_COMMUNICATION. zero2_backward_and_reduce calls the layer's own backward and reduces
-    // its gradients, as in stage 2. Afterwards nothing whole is left. Calls: zero3_gather,
+    // dropped the gathered weights. The weights must be whole while the layer's backward runs, in
+    // an arena of MEM_COMMUNICATION. zero2_backward_and_reduce calls the layer's own backward and
+    // reduces its gradients, as in stage 2. Afterwards nothing whole is left. Calls: zero3_gather,
     // zero3_drop and zero2_backward_and_reduce.
     Arena in_flight = arena(MEM_COMMUNICATION);
-    // all-gather: dx = dy W^T reads the weights, which forward has dropped
+    // This all-gather is needed because dx = dy W^T reads the weights, which forward has dropped.
     zero3_gather(l, &in_flight);
-    // reduce-scatter: g [size] is the gradient of this rank's sequences, a partial sum. own_g
-    // [size/N] += own part of the sum of g. No whole g stays for the next micro-batch.
+    // This reduce-scatter adds to own_g [size/N] the own part of the sum of g. g [size] is the
+    // gradient of this rank's sequences, a partial sum. No whole g stays for the next micro-batch.
     zero2_backward_and_reduce(l, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
     // END
@@ -112,23 +112,23 @@ void zero3_drop_wte(Model *m) {
 }
 
 void zero3_begin(Model *m) {
-    zero3_gather_wte(m); // all-gather of wte
+    zero3_gather_wte(m); // gathers wte
     zero2_begin(m);
 }
 void zero3_reduce(Model *m) {
-    zero2_reduce(m); // reduce-scatter of wte
+    zero2_reduce(m); // reduce-scatters the gradient of wte
     zero3_drop_wte(m);
 }
 
 StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                       double clip) {
     double loss = 0;
-    zero3_begin(model); // all-gather of wte; room for its two gradients
+    zero3_begin(model); // gathers wte, and allocates its two gradients
     for (size_t k = 0; k < m; k++)
         // Forward of a layer: gather, compute, drop. Backward: gather, compute, reduce, drop.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
+    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
 
     // Each rank has only its own parts of the gradient, so its sums of squares are partial. An
     // all-reduce of one double per tensor adds them.

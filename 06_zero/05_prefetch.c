@@ -3,18 +3,18 @@
 // question: Can ZeRO-3's communication hide behind its computation, and what memory does that cost?
 // vary: layers 2..5, width 15|18|21, context 9..13, vocab 40..70
 //
-// Holds:  the memory of 04_zero3.c, and in flight the weights of a second unit, in backward also a
-//         second whole gradient.
-// Sends:  the messages of 04_zero3.c, but earlier: the gather of a layer's weights starts before
-//         the previous layer computes, and the reduction of a layer's gradient runs while the next
+// Holds:  the memory of 04_zero3.c. In flight are also the weights of a second unit, and in
+//         backward a second whole gradient.
+// Sends:  the messages of 04_zero3.c, but earlier. The gather of a layer's weights starts before
+//         the previous layer computes. The reduction of a layer's gradient runs while the next
 //         layer computes.
 // Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
 // Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. If weights are kept from forward to
 //         backward (reshard: no), 2m passes over the parameters, not 3m. All units are then whole
 //         at the end of forward.
-// Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. Left out:
-// keeping the last unit from forward to backward (as torchtitan does); FSDP's rate limiter of units
-// in flight; two communications at a time.
+// Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. The lesson
+// leaves out keeping the last unit from forward to backward (as torchtitan does), FSDP's rate
+// limiter of units in flight, and two communications at a time.
 #include "06_zero/zero.h"
 
 //     forward  of layer i:   start gather i+1 . wait for gather i . compute . drop weights i
@@ -22,8 +22,8 @@
 //                            . wait for reduction i+1, drop gradient i+1 . start reduction i
 //
 // A rank runs one communication at a time, in the order of the starts. The order is the same on all
-// ranks. In backward the gather of layer i-1 starts before the reduction of layer i: the next
-// computation waits for the gather. No computation waits for the reduction.
+// ranks. In backward the gather of layer i-1 starts before the reduction of layer i, because the
+// next computation waits for the gather. No computation waits for the reduction.
 
 // ------------------------------------------------ weights: gathered one layer ahead
 
@@ -33,8 +33,8 @@ static void start_gather(Prefetched *p) {
     if (!p || p->weights.data) return;
     p->in_flight = arena(MEM_COMMUNICATION);
     p->weights = unit_new_weights(p->unit, &p->in_flight, p->unit->size);
-    // The layer computes with all its weights, but a rank holds only a part of them: w [size] <-
-    // own_w [size/N] of all ranks. Sends (N-1)/N of the unit.
+    // w [size] <- own_w [size/N] of all ranks, because the layer computes with all its weights, but
+    // a rank holds only a part of them. Sends (N-1)/N of the unit.
     p->gather = comm_start_all_gather(p->unit->replicas, p->weights, p->unit->own_w);
 }
 static void wait_for_weights(Prefetched *p) {
@@ -61,8 +61,8 @@ static void start_reduction(Prefetched *p, Arena gradient) {
     all->arriving = (Tensor){ 0 };
     if (!u->own_gradient_empty)
         all->arriving = unit_new_gradients(u, &all->gradient, range_size(u->own));
-    // Each rank has the gradient of its own sequences: sum [size/N] <- own part of the sum over
-    // ranks. Sends (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
+    // sum [size/N] <- own part of the sum over ranks, because each rank has the gradient of its own
+    // sequences. Sends (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
     Tensor sum = u->own_gradient_empty ? u->own_g : all->arriving;
     all->reduction = comm_start_reduce_scatter(u->replicas, sum, u->g);
 }
@@ -85,7 +85,8 @@ void prefetch_finish_reduction(Prefetch *all) {
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
     if (!p->previous) prefetch_finish_reduction(p->model);
-    start_gather(p); // only for the first layer; the previous layer has started all other gathers
+    // Gathers only for the first layer, because the previous layer has started every other gather.
+    start_gather(p);
     start_gather(p->next); // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
@@ -101,10 +102,11 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // computed last is reduced. No unit may stay in memory longer than needed. All ranks start and
     // wait for the same communications in the same order, the oldest first.
     if (!p->next) prefetch_finish_reduction(p->model);
-    start_gather(p);           // only for the last layer, unless forward has kept its weights
+    // Gathers only for the last layer, unless forward has kept the last layer's weights.
+    start_gather(p);
     start_gather(p->previous); // the layer that computes next, because backward walks down
     wait_for_weights(p);
-    zero2_allocate_gradient(p->unit, &gradient); // g [size]
+    zero2_allocate_gradient(p->unit, &gradient); // allocates g [size]
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
@@ -124,11 +126,11 @@ const LayerKind prefetch_layer = {
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;
-    zero3_begin(model); // all-gather of wte; room for its two gradients
+    zero3_begin(model); // gathers wte, and allocates its two gradients
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
     prefetch_finish(model); // waits for the first layer's reduction, which nothing hides
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
+    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
 
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));

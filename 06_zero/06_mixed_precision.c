@@ -2,11 +2,11 @@
 // level: core
 // question: Where do the sixteen bytes per parameter come from, and can all of them be 16-bit numbers?
 //
-// Holds:  each of N ranks has B/N of the sequences, and all Psi parameters: weights in 16 bits,
-//         gradients in 16 bits or in fp32, and master, m and v in fp32. In bytes per parameter: 2 +
-//         2 + 12, or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
-// Sends:  per step one all-reduce of the gradients as they are stored: 2 (N-1)/N of 2 Psi bytes, or
-//         of 4 Psi bytes in fp32.
+// Holds:  each of N ranks has B/N of the sequences, and all Psi parameters. Weights have 16 bits,
+//         gradients 16 or 32 bits, and master, m and v 32 bits. In bytes per parameter: 2 + 2 + 12,
+//         or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
+// Sends:  per step one all-reduce of the gradients as they are stored. A rank sends 2 (N-1)/N of
+//         2 Psi bytes, or of 4 Psi bytes in fp32.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
 //         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
 // Costs:  a master, 4 bytes per parameter; fp16 also a loss scale, and some steps that are skipped.
@@ -42,14 +42,14 @@ void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
 // Chooses the factor of the next step. fp16 has no number between 0 and 6e-8, and none above 65504.
 // If a batch has 1 million tokens, each token's gradient is multiplied by 1e-6, and much of it
 // becomes 0. So the loss, and with it every gradient, is multiplied by a power of two, which
-// changes no other bit. The factor is too large if a gradient overflows: then this step is skipped
+// changes no other bit. If a gradient overflows, the factor is too large. Then this step is skipped
 // and the factor halved. After `patience` steps without an overflow the factor is doubled. bf16 has
 // the range of fp32 and needs factor 1.
 void loss_scale_next(LossScale *s, bool finite) {
-    // EXERCISE 06.06a (3 points): the next loss scale. `finite`: the step had no overflow. Halve
-    // s->factor after an overflow. Double it after s->patience steps in a row without one, and
-    // count these steps in s->good. A fixed scale has patience 0: it never changes. Count
-    // skipped steps in s->skipped, also with a fixed scale.
+    // EXERCISE 06.06a (3 points): the next loss scale. `finite` means that the step had no
+    // overflow. Halve s->factor after an overflow. Double it after s->patience steps in a row
+    // without one, and count these steps in s->good. A fixed scale has patience 0 and never
+    // changes. Count skipped steps in s->skipped, also with a fixed scale.
     if (!finite) s->skipped++;
     if (s->patience == 0) return;
     s->good = finite ? s->good + 1 : 0;
@@ -72,8 +72,8 @@ StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *bat
         loss += model_forward_backward(model, &scaled);
     }
     model_fold_tied(model);
-    // 2 (N-1)/N Psi elements, as they are stored. All ranks get the same sum, also where it is
-    // infinite or NaN.
+    // Sends 2 (N-1)/N Psi elements, as they are stored. All ranks get the same sum, also where the
+    // sum is infinite or NaN.
     data_parallel_all_reduce(dp, model);
 
     // The norm is computed after the sum, so every rank has the same norm and makes the same

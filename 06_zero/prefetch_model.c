@@ -1,5 +1,5 @@
-// prefetch_model.c: makes the state of 05_prefetch.c for each layer of a model: the layer's unit,
-// and its neighbours.
+// prefetch_model.c: makes the state of 05_prefetch.c for each layer of a model. The state has the
+// layer's unit and its neighbours.
 #include "06_zero/zero.h"
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     all->reshard = reshard;
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
-        if (l->n_units == 0) continue; // the loss: nothing to gather
+        if (l->n_units == 0) continue; // the loss has nothing to gather
         // Embedding and head have two units each. The unit that is not wte is gathered.
         Unit *gathered = l->units[0];
         if (zero2_stays_whole(gathered)) gathered = l->units[1];

@@ -1,10 +1,10 @@
-// zero.h: the stages of ZeRO, which divide what data-parallel replicas hold N times (Rajbhandari et
-// al. 2020; PyTorch calls stage 3 FSDP).
+// zero.h: declares the stages of ZeRO, which divide what data-parallel replicas hold N times
+// (Rajbhandari et al. 2020; PyTorch calls stage 3 FSDP).
 //
-// A unit is a block, an embedding table or the last norm. Rank r of N owns part r of every unit:
-// shard_range of the unit's flat elements, across the borders of tensors. Of a divided item a rank
-// keeps only its own part between steps. Each stage divides more: the optimizer state, from stage 2
-// on also the gradients, in stage 3 also the weights:
+// A unit is a block, an embedding table or the last norm. Rank r of N owns part r of every unit.
+// The part is shard_range of the unit's flat elements, across the borders of tensors. Of a divided
+// item a rank keeps only its own part between steps. Stage 1 divides the optimizer state, stage 2
+// also the gradients, and stage 3 also the weights:
 //
 //     bytes per parameter (fp32)  weights  gradients  m, v   sent per step, in (N-1)/N Psi
 //     data parallel, AdamW           4        4        8      2   all-reduce of gradients
@@ -21,8 +21,8 @@
 #define ZERO_H
 #include "common/model/optimizer.h"
 
-// Runs one training step of a rank with its micro-batches batch[0..m). clip: the largest gradient
-// norm; 0: no clipping.
+// Runs one training step of a rank with its micro-batches batch[0..m). `clip` is the largest
+// gradient norm; 0 means no clipping.
 typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                             double clip);
 
@@ -39,7 +39,7 @@ void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
-// Parts of stage 2, which stage 3 and other forms of backward call.
+// These parts of stage 2 are called by stage 3 and by other forms of backward.
 // Returns true for wte, and for the head's own table or copy of wte.
 bool zero2_stays_whole(const Unit *u);
 void zero2_allocate_gradient(Unit *u, Arena *a); // allocates u's whole gradient [size], at zero
@@ -55,7 +55,7 @@ void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
-// Parts of stage 3, for other forms of backward.
+// These parts of stage 3 are for other forms of backward.
 void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units
 void zero3_drop(Layer *l, Arena *in_flight);   // frees these weights
@@ -63,25 +63,25 @@ void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
-// Allocates the parts and wraps each layer (prefetch_model.c). reshard: true drops weights after
-// forward and gathers them again for backward, as 04_zero3.c does; false keeps the weights from
-// forward to backward.
+// Allocates the parts and wraps each layer (prefetch_model.c). If `reshard` is true, weights are
+// dropped after forward and gathered again for backward, as in 04_zero3.c. If `reshard` is false,
+// weights stay from forward to backward.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
-void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
-void prefetch_free(Model *m);   // call before model_free
+void prefetch_finish(Model *m); // waits for the last reduction; call this after the last backward
+void prefetch_free(Model *m);   // frees the state of the layers; call this before model_free
 // Runs a step with prefetch (05_prefetch.c).
 ZeroStep prefetch_step;
 extern const LayerKind prefetch_layer;
-// The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
-// the last norm; wte stays whole for a step), and its neighbours on this rank. A neighbour is NULL
-// at the end of the model or of a pipeline stage's chunk.
+// The state of a layer (Layer.technique). The unit is the one that is gathered for the layer: a
+// block's, wpe, or the last norm (wte stays whole for a step). The neighbours are layers on this
+// rank. A neighbour is NULL at the end of the model or of a pipeline stage's chunk.
 typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
     struct Prefetch *model;
     Tensor weights;  // [size] from the start of the gather until the drop
     Arena in_flight; // MEM_COMMUNICATION
-    Request *gather; // under way; NULL: none
+    Request *gather; // the gather in flight; NULL: none
 } Prefetched;
 typedef struct Prefetch {
     bool reshard;
@@ -94,8 +94,8 @@ typedef struct Prefetch {
 void prefetch_finish_reduction(Prefetch *all);
 
 // ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----
-// A step multiplies every gradient by factor, a power of two. patience: steps without an
-// overflow until the factor is doubled; 0: the factor is fixed.
+// A step multiplies every gradient by factor, a power of two. After `patience` steps without an
+// overflow the factor is doubled. With patience 0 the factor is fixed.
 typedef struct {
     double factor;
     size_t patience, good; // good: steps without an overflow since the factor changed

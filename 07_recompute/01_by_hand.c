@@ -10,8 +10,8 @@
 //         L.
 // Costs:  8 (L - L/k) more multiplications, because all layers but the last of each segment run
 //         forward a second time.
-// Chen et al. 2016. Left out: the items that a layer keeps besides its input. In a Transformer they
-// are most of the memory (02_full.c).
+// Chen et al. 2016. The lesson leaves out the items that a layer keeps besides its input. In a
+// Transformer these items are most of the memory (02_full.c).
 #include "07_recompute/by_hand.h"
 #include <string.h>
 
@@ -40,7 +40,7 @@ void chain_forward(Count *c, Matrix *y, const Matrix *x, const Matrix *w) {
             y->a[i][j] = 0;
             for (int k = 0; k < 2; k++) y->a[i][j] += x->a[i][k] * w->a[k][j];
         }
-    c->forward_products += 8; // 2*2*2
+    c->forward_products += 8; // 2*2*2 multiplications
 }
 
 static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Matrix *w,
@@ -60,7 +60,7 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
 
 const Matrix chain_start = { { { 1, 0.5f }, { -0.5f, 1 } } };
 const Matrix chain_weights[4] = {
-    // of layers 0 to 3; the following layers repeat them
+    // These matrices are of layers 0 to 3. The following layers repeat them.
     { { { 1, -0.5f }, { 0.5f, 1 } } },
     { { { 0.5f, 1 }, { -1, 0.5f } } },
     { { { 1, 0.25f }, { -0.5f, 1 } } },
@@ -82,14 +82,14 @@ Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     *loss = 0;
     for (int i = 0; i < 4; i++) *loss += x[LAYERS].a[i / 2][i % 2];
     for (int i = 0; i < 4; i++) dy.a[i / 2][i % 2] = 1;
-    // Forget: overwrite with NaN, so that a wrong read shows in the gradients.
+    // Overwrites forgotten inputs with NaN, so that a wrong read shows in the gradients.
     for (size_t l = 0; l <= LAYERS; l++)
         if (l % every || l == LAYERS) memset(&x[l], 0xff, sizeof x[l]);
 
-    // Segments, last first. lo wraps around below 0, which ends the loop.
+    // The loop goes through the segments, last first. lo wraps around below 0, which ends the loop.
     for (size_t lo = (LAYERS - 1) / every * every; lo < LAYERS; lo -= every) {
         size_t hi = lo + every < LAYERS ? lo + every : LAYERS;
-        // The second forward, without the last layer, because its output is not needed.
+        // The second forward leaves out the last layer, because its output is not needed.
         for (size_t l = lo; l + 1 < hi; l++) {
             chain_forward(&c, &x[l + 1], &x[l], w[l]);
             keep(&c, 4);

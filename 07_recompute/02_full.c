@@ -16,8 +16,8 @@
 //         are recomputed.
 // Every bit must equal that of the training without recomputation.
 // Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
-// Left out: keeping as many micro-batches as fit and recomputing the rest; segments of unequal
-// length.
+// The lesson leaves out segments of unequal length, and keeping as many micro-batches as fit and
+// recomputing the rest.
 #include "07_recompute/recompute.h"
 
 // ------------------------------------------------ a block that keeps only its input
@@ -36,21 +36,22 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 // frees s afterwards. The dropout is the same, because a mask is a function of (seed, step, layer,
 // position). The second forward sends the messages of every forward, because a rank needs the same
 // sums for the same items. A tensor-parallel block (chapter 03) has two all-reduces of [B*T, C] in
-// forward: after the products with W_O and W_2 each rank has a partial sum over its heads or hidden
+// forward. After the products with W_O and W_2 each rank has a partial sum over its heads or hidden
 // columns. These two all-reduces run again. With the two all-reduces of backward a block has 6
 // all-reduces, not 4. Every rank of the group must recompute the same blocks.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.02a (3 points): compute again. Write the gradient of x to dx and add the
     // gradients of the parameters to theirs, as backward of l->inner does. layer_backward() reads
-    // the items of the inner layer's forward in s, but s is empty. layer_forward() fills it. It
-    // also writes the layer's output, which is not needed: give it a tensor of MEM_WORKSPACE, of
-    // dy's shape, and free the tensor before backward begins.
+    // the items of the inner layer's forward in s, but s is empty. layer_forward() fills s.
+    // layer_forward() also writes the layer's output, which is not needed. Give it a tensor of
+    // MEM_WORKSPACE, of dy's shape, and free the tensor before backward begins.
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_like(&scratch, dy);
-    layer_forward(l->inner, b, x, y, s); // tensor parallel: two all-reduces of [B*T, C], again
+    // Under tensor parallelism this forward has two all-reduces of [B*T, C], again.
+    layer_forward(l->inner, b, x, y, s);
     arena_free(&scratch);
-    // tensor parallel: the two all-reduces of [B*T, C] of every backward, because each rank has a
-    // partial sum of the gradient of a product's input
+    // Under tensor parallelism this backward has the two all-reduces of [B*T, C] of every backward,
+    // because each rank has a partial sum of the gradient of a product's input.
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
@@ -62,8 +63,8 @@ const LayerKind recompute_full = {
     .backward_weights = layer_deferred,
 };
 
-// Wraps the blocks of a described model, layers 1 to L of the whole model. The embedding and the
-// head stay as they are: the embedding keeps nothing, and the head's product with the whole
+// Wraps the blocks of a described model, layers 1 to L of the whole model. The embedding stays as
+// it is, because it keeps nothing. The head stays as it is, because its product with the whole
 // vocabulary is expensive.
 void recompute_blocks(Model *m) {
     for (size_t i = 0; i < m->n_layers; i++) {
@@ -76,8 +77,8 @@ void recompute_blocks(Model *m) {
 // ---------------------------------------------------------------- a whole stage, as GPipe does it
 
 // Runs the forward of several neighbouring layers that are recomputed together, for example all
-// layers of a stage. One layer wraps them: its forward walks through the inner layers and keeps
-// nothing, its backward walks them forward again and then back. The executor keeps x [B*T, C],
+// layers of a stage. One layer wraps them. Its forward walks through the inner layers and keeps
+// nothing. Its backward walks them forward again and then back. The executor keeps x [B*T, C],
 // which the stage received in its forward, so the second walk receives nothing. The second walk
 // sends nothing either, because the next stage already has the output.
 static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -89,7 +90,7 @@ static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     (void)s;
     // EXERCISE 07.02b (2 points): compute a range again. The l->n_inner layers at l->inner have
     // kept nothing. walk_forward() runs them once more and returns what they keep. Its output, of
-    // the shape layer_output(l, b), is not needed: free it before the backward. Then
+    // the shape layer_output(l, b), is not needed, so free it before the backward. Then
     // walk_backward() of these layers writes the gradient of x to dx.
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // not needed

@@ -5,17 +5,17 @@
 //
 // Holds:  the ranks are a tensor-parallel group, each with H/tp heads. This lesson splits no more
 //         tensors. For every block, from forward to backward, a rank holds all items but the
-//         attention probabilities [B*H/tp*T, T] before and after dropout. It holds the
-//         probabilities of one block while the block's backward runs.
-// Sends:  nothing more: every rank has q and k of its own heads.
+//         attention probabilities [B*H/tp*T, T] before and after dropout. While a block's
+//         backward runs, the rank holds that block's probabilities.
+// Sends:  nothing more, because every rank has q and k of its own heads.
 // Saves:  2HT/tp elements per token and block. No other items grow with the square of the
 //         sequence.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
 //         (24C^2 + 4TC)/tp FLOPs.
 // Every bit must equal that of the training without recomputation.
-// Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. Left out:
-// attention kernels that never store the probabilities (they make this lesson unnecessary);
-// sequence parallelism.
+// Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. The lesson
+// leaves out sequence parallelism, and attention kernels that never store the probabilities (they
+// make this lesson unnecessary).
 #include "07_recompute/recompute.h"
 
 //     none        backward finds everything
@@ -29,7 +29,8 @@
 // [B*H/tp*T, T] each, have an arena of their own: s->attention. shed() frees this arena.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
-    l->inner->kind->shed(s); // frees 2 B H/tp T T elements; q, k, v [B*T, C/tp] etc. stay
+    // Frees 2 B H/tp T T elements. q, k, v [B*T, C/tp] and the other items stay.
+    l->inner->kind->shed(s);
 }
 
 // Computes the probabilities again, then runs the block's backward. rebuild() repeats q k^T,
@@ -41,7 +42,7 @@ static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     // and add the gradients of the parameters to theirs, as backward of l->inner does.
     // layer_backward() reads the items of the inner layer's forward in s, but its [T, T] items were
     // shed. The functions of a layer are in l->inner->kind (common/model/layer.h). Do not compute
-    // other items again: they are still there.
+    // other items again, because they are still there.
     l->inner->kind->rebuild(l->inner, b, s);
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
@@ -56,8 +57,8 @@ const LayerKind recompute_selective = {
 
 // ---------------------------------------------------------------- all blocks of a model
 
-// Returns true if l wraps a block but cannot rebuild the block. recompute() then faults, because to
-// skip the block would turn the technique off without an error message.
+// Returns true if l wraps a block but cannot rebuild the block. recompute() then calls fault(),
+// because skipping the block would turn the technique off without an error message.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)

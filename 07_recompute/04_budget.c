@@ -10,20 +10,20 @@
 // Saves:  work. Of all plans within the budget, the planner takes the plan with the least
 //         recomputation.
 // Costs:  planning before training, from sizes alone: dynamic programming over the blocks.
-// Korthikanti et al. 2022, appendix C, stores as much as fits; Chen et al. 2016, section 4.3,
-// search a plan for a budget. Left out: different plans for different micro-batches; segments of
-// unequal length. budget_schedule.c has chunks and backwards in halves, for chapter 08.
+// Korthikanti et al. 2022, appendix C, store as much as fits; Chen et al. 2016, section 4.3, search
+// a plan for a budget. The lesson leaves out different plans for different micro-batches, and
+// segments of unequal length. budget_schedule.c has chunks and backwards in halves, for chapter 08.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 #include <string.h>
 
-//     choice       kept per token until backward   computed again          while at work
+//     choice       kept per token until backward   computed again          while it runs
 //     none         15C + 4 + 2HT                   nothing                 15C + 4 + 2HT
 //     selective    15C + 4                         q k^T of every head     15C + 4 + 2HT
 //     full         nothing                         the block's forward     15C + 4 + 2HT
 //
-// Every block's input, C, is kept in any case. The caller gives these sizes (BudgetBlock); blocks
-// may differ.
+// Every block's input, C, is kept under every choice. The caller gives these sizes (BudgetBlock).
+// Blocks may differ.
 
 // ---------------------------------------------------------------- the peak of a plan
 
@@ -34,9 +34,10 @@ static size_t passed_on(const BudgetStage *s, size_t i) {
 }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-// Returns the peak of a stage. The micro-batch at work holds the kept items of the earlier blocks,
-// and all items of one block. In forward that block has not dropped its items yet; in backward it
-// has just computed them again. All other micro-batches hold only kept items.
+// Returns the peak of a stage. The micro-batch whose forward or backward runs holds the kept items
+// of the earlier blocks, and all items of one block. In forward that block has not dropped its
+// items yet; in backward it has just computed them again. All other micro-batches hold only kept
+// items.
 static size_t stage_peak(const BudgetStage *s, size_t kept, size_t at_work) {
     size_t waiting = passed_on(s, s->blocks - 1) + kept + s->head;
     return (s->in_flight - s->one) * waiting + s->one * most(at_work, waiting);
@@ -55,7 +56,7 @@ size_t budget_peak(const BudgetStage *s, const Recompute *choice) {
 
 // A plan for blocks 0..i. Later blocks depend on this plan through three numbers only: kept,
 // at_work, again. So of two plans for the same blocks, a plan that is not lower in any of the three
-// can be dropped. before: index of the extended plan, for blocks 0..i-1.
+// can be dropped. `before` is the index of the extended plan, for blocks 0..i-1.
 typedef struct {
     size_t kept, at_work, before;
     double again;
@@ -90,14 +91,17 @@ static void plans_add(Plans *all, size_t first, Plan p) {
 
 bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
     Plans all = { 0 };
-    plans_add(&all, 0, (Plan){ 0 }); // the plan for no block
+    plans_add(&all, 0, (Plan){ 0 }); // adds the plan for no block
     size_t lo = 0, hi = 1;           // the plans for the blocks before i
     for (size_t i = 0; i < s->blocks; i++) {
         // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo ..
         // hi), by block i, in each of the RECOMPUTE_CHOICES ways. Add each new plan with
-        // plans_add(&all, hi, ...). kept: elements that blocks 0..i keep; at_work: the most
-        // elements held while one of them works, as in budget_peak(); again: the work of their
-        // recomputation; before: index of the extended plan; choice: of block i.
+        // plans_add(&all, hi, ...). A plan has these fields.
+        //   kept     elements that blocks 0..i keep
+        //   at_work  the most elements held while one of these blocks runs, as in budget_peak()
+        //   again    the work of their recomputation
+        //   before   index of the extended plan
+        //   choice   of block i
         for (size_t k = lo; k < hi; k++)
             for (Recompute c = RECOMPUTE_NONE; c <= RECOMPUTE_FULL; c++) {
                 Plan rest = all.plan[k]; // (plans_add may move the list)
@@ -130,7 +134,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
 void recompute_each(Model *m, const Recompute *choice) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     for (size_t i = 0, block = 0; i < m->n_layers; i++) {
-        if (!m->layers[i].kind->rebuild) continue; // the embedding, the head, the loss
+        if (!m->layers[i].kind->rebuild) continue; // only blocks rebuild
         Recompute how = choice[block++];
         if (how != RECOMPUTE_NONE) layer_wrap(&m->layers[i], wrapper[how], NULL);
     }

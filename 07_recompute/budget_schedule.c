@@ -8,21 +8,21 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------- one micro-batch in one chunk
 
-// Returns the elements that wait for the backward: the inputs of blocks and head, and the items
-// that blocks and head keep.
+// Returns the elements that wait for the backward. These are the inputs of blocks and head, and the
+// items that blocks and head keep.
 static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     size_t kept = (s->blocks + s->last) * s->input + s->head;
     for (size_t i = 0; i < s->blocks; i++) kept += s->block[i].kept[choice[i]];
     return kept;
 }
 
-// highest: the most elements during the first half of a backward in halves; after: the elements
-// that stay for the second half.
+// highest: the most elements during the first half of a backward in halves.
+// after: the elements that stay for the second half.
 typedef struct {
     size_t highest, after;
 } Halves;
-// Walks through the first half, from the last layer to the first. In each layer the inputs of the
-// weight gradients are added first; then the items that only the first half needs are freed.
+// Walks through the first half, from the last layer to the first. Each layer first adds the inputs
+// of its weight gradients, then frees the items that only the first half needs.
 static Halves in_halves(const BudgetStage *s, const Recompute *choice) {
     size_t now = waiting(s, choice);
     size_t highest = now;
@@ -109,15 +109,15 @@ static void choose_first(size_t blocks, size_t full, size_t selective, Recompute
                     : i < full + selective ? RECOMPUTE_SELECTIVE
                                            : RECOMPUTE_NONE;
 }
-// Tries all pairs of counts, about blocks^2 / 2: how many blocks are recomputed in full, and how
-// many selectively. Chooses the pair within the budget with the least work. All blocks of a stage
-// have the same work.
+// Tries all pairs of counts, about blocks^2 / 2. One count is of blocks that are recomputed in
+// full, the other of blocks that are recomputed selectively. Chooses the pair within the budget
+// with the least work. All blocks of a stage have the same work.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;
     for (size_t c = 0; c < s->chunks && !block; c++)
         if (s->part[c * s->micro_batches].blocks) block = s->part[c * s->micro_batches].block;
-    double least = -1; // -1: no plan yet
+    double least = -1; // -1 means that no plan was found yet
     for (size_t full = 0; full <= blocks; full++)
         for (size_t selective = 0; full + selective <= blocks; selective++) {
             double again = 0;

@@ -9,7 +9,8 @@ typedef struct {
     real a[2][2];
 } Matrix; // 4 elements
 
-// Counts of a run. kept: elements held for backward now; most: the largest value of kept so far.
+// The counts of a run. `kept` is the elements held for backward now, and `most` is the largest
+// value of kept so far.
 typedef struct {
     size_t forward_products, backward_products, kept, most;
 } Count;

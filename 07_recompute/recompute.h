@@ -6,7 +6,7 @@
 // section 5): a block drops only the attention probabilities [B*H/tp*T, T] and computes them again
 // from q and k. When T is long, this saves most of the memory for little work.
 //
-// The same layers run with the same inputs, and dropout masks are functions of position, so
+// The same layers run with the same inputs, and dropout masks are functions of position. So
 // gradients are equal in every bit.
 #ifndef RECOMPUTE_H
 #define RECOMPUTE_H
@@ -22,7 +22,7 @@ void recompute_blocks(Model *m);       // wraps every block of a described model
 void recompute_wrap_range(Model *m, size_t lo, size_t n);
 
 // ---- 03_selective.c ----
-// This layer around a block drops the attention probabilities.
+// Wraps a block and drops the block's attention probabilities.
 extern const LayerKind recompute_selective;
 // Wraps the blocks of a described model, whole or tensor-parallel. Call recompute() before the
 // model is allocated. The embedding and the head stay as they are.
@@ -43,13 +43,14 @@ typedef struct {
 typedef struct {
     const BudgetBlock *block; // [blocks], in the order of the model
     size_t blocks;
-    size_t input;          // each block's input, which is always kept
-    bool last;             // the head follows the blocks, so the last block's output stays, too
-    size_t head;           // kept by the head
-    size_t in_flight, one; // tokens between forward and backward, at most; tokens of a micro-batch
-    // Only for backwards in two halves. The first half of the head's backward allocates head_added
-    // elements and frees head_freed at its end; the embedding keeps first_deferred for the second
-    // half.
+    size_t input;     // each block's input, which is always kept
+    bool last;        // the head follows the blocks, so the last block's output stays, too
+    size_t head;      // kept by the head
+    size_t in_flight; // the most tokens between forward and backward
+    size_t one;       // tokens of a micro-batch
+    // These fields are only for backwards in two halves. The first half of the head's backward
+    // allocates head_added elements and frees head_freed at its end. The embedding keeps
+    // first_deferred for the second half.
     size_t head_added, head_freed, first_deferred;
 } BudgetStage;
 // Returns the most elements that this stage holds in a step whose backwards are whole.
@@ -61,7 +62,8 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice);
 void recompute_each(Model *m, const Recompute *choice);
 
 // ---- budget_schedule.c ----
-// Peak and choice for any list of forwards and backwards, with chunks and with backwards in halves.
+// These functions compute peak and choice for any list of forwards and backwards, with chunks and
+// with backwards in halves.
 
 // The operations of a stage in a step, and the sizes of every part. part[c * micro_batches + k] is
 // micro-batch k in chunk c. Its sizes are elements of the whole micro-batch, so its `one` and
@@ -71,14 +73,14 @@ typedef struct {
     const BudgetStage *part;
     size_t chunks, micro_batches;
 } BudgetSchedule;
-// Returns the most elements that the stage holds while it works through the list. choice: one per
-// block, chunk after chunk.
+// Returns the most elements that the stage holds while it works through the list. `choice` has an
+// entry per block, chunk after chunk.
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
 // Finds the choices with the least recomputation within `budget` elements. For one chunk with whole
 // backwards this function calls budget_choose(), with the largest number of micro-batches that the
 // list has in flight. For other lists the first blocks of the stage, which wait longest, are
-// recomputed in full, the next ones selectively; the function searches both counts. Returns false
-// if nothing fits.
+// recomputed in full, and the next ones selectively. The function searches both counts. Returns
+// false if nothing fits.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
 // Returns the least budget for which budget_within() finds a plan: every block is recomputed in
 // full.

@@ -77,7 +77,7 @@ static void add_note(void *context, const Unit *u, const Param *p, Range r, Unit
     (void)u;
     if (kind != UNIT_WEIGHTS) return;
     add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu", p->name, p->rows, p->cols,
-        p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, param_narrow_blocks(p),
+        p->own_rows.lo, p->own_rows.hi, p->own_cols.lo, p->own_cols.hi, param_narrow_blocks(p),
         r.lo - p->offset, range_size(r));
     if (p->ratio > 1) add(&h->json, " %zu", p->ratio);
     add(&h->json, "\"");

@@ -64,7 +64,8 @@ static void direction(Tensor v, const Param *p, size_t k) {
     tensor_fill(tensor_flat_range(v, k, k + 1), 1);
 }
 
-// Returns the larger of two numbers, or NaN if one of them is NaN. (fmax() would drop the NaN.)
+// Returns the larger of two numbers, or NaN if one of them is NaN, because fmax() would drop the
+// NaN.
 static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }
 
 // The largest difference between backward and finite differences of one tensor, and the tensor's

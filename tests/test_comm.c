@@ -534,11 +534,11 @@ static void test_ledger(Test *t, Comm *c) {
         comm_all_to_all(c, fresh(&a, c->size, range_size(part)), whole);
         good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
         Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }),
-               my_rows = tensor_row_range(rows, part.lo, part.hi);
-        comm_reduce_scatter_rows(c, my_rows, rows);
+               own_rows = tensor_row_range(rows, part.lo, part.hi);
+        comm_reduce_scatter_rows(c, own_rows, rows);
         good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * element_size(element)) &&
                good;
-        comm_all_gather_rows(c, rows, my_rows);
+        comm_all_gather_rows(c, rows, own_rows);
         good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * element_size(element)) && good;
         comm_broadcast(c, whole, links);
         bool last = c->rank == links;

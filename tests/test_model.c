@@ -84,8 +84,8 @@ static size_t by_loops(const Param *p, size_t *index) {
             // the wide block has `ratio` columns for each column of a narrow block
             const bool first = c < p->ratio * narrow;
             const size_t in_block = first ? c / p->ratio : c % narrow;
-            if (r >= p->my_rows.lo && r < p->my_rows.hi && in_block >= p->my_cols.lo &&
-                in_block < p->my_cols.hi)
+            if (r >= p->own_rows.lo && r < p->own_rows.hi && in_block >= p->own_cols.lo &&
+                in_block < p->own_cols.hi)
                 index[n++] = r * p->cols + c;
         }
     return n;
@@ -93,8 +93,8 @@ static size_t by_loops(const Param *p, size_t *index) {
 
 // Returns part (i, j) of a tensor that row_parts x col_parts ranks share.
 static Param part_of(Param p, size_t row_parts, size_t i, size_t col_parts, size_t j) {
-    p.my_rows = shard_range(p.rows, row_parts, i);
-    p.my_cols = shard_range(p.cols / (p.blocks + p.ratio - 1), col_parts, j);
+    p.own_rows = shard_range(p.rows, row_parts, i);
+    p.own_cols = shard_range(p.cols / (p.blocks + p.ratio - 1), col_parts, j);
     p.offset = 0;
     return p;
 }

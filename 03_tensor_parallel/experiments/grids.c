@@ -25,8 +25,8 @@ static Tensor part(Run *run, Arena *a, Tensor whole, Window w) {
 }
 static Param param(Run *run, Arena *a, const char *name, Tensor whole, Window w) {
     Param p = param_describe(name, whole.rows, whole.cols, 1);
-    p.my_rows = w.rows;
-    p.my_cols = w.cols;
+    p.own_rows = w.rows;
+    p.own_cols = w.cols;
     p.w = part(run, a, whole, w);
     p.g = tensor_new(a, p.w.rows, p.w.cols); // main gradients
     p.gradient_empty = true;

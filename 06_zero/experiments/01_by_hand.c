@@ -54,7 +54,7 @@ static void update_by_hand(Run *run) {
 
 // ---------------------------------------------------------------- bytes per parameter
 
-// Bytes per parameter: those that stay whole on every rank, and those that are divided by N.
+// Bytes per parameter. `whole` stay whole on every rank, and `divided` are divided by N.
 typedef struct {
     double whole, divided;
 } Bytes;
@@ -65,9 +65,9 @@ static const char *formula_of(Run *run, Bytes b) {
     if (b.whole == 0) return page_text(run, "%g/N", b.divided);
     return page_text(run, "%g + %g/N", b.whole, b.divided);
 }
-// fp32: weights 4, gradients 4, m and v 8. 16-bit: weights 2, gradients 2, and 12 for m, v and a
-// copy of the weights in fp32. published: table I of Rajbhandari et al. 2020, in GB of 10^9 bytes,
-// for 7.5e9 parameters on 64 ranks, 16-bit.
+// In fp32 weights have 4 bytes, gradients 4, m and v 8. In 16 bits weights have 2 bytes, gradients
+// 2, and m, v and a copy of the weights in fp32 have 12. `published` is table I of Rajbhandari et
+// al. 2020, in GB of 10^9 bytes, for 7.5e9 parameters on 64 ranks in 16 bits.
 static const struct {
     const char *stage;
     Bytes fp32, half;
@@ -94,7 +94,7 @@ static void table(Run *run) {
         say(run, "  %-13s  %-10s %6.3f %8.3f   %-10s %6.3f %8.3f %8.3f  %9g", row[s].stage,
             formula_of(run, fp32), on_ranks(fp32, 4), on_ranks(fp32, 64), formula_of(run, half),
             on_ranks(half, 4), on_ranks(half, 64), computed, row[s].published);
-        // the paper prints three digits
+        // The paper prints three digits.
         check_numbers(run, "ZeRO table I, 7.5B, N = 64", row[s].stage, &computed, &row[s].published,
                       1, 3e-3);
     }

@@ -3,8 +3,8 @@
 #include "06_zero/experiments/experiments.h"
 
 // The sizes of wte, wpe and the blocks are odd, so their parts are not equal. The default batch is
-// 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is empty. The rank must
-// take part in this micro-batch's reductions all the same.
+// 11 sequences. So with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is empty. The rank
+// must take part in this micro-batch's reductions all the same.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };

@@ -2,8 +2,8 @@
 #include "06_zero/experiments/experiments.h"
 #include <string.h>
 
-// The model has four blocks. With two, both would be in flight together, so keeping all units would
-// cost no memory.
+// The model has four blocks. In a model of two blocks both would be in flight together, so keeping
+// all units would cost no memory.
 static const ModelConfig tiny = {
     .layers = 4, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
@@ -18,7 +18,7 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
     const double m = (double)t->micro_batches;
     const ModelConfig *c = &t->model;
     Share wte = share_of_wte(c, N, dp->rank), others = share_of_others(c, N, dp->rank);
-    double own = (double)(wte.part + others.part); // about Psi / N
+    double own = (double)(wte.part + others.part); // own is about Psi / N
     double bytes = (double)(weight_bytes(c) + gradient_bytes(c) + adamw_bytes(c));
     Play *play = prefetch_steps(t, N, reshards(run));
     PlayTiming want = play_timing(play);
@@ -56,8 +56,8 @@ static double percent_hidden(const ZeroMeasured *seen) {
     return all > 0 ? 100 * seen->row[ZERO_HIDDEN] / all : 0;
 }
 
-// Says the answer. seen: a step of ZeRO-3 and the same step with prefetch, with one micro-batch;
-// then both with m.
+// Says the answer. seen[0] and seen[1] are a step of ZeRO-3 and the same step with prefetch, with
+// one micro-batch. seen[2] and seen[3] are the same with m micro-batches.
 static void conclude(Run *run, const ZeroMeasured *seen, size_t m) {
     const char *share = "The wall clock does not show how much";
     if (!seen[1].timing.hidden_unknown)

@@ -28,7 +28,7 @@ static const Way ways[WAYS] = {
 typedef struct {
     double loss;      // mean of the last steps
     StateBytes state; // bytes between steps
-    size_t skipped;   // steps
+    size_t skipped;   // skipped steps
 } Seen;
 
 static Training training(Run *run, const Way *way) {
@@ -71,7 +71,7 @@ static Seen train(Run *run, const Way *way) {
     t.data = training_text(run, "LICENSE", NULL, t.model.vocab, t.model.context, SEQUENCES);
     Model *m = model_describe(&t.model, model_layers(&t.model));
     Seen seen = { 0 };
-    // The first factor for fp16 is too large on purpose: the run has to find a smaller one.
+    // The first factor for fp16 is too large on purpose, so the run has to find a smaller one.
     LossScale scale = { .factor = 1 };
     if (way->storage == FP16S) scale = (LossScale){ .factor = 0x1p20, .patience = 60 };
     mixed_allocate(m, dp, &o);

@@ -21,7 +21,7 @@ Training zero_adamw(Training t, size_t m) {
     t.micro_batches = m;
     t.clip = 0;
     t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1; // decay of matrices only
+    t.optimizer.weight_decay = 0.1; // only matrices decay
     return t;
 }
 
@@ -90,8 +90,8 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     double limit = limit_of(run, lesson, &t);
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
-    // The unsplit model takes shard after shard and adds in rank order. This gives the bits that
-    // data-parallel replicas hold (checked in chapter 01).
+    // The unsplit model takes shard after shard and adds in rank order. So its bits are those of
+    // data-parallel replicas (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
     const char *what = page_text(run, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);

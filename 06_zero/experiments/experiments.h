@@ -1,6 +1,7 @@
-// experiments.h: declares what the experiments of chapter 06 share: a training of a stage, compared
-// with data parallelism and the unsplit model (compare.c); predicted costs (costs.c,
-// prefetch_steps.c); the page of a stage beside another training (page.c).
+// experiments.h: declares what the experiments of chapter 06 share:
+//   compare.c                 a training of a stage, compared with other trainings
+//   costs.c, prefetch_steps.c predicted costs
+//   page.c                    the page of a stage beside another training
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -35,7 +36,7 @@ typedef struct {
     size_t stage;     // 0: data parallelism
     void (*allocate)(Model *m, Comm *dp);
     ZeroStep *step;
-    // Checks the costs of a step of t. NULL: they are not checked.
+    // Checks the costs of a step of t. NULL means that the costs are not checked.
     void (*costs)(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen);
     void (*free)(Model *m); // frees what allocate made beside the model; NULL: nothing
 } ZeroLesson;
@@ -73,10 +74,12 @@ void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, 
 // ---- costs.c ----
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
-    size_t whole, part;           // elements of all units; those of this rank, about whole / n
+    size_t whole;                 // elements of all units
+    size_t part;                  // elements of this rank, about whole / n
     size_t largest, largest_part; // elements of the largest unit, and of its largest part
-    // One pass over the parameters: each unit goes round a ring once. Bytes sent per rank, and
-    // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
+    // reduce_*: a reduce-scatter of gradients, gather_*: an all-gather of weights, each for one
+    // pass over the parameters, in which each unit goes round a ring once.
+    // *_bytes: bytes sent per rank, *_time: picoseconds.
     double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
 // Returns the share of wte, the table that embedding and head share. An untied model has two
@@ -90,8 +93,8 @@ size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // Checks all costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen);
-// Checks the traffic, and that nothing is in flight between steps. gathers, reductions: passes per
-// step over all parameters but wte.
+// Checks the traffic, and that nothing is in flight between steps. `gathers` and `reductions` are
+// the passes per step over all parameters but wte.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 
 // ---- prefetch_steps.c ----
@@ -100,8 +103,8 @@ Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
 enum { ZERO_COLUMNS = 4 };
-// A page: up to four trainings in columns. The page draws the steps of columns 0 and 1, but no step
-// of data parallelism. Beside data parallelism the page also draws the state of both.
+// A page has up to four trainings in columns. The page draws the steps of columns 0 and 1, but no
+// step of data parallelism. Beside data parallelism the page also draws the state of both.
 typedef struct {
     const ZeroLesson *column[ZERO_COLUMNS + 1]; // ends with NULL
     size_t m[ZERO_COLUMNS];                     // micro-batches
@@ -109,8 +112,9 @@ typedef struct {
     const char *notes;                          // before the table
     const char *formula[ZERO_ROWS];             // for fp32; NULL: the table has no such row
 } ZeroPage;
-// Trains each column under AdamW, and prints the page down to the table. seen: the measurements of
-// the last steps. Checks the costs of all columns whose lesson is not that of column 0.
+// Trains each column under AdamW, and prints the page down to the table. `seen` gets the
+// measurements of the last steps. Checks the costs of all columns whose lesson is not that of
+// column 0.
 void zero_page(Run *run, Comm *dp, const Training *t, const ZeroPage *page,
                ZeroMeasured seen[ZERO_COLUMNS]);
 // Returns a readable text of a row: "71.0 kB".

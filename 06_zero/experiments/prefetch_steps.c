@@ -2,8 +2,8 @@
 // from sizes alone. judge/play turns these steps into times and into the peak in flight.
 #include "06_zero/experiments/experiments.h"
 
-// Layer i of n = L + 2 gathers one unit: the embedding gathers wpe, a block its own, the head the
-// last norm.
+// Layer i of n = L + 2 gathers one unit. The embedding gathers wpe, a block its own unit, and the
+// head the last norm.
 typedef struct {
     const Training *t;
     CutSizes z;
@@ -25,8 +25,8 @@ static size_t gather(const Steps *s, size_t i) {
     hold(s, unit(s, i) * s->w);
     return play_start(s->play, s->rank, s->dp, COMM_ALL_GATHER, unit(s, i), s->w);
 }
-// Returns the bytes held beside layer i's gradient during its reduction: the copy that comm.c
-// holds; after the first micro-batch also the reduced part, which is added to own_g.
+// Returns the bytes held beside layer i's gradient during its reduction. comm.c holds a copy of the
+// gradient. After the first micro-batch the reduced part, which is added to own_g, is held, too.
 static size_t reducing(const Steps *s, size_t i, size_t k) {
     size_t N = s->N, copy = N > 1 ? N * ceil_div(unit(s, i), N) : 0;
     return (copy + (k > 0 ? part_size(unit(s, i), N, s->rank) : 0)) * s->g;
@@ -53,7 +53,7 @@ static void micro_batch(const Steps *s, size_t k) {
         size_t weights = next;
         if (s->reshard && i > 0) next = gather(s, i - 1);
         if (s->reshard) play_wait(s->play, s->rank, weights);
-        hold(s, unit(s, i) * s->g); // the gradient
+        hold(s, unit(s, i) * s->g); // holds the gradient
         compute(s, i, k, 2);
         drop(s, unit(s, i) * s->w); // the weights
         if (i + 1 < n) {
@@ -77,7 +77,7 @@ Play *prefetch_steps(const Training *t, size_t N, bool reshard) {
     s.n = t->model.layers + 2;
     s.dp = play_group(play, "dp", 0, N, 1);
     for (s.rank = 0; s.rank < N; s.rank++) {
-        // tied: wte, the embedding's and the head's gradient
+        // For a tied wte: the weights, and the embedding's and the head's gradient.
         hold(&s, wte * (tables * s.w + gradients * s.g));
         for (size_t i = 0; i < tables; i++)
             play_call(play, s.rank, s.dp, COMM_ALL_GATHER, wte, s.w);

@@ -1,6 +1,6 @@
-// Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit:
-// keep every item, the input of every block, or the input of the stage. One rank is a pipeline of
-// one stage.
+// Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit. A
+// stage keeps every item, the input of every block, or the input of the stage. One rank is a
+// pipeline of one stage.
 #include "07_recompute/experiments/experiments.h"
 #include <string.h>
 
@@ -15,8 +15,8 @@ static const char *const way_name[WAYS] = { "keep everything", "recompute blocks
 // ---------------------------------------------------------------- the predicted costs of a step
 
 // Returns the peak of the kept bytes. Between forward and backward a stage keeps items of all m
-// micro-batches. If these are not all items, the peak is in the backward of micro-batch 0, the
-// largest: then all items of one block, or of the stage, are in memory again.
+// micro-batches. If a way keeps only some items, the peak is in the backward of micro-batch 0, the
+// largest. Then all items of one block, or of the stage, are in memory again.
 static size_t kept(const Training *t, const CutSizes *z, Way way) {
     size_t head = z->last ? kept_head_bytes(z) : 0, stage = kept_stage_bytes(z);
     // The first stage's input is tokens, which are no activations.
@@ -28,7 +28,7 @@ static size_t kept(const Training *t, const CutSizes *z, Way way) {
            one * larger(kept_block_bytes(z), head);
 }
 
-// Checks the costs of a way. seen: the results of all ways up to this one.
+// Checks the costs of a way. `seen` has the results of all ways up to this one.
 static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     const double again = way == KEEP_EVERYTHING ? 0 : (double)z.blocks;
@@ -101,7 +101,7 @@ static void full(Run *run) {
         "FLOPs, with recomputation.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
         t.micro_batches);
-    // One device keeps everything and takes the same micro-batches, one by one.
+    // The unsplit model keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];
     for (Way way = 0; way < WAYS; way++) {

@@ -1,5 +1,6 @@
-// experiments.h: declares what the experiments of chapter 07 share: a training of a stage, costs in
-// time and the utilisations MFU and HFU (measured.c); plans for blocks (budget_plans.c).
+// experiments.h: declares what the experiments of chapter 07 share:
+//   measured.c      a training of a stage, costs in time and the utilisations MFU and HFU
+//   budget_plans.c  plans for blocks
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -10,9 +11,10 @@ static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 // ---- measured.c ----
 // The measurements of the last step of a training.
 typedef struct {
-    double peak, workspace, sent; // bytes of this rank; sent: messages or sums of the layers
-    Picoseconds computing;        // this rank's time
-    Timing timing;                // times of all ranks
+    double peak, workspace; // bytes of this rank
+    double sent;            // bytes of the messages, or of the sums of the layers
+    Picoseconds computing;  // this rank's time
+    Timing timing;          // times of all ranks
 } RecomputeSeen;
 // Describes this rank's stage of the model. Rank i of the world is stage i.
 Model *recompute_stage(Run *run, const Training *t);
@@ -20,21 +22,21 @@ Model *recompute_stage(Run *run, const Training *t);
 // training.
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char *name,
                               Trajectory *unsplit);
-// Returns the work of a stage in a step: three forwards, because a backward has two products for
-// each product of a forward; again the forwards of `full` blocks, the scores of `selective` blocks,
-// and the head, if `head` is true.
+// Returns the work of a stage in a step. The work has three forwards, because a backward has two
+// products for each product of a forward. It has again the forwards of `full` blocks, the scores of
+// `selective` blocks, and the head, if `head` is true.
 Work recompute_work(const Training *t, const CutSizes *z, double full, double selective, bool head);
 // Shows the recorded step and its memory on the page and in files if `drawn` is true, else with
 // --verbose.
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
-// Fills in the cells of the page's table and prints it. way: the prefixes of the costs' ids; the
-// first way recomputes nothing. The rows are: peak, bytes sent, FLOPs, step, MFU (only the FLOPs of
-// the first way count), and perhaps HFU (all FLOPs count).
+// Fills in the cells of the page's table and prints it. `way` has the prefixes of the costs' ids.
+// The first way recomputes nothing. The rows are peak, bytes sent, FLOPs, step, MFU, and perhaps
+// HFU. MFU counts only the FLOPs of the first way, and HFU counts all FLOPs.
 void recompute_results(Run *run, const char *const *way, const RecomputeSeen *seen,
                        const char *const *columns, Result *row);
 const char *recompute_peak(Run *run, const char *way); // returns the cost WAY.peak as a text
-// Returns how much longer the step is than `before`: "2.2 % longer". The wall clock may measure a
-// shorter step.
+// Returns how much longer the step is than `before`, such as "2.2 % longer". The wall clock may
+// measure a shorter step.
 const char *recompute_longer(Run *run, int decimals, const Timing *t, const Timing *before);
 
 // ---- budget_plans.c: for 04_budget ----

@@ -1,10 +1,10 @@
-// meter.h: pointers that products and the byte ledger call, one set per rank; NULL: no listener.
-// The clock (comm/) and the memory samples (judge/draw) set the pointers.
+// meter.h: declares pointers to functions that products and the byte ledger call, one set per rank.
+// NULL means no listener. The clock (comm/) and the memory samples (judge/draw) set the pointers.
 #ifndef METER_H
 #define METER_H
 #include <stddef.h>
 
-// A matrix product calls this function when it begins. flops: of the product
+// A matrix product calls this function when it begins, with the FLOPs of the product.
 extern _Thread_local void (*meter_product)(double flops);
 // The byte ledger calls this function when the live bytes of a category have changed.
 extern _Thread_local void (*meter_bytes)(int category, size_t live);

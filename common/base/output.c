@@ -14,7 +14,7 @@ static bool in_place(const char *file) {
     return stat(file, &info) == 0 && !S_ISREG(info.st_mode);
 }
 
-// Opens a pipe or a device. A pipe that no program reads is an error, not a wait for a reader.
+// Opens a pipe or a device. Fails if no program reads the pipe, instead of waiting for a reader.
 static FILE *open_in_place(const char *file) {
     int descriptor = open(file, O_WRONLY | O_NONBLOCK);
     if (descriptor < 0) return NULL;
@@ -50,7 +50,7 @@ static void forget(const Output *o) {
 void output_require_reader(const char *option, const char *file) {
     struct stat info;
     if (stat(file, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
-    // This descriptor is never closed, because the reader would see the end of the file.
+    // The process never closes this descriptor, because the reader would see the end of the file.
     int descriptor = open(file, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     REQUIRE(descriptor >= 0 || errno != ENXIO,
             "--%s %s: no program reads this pipe: start its reader first, or name a file", option,

@@ -4,7 +4,8 @@
 
 Range shard_range(size_t n, size_t parts, size_t i) {
     if (i >= parts) fault("shard_range: there is no part %zu of %zu", i, parts);
-    size_t base = n / parts, larger = n % parts; // the first `larger` parts have base + 1
+    // The first `larger` parts have base + 1 items.
+    size_t base = n / parts, larger = n % parts;
     size_t lo = i * base + (i < larger ? i : larger);
     return (Range){ lo, lo + base + (i < larger) };
 }

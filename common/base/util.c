@@ -30,9 +30,9 @@ bool ranks_are_processes;
 long usage_wait = 60;
 
 _Noreturn void usage_error(const char *format, ...) {
-    // If every rank sees the mistake, rank 0 reports it and ends the other ranks, which wait here.
-    // If a rank is still alive after the wait, only this rank sees the mistake, so this rank
-    // reports it. Virtual ranks end together.
+    // If every rank sees the mistake, rank 0 reports the mistake and ends the other ranks, which
+    // wait here. If a rank is still alive after the wait, only this rank sees the mistake, so this
+    // rank reports it. Virtual ranks end together.
     if (this_rank > 0)
         nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
     va_list arguments;
@@ -69,7 +69,7 @@ double now(void) {
 }
 
 static volatile sig_atomic_t stop_came;
-static volatile double stop_time, interrupt_time; // 0: no SIGINT has come
+static volatile double stop_time, interrupt_time; // interrupt_time is 0 before the first SIGINT
 static void stop(int signal) {
     (void)signal;
     if (!stop_came) stop_time = now(); // clock_gettime may be called in a signal handler
@@ -89,7 +89,8 @@ void stop_catch(void) {
     struct sigaction warning = { .sa_handler = stop, .sa_flags = SA_RESTART };
     struct sigaction twice = { .sa_handler = interrupt, .sa_flags = SA_RESTART };
     sigaction(SIGTERM, &warning, NULL);
-    sigaction(SIGUSR1, &warning, NULL); // mpirun and srun pass SIGUSR1 on and do nothing else
+    // mpirun and srun pass SIGUSR1 on, and do not end the process.
+    sigaction(SIGUSR1, &warning, NULL);
     sigaction(SIGINT, &twice, NULL);
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }

@@ -22,28 +22,29 @@ _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf
 // status 3.
 _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Marks an open exercise; tools/student puts TODO in place of the solution. The program continues,
-// and at its end lists the open exercises and fails. id is the exercise's id, such as "01.02a".
+// TODO marks an open exercise; tools/student puts TODO in place of the solution. The program
+// continues, lists the open exercises at its end, and fails. id is the exercise's id, such as
+// "01.02a".
 #define TODO(id) exercise_open(id, __FILE__, __LINE__)
 void exercise_open(const char *id, const char *file, int line);
 
 // Ends all ranks. A transport installs its own function; the default is exit().
 extern void (*end_all_ranks)(int status);
 extern bool ranks_are_processes; // set together with end_all_ranks
-// Seconds that a process waits for rank 0 to report a usage error. Once --timeout is known, the
-// wait is half of --timeout and a second. So if only one rank sees a mistake, this rank reports the
-// mistake while the other ranks still wait.
+// The number of seconds that a process waits for rank 0 to report a usage error. Once --timeout is
+// known, the wait is half of --timeout and a second. So if only one rank sees a mistake, this rank
+// reports the mistake while the other ranks still wait.
 extern long usage_wait;
 
-// The rank that messages name, and the number of ranks. They are thread-local because virtual ranks
-// are threads. Until a transport sets them, they are 0 and 1.
+// The rank that messages name, and the number of ranks. Both variables are thread-local, because
+// virtual ranks are threads. Until a transport sets the variables, they are 0 and 1.
 extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// A part of n items. shard_range() is the only rule for cuts: it cuts n items into `parts`
-// contiguous parts and returns part i. The first n % parts parts have one item more, so every size
-// works. Parts may be empty if n < parts.
+// A part of n items. shard_range() is the only rule for cuts. The function cuts n items into
+// `parts` contiguous parts and returns part i. The first n % parts parts have one item more, so
+// every size works. Parts may be empty if n < parts.
 typedef struct {
     size_t lo, hi;
 } Range; // lo <= i < hi

@@ -13,7 +13,7 @@ static _Thread_local bool one_port;
 static _Thread_local ClockLink only_link; // replaces config's links if it has a name
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun; // wall clock: this rank's time 0
-// speed: of this rank's device, relative to config.device
+// speed is the speed of this rank's device, relative to config.device.
 static _Thread_local double flops, speed = 1;
 
 void clock_configure(const ClockConfig *c) { config = *c; }
@@ -41,7 +41,7 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.simulated) return;
-    // rounds to whole picoseconds first, so half the speed takes exactly twice the time
+    // Rounds to whole picoseconds first, so half the speed takes exactly twice the time.
     double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
 }

@@ -1,4 +1,4 @@
-// clock.h: each rank's time, which is real, or predicted by a model of devices and links.
+// clock.h: keeps each rank's time, which is real, or predicted by a model of devices and links.
 //
 // Under the simulated clock, ranks really do the arithmetic, and the clock computes its time in
 // integer picoseconds. So a run prints the same digits on every machine and transport. A rank has a
@@ -6,9 +6,9 @@
 // messages of each ordered pair of ranks.
 //   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
 //               time where a lesson charges it (clock_charge_copy).
-//   collective  A collective starts when its last member is ready and the lane is free. It takes
-//               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h). It
-//               ends on all members at the same time.
+//   collective  A collective starts when its last member is ready and the lane is free. The
+//               collective takes alpha * steps + bytes / beta, and ends on all members at the
+//               same time. steps and bytes are those of a ring or a chain (comm.h).
 //   send        A message leaves when it is issued and the pair's lane is free. The message arrives
 //               alpha + bytes / beta later. The sender does not wait.
 // The collectives of one communicator queue. Collectives of two communicators overlap. Lanes do not
@@ -16,11 +16,12 @@
 // the unsplit twin takes no time.
 //
 // Neighbouring ranks of the world share a node. If all ranks of a collective, or both ranks of a
-// message, share a node, alpha and beta belong to the link inside a node. Otherwise they belong to
-// the link between nodes, which is one network card. A message uses one card. A collective uses a
-// card (a rail) for each of its ranks in a node, at most --rails cards: NCCL builds one ring per
-// card. If the nodes have unequal numbers of ranks, the smallest number counts. Several cards
-// together are not faster than the link inside a node, because all bytes also pass that link.
+// message, share a node, alpha and beta belong to the link inside a node. Otherwise alpha and
+// beta belong to the link between nodes, which is one network card. A message uses one card. A
+// collective uses a card (a rail) for each of its ranks in a node, at most --rails cards, because
+// NCCL builds one ring per card. If the nodes have unequal numbers of ranks, the smallest number
+// counts. Several cards together are not faster than the link inside a node, because all bytes also
+// pass that link.
 //
 // Under the wall clock the same calls record real time.
 #ifndef CLOCK_H
@@ -33,10 +34,10 @@ typedef uint64_t Picoseconds;
 typedef struct {
     const char *name;
     double flops;  // FLOP/s
-    double memory; // bytes/s that are read or written; for clock_charge_copy
+    double memory; // bytes/s that clock_charge_copy reads and writes
     const char *source;
 } ClockDevice;
-// alpha in seconds, beta in bytes/s; if both are 0, communication takes no time
+// alpha is in seconds, beta in bytes/s. If both are 0, communication takes no time.
 typedef struct {
     const char *name;
     double alpha, beta;
@@ -53,7 +54,8 @@ typedef struct {
 // Sets the configuration. Call this function once per process, before the ranks start.
 void clock_configure(const ClockConfig *c);
 const ClockConfig *clock_config(void);
-bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a node?
+// Returns whether two ranks of the world share a node.
+bool clock_same_node(size_t a, size_t b);
 
 void clock_rank_begin(void); // sets this rank's time to 0
 // Returns the time of this rank's compute row; under the wall clock the time since its time 0.
@@ -73,22 +75,24 @@ void clock_set_speed(double factor);
 // After clock_set_one_port(true) this rank has one port out and one port in (off after
 // clock_rank_begin). A message leaves after the rank's previous message has left, even if the two
 // go to different ranks. Received messages come in one after the other, in the order of the calls
-// (or waits). Each message takes alpha + bytes / beta. This models a rank that all other ranks
-// write to, such as a parameter server. Collectives are not affected. comm_arrival returns the time
-// when a message reaches the port.
+// (or waits). Each message takes alpha + bytes / beta. The port models a rank that all other
+// ranks write to, such as a parameter server. Collectives are not affected. comm_arrival returns
+// the time when a message reaches the port.
 void clock_set_one_port(bool on);
 // After this call all communication of this rank takes `link`, which must have a name. NULL
 // restores the links of --link and --node; clock_rank_begin restores them, too. Lessons that
 // compare links use this function. All ranks call this function at the same place.
 void clock_set_link(const ClockLink *link);
 // The number of cards over which the ranks of a message or collective reach other nodes.
-enum { CLOCK_INSIDE, CLOCK_ONE_CARD }; // CLOCK_INSIDE: the ranks share a node
+// CLOCK_INSIDE means that the ranks share a node.
+enum { CLOCK_INSIDE, CLOCK_ONE_CARD };
 // Returns the number of cards for a collective of these ranks of the world.
 size_t clock_cards(size_t n, const size_t *rank);
 // Returns the present link inside a node, or between nodes over this number of cards.
 ClockLink clock_link(size_t cards);
 double clock_flops(void); // returns the FLOPs of this rank so far, under both clocks
-// ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
+// ---- for picture.c, under the wall clock ----
+// Returns time 0 of this rank, in seconds of now().
 double clock_begun(void);
 void clock_set_begun(double t);
 

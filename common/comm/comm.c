@@ -1,6 +1,6 @@
-// comm.c: holds the code that all transports share: checks of arguments, the ledger, copies in and
-// out, sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is
-// their interface.
+// comm.c: holds the code that all transports share, such as checks of arguments, the ledger, copies
+// in and out, and sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes;
+// transport.h is their interface.
 //
 // Sections: 1 requests, 2 tensors in and out, 3 time, 4 the ledger, 5 collectives, 6 messages, 7
 // communicators, 8 the side channel, 9 the launch.
@@ -19,10 +19,10 @@ const char *const comm_kind_name[COMM_KINDS] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
-// The elements that a rank gives or gets. EACH_PART: one part from every rank.
+// The elements that a rank gives or gets. EACH_PART is one part from every rank.
 typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
 
-// The calls on tensors. passes: passes of the ring; 0: a chain or a message.
+// The calls on tensors. passes is the number of passes of the ring, or 0 for a chain or a message.
 static const struct {
     const char *name; // in messages
     CommKind kind;    // in the ledger
@@ -64,7 +64,7 @@ bool request_adds(const Request *r) {
     return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE;
 }
 
-bool request_simulated(const Request *r) { return r->booked && clock_config()->simulated; }
+bool request_simulated(const Request *r) { return r->counted && clock_config()->simulated; }
 
 Range request_part(const Request *r, size_t rank) {
     if (r->action == DO_REDUCE) return (Range){ 0, rank == r->peer ? r->count : 0 };
@@ -184,7 +184,7 @@ static void request_free_list(Request *r) {
 // Returns the larger number. A NaN remains.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
-// Works block by block, because a block stays in the L1 cache.
+// Combines block by block, because a block stays in the L1 cache.
 static void combine_reals(const Request *r, char *out, const char *const parts[], size_t count) {
     enum { BLOCK_ELEMENTS = 2048 };
     const bool half = element_is_half(r->element), max = r->action == DO_ALL_REDUCE_MAX;
@@ -219,8 +219,8 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
     else combine_reals(r, out, parts, count);
 }
 
-// The transport of a group of one rank, for collectives: the result is the input. The ledger and
-// the clock treat these collectives as any other collective.
+// The transport of a group of one rank does nothing in a collective, because the result is the
+// input. The ledger and the clock treat these collectives as any other collective.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
 static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
@@ -340,7 +340,7 @@ static void send_leaves(Request *r) {
 }
 
 static void time_begins(Request *r) {
-    r->timed = r->booked && !ledger_paused();
+    r->timed = r->counted && !ledger_paused();
     if (!r->timed) return;
     record_pause_compute();
     bool simulated = clock_config()->simulated;
@@ -363,7 +363,7 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // picture.c takes the end of the message from the event of its receive
+        // picture.c takes the end of the message from the event of its receive.
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
@@ -403,7 +403,8 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     Request **last = &r->comm->state->open;
     hold(r);
-    begin(r); // meets the older requests, so r is not in the list yet
+    // begin() meets the older requests, so r is not in the list yet.
+    begin(r);
     while (*last) last = &(*last)->next;
     *last = r;
     return r;
@@ -411,9 +412,9 @@ static Request *run_later(Request *r) {
 
 // ---- 4. The ledger ----
 
-// Books the bytes that this rank sends and receives. The operation takes the time of `steps`
+// Counts the bytes that this rank sends and receives. The operation takes the time of `steps`
 // messages with `bytes` together. A message counts as a call of its sender.
-static Request *booked(Request *r, size_t sent, size_t received, size_t steps, size_t bytes) {
+static Request *counted(Request *r, size_t sent, size_t received, size_t steps, size_t bytes) {
     const CommKind kind = calls[r->action].kind;
     Comm *c = r->comm;
     if (!ledger_paused()) {
@@ -421,23 +422,23 @@ static Request *booked(Request *r, size_t sent, size_t received, size_t steps, s
         c->ledger[kind].bytes += sent;
         c->ledger[kind].received += received;
     }
-    r->booked = true;
+    r->counted = true;
     r->steps = steps;
     r->bytes = bytes;
     return r;
 }
 
-// Books a ring. A pass has n - 1 steps, and each step sends a chunk as long as the longest part.
+// Counts a ring. A pass has n - 1 steps, and each step sends a chunk as long as the longest part.
 static Request *ring(Request *r) {
     size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
-    return booked(r, bytes, bytes, steps, bytes);
+    return counted(r, bytes, bytes, steps, bytes);
 }
 
-// Books a chain of all ranks (comm.h): n - 1 steps, and S bytes on each link at the same time.
+// Counts a chain of all ranks (comm.h): n - 1 steps, and S bytes on each link at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
     const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
-    return booked(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
+    return counted(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
 }
 
 void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
@@ -455,8 +456,8 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 5. Collectives ----
 
-// Returns a booked request on `whole` and `local`, this rank's part of it. by_rows: the whole is
-// cut between rows.
+// Makes a request on `whole` and `local`, this rank's part of the whole, counts the request and
+// returns it. If by_rows is true, the whole is cut between rows.
 static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole, bool by_rows) {
     const bool gathers = action == DO_ALL_GATHER;
     const char *call = calls[action].name;
@@ -526,7 +527,7 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     run_now(ring(tensor_request(c, DO_ALL_TO_ALL, count, 0, in, out)));
 }
 
-// Runs an operation on host memory. Only booked operations take time.
+// Runs an operation on host memory. Only counted operations take time.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
@@ -564,12 +565,13 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
           call, c->rank, peer, c->name);
 }
 
-// Returns a booked send or receive. A message of a rank to itself has no bytes in the ledger.
+// Makes a send or receive, counts it and returns it. A message of a rank to itself adds no bytes to
+// the ledger.
 static Request *message(Comm *c, Action action, Tensor t, size_t peer) {
     size_t bytes = peer != c->rank ? tensor_bytes(t) : 0;
     if (peer < c->size) require_connected(c, calls[action].name, peer);
-    return booked(tensor_request(c, action, tensor_count(t), peer, t, t),
-                  action == DO_SEND ? bytes : 0, action == DO_RECV ? bytes : 0, 1, bytes);
+    return counted(tensor_request(c, action, tensor_count(t), peer, t, t),
+                   action == DO_SEND ? bytes : 0, action == DO_RECV ? bytes : 0, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
@@ -646,7 +648,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
              &local, wish);
-    // insertion sort by key; equal keys keep this order
+    // The loop is an insertion sort by key; equal keys keep their order.
     for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
         size_t place = n++;
@@ -751,7 +753,7 @@ bool side_any(bool local) {
 
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;
-    side->state->id = 1; // the world has 0
+    side->state->id = 1; // the world's id is 0
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);

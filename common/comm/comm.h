@@ -1,22 +1,28 @@
-// comm.h: the communication of ranks. The interface has several transports, and a program chooses
-// one at run time. emu: virtual ranks in one process. mpi: processes. staged: processes whose
-// tensors go through host memory, so they may share a GPU. nccl: processes with a GPU each. A Comm
-// is a group of ranks. Every rank of the group must make the same calls in the same order.
+// comm.h: declares the communication of ranks. The interface has several transports, and a program
+// chooses one at run time:
+//   emu      virtual ranks in one process
+//   mpi      processes
+//   staged   processes whose tensors go through host memory, so they may share a GPU
+//   nccl     processes with a GPU each
+// A Comm is a group of ranks. Every rank of the group must make the same calls in the same order.
 //
-// The ledger of the Comm books every call: the number of calls, and the bytes that this rank SENDS.
-// A collective books the bytes that a ring sends, with chunks c = ceil(count / n): all-reduce
-// 2(n-1)c elements; reduce-scatter, all-gather and all-to-all (n-1)c; broadcast S bytes at the
-// root; reduce S bytes at every other rank. This factor is a convention; calls and sizes are
-// measured. The ledger also books received bytes. In a ring the received bytes equal the sent
-// bytes. The receiver of a message books its bytes as received.
+// The ledger of the Comm counts every call, and the bytes that this rank SENDS. For a collective
+// the ledger counts the bytes that a ring sends, with chunks of c = ceil(count / n) elements:
+//   all-reduce       2(n-1)c elements
+//   reduce-scatter, all-gather, all-to-all   (n-1)c elements
+//   broadcast        S bytes at the root
+//   reduce           S bytes at every rank but the root
+// These sizes are a convention of the ledger; calls and tensors are measured. The ledger also
+// counts received bytes. In a ring the received bytes equal the sent bytes. At the receiver of a
+// message the ledger counts the message's bytes as received.
 //
 // A broadcast and a reduce of S bytes are a chain of all n ranks, as in NCCL. A broadcast's chain
 // begins at the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root).
 // Every rank except the first of the chain receives S bytes. A rank passes each piece on when the
 // piece has arrived. So under the simulated clock a chain takes n-1 latencies and the time of S
-// bytes. The ledger books a broadcast's sent bytes at the root only.
+// bytes. A broadcast's sent bytes count at the root only.
 //
-// A Comm moves elements as the tensors store them, and the ledger books stored bytes. Input and
+// A Comm moves elements as the tensors store them, and the ledger counts stored bytes. Input and
 // output have one element type. A sum of 16-bit elements is computed in reals, in rank order, and
 // rounded once.
 //
@@ -42,11 +48,11 @@ typedef enum {
 extern const char *const comm_kind_name[COMM_KINDS]; // "all-reduce", ...
 
 typedef struct Comm {
-    const char *name;  // "world", "dp", "tp", "pp"; messages and the ledger show it
+    const char *name;  // such as "world", "dp", "tp" or "pp"; messages and the ledger show the name
     size_t rank, size; // this rank's number, and the number of ranks
-    bool one_node;     // do all ranks share a node? (clock.h)
+    bool one_node;     // all ranks share a node (clock.h)
     size_t cards;      // network cards of a node that collectives use; 0 inside a node
-    // counts since the last comm_ledger_reset
+    // These counts begin at the last comm_ledger_reset.
     struct {
         size_t calls, bytes, received;
     } ledger[COMM_KINDS];
@@ -56,7 +62,7 @@ typedef struct Comm {
 // Makes groups of the parent's ranks and returns the group of this rank. Ranks with equal colour
 // form a group, ordered by (key, parent rank). All ranks of the parent must call this function.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
-void comm_free(Comm *c); // Frees c. Calls fault() if a started operation was never waited for.
+void comm_free(Comm *c); // frees c; calls fault() if a started operation was never waited for
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c); // returns the sum over all kinds
 size_t comm_bytes_received(const Comm *c);
@@ -70,9 +76,9 @@ void comm_all_reduce_max(Comm *c, Tensor t);
 void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 // Writes the parts to `whole`, in rank order. `local` may be this rank's window of `whole`.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// These two functions cut `whole` [M, N] between rows. `local` is [rows of shard_range(M, size,
-// rank), N], possibly with no rows. If size divides M, the parts are the same as without _rows.
-// Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
+// Cuts `whole` [M, N] between rows, as comm_all_gather_rows() also does. `local` is [rows of
+// shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are the same
+// as without _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
 // Sends part i of `in` to rank i. Row j of out [size, part] is the part for this rank of rank j's
@@ -84,7 +90,7 @@ void comm_broadcast(Comm *c, Tensor t, size_t root);
 void comm_reduce(Comm *c, Tensor t, size_t root);
 // Sums host values (losses, counts, norms), always in rank order.
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
-void comm_barrier(Comm *c); // waits for all ranks of c; the ledger books nothing
+void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothing
 
 // --- point to point ---
 // Declares the pairs of ranks that exchange messages: the next and the previous rank (a ring), or
@@ -116,14 +122,14 @@ void comm_wait(Request *r);
 // the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
-// --- side channel: never counted, apart from the lesson's communication ---
+// --- the side channel, whose messages the ledger never counts ---
 // Checks, digests and logs use the side channel, over the whole world. Rank 0 compares and writes
 // files, so the other ranks wait for rank 0 up to a hundred times --timeout.
 
 // Rank 0 gets the parts of all ranks in one block, and in sizes the size of each part; free() both.
 // The other ranks get NULL, and sizes stays unchanged.
 void *side_gather(const void *local, size_t bytes, size_t **sizes);
-// Rank 0 calls take() for every rank in order, with the bytes of one rank at a time.
+// Rank 0 calls this function for every rank in order, with the bytes of one rank at a time.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all ranks
@@ -131,7 +137,7 @@ void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all r
 bool side_any(bool local);
 
 // --- the launch (judge/frame/lesson.c calls it) ---
-// Sums add in rank order on every transport, or use the library's own algorithm.
+// Sums add in rank order on every transport, or by the library's own algorithm.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
 typedef enum { TRANSPORT_EMU, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL } Transport;
 typedef struct {

@@ -1,5 +1,5 @@
-// comm_emu.c: virtual ranks. Each rank is a thread, but only the rank with the baton runs. So a run
-// is deterministic, needs no locks, and can be stepped through in a debugger.
+// comm_emu.c: runs virtual ranks. Each rank is a thread, but only the rank with the baton runs. So
+// a run is deterministic, needs no locks, and can be stepped through in a debugger.
 //
 // A rank that must wait names its request and hands the baton to the next rank (round robin) that
 // can continue. If no rank can continue, the ranks wait for each other, which is a deadlock. The
@@ -32,10 +32,10 @@ typedef struct Meeting {
     struct Meeting *next;
     uint64_t flow;
     size_t arrived;
-    Request *of[]; // [rank]; of a message [0] its send, [1] its receive; NULL: not started
+    Request *of[]; // [rank]; for a message [0] is its send and [1] its receive; NULL: not started
 } Meeting;
 
-// The state of all ranks. It belongs to the rank that holds the baton.
+// The state of all ranks, which belongs to the rank that holds the baton.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;
@@ -127,8 +127,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
           this_rank, my_text, request_world_rank(local, other->comm->rank), other_text);
 }
 
-// Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. The copies of the
-// parts count as MEM_REFERENCE.
+// Adds on a GPU in rank order, piece by piece, with a kernel that adds the rows of `piece`. The
+// copies of the parts count as MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together
@@ -206,7 +206,7 @@ static void emu_start(Request *r) {
         (*place)->flow = r->flow;
     }
     Meeting *m = *place;
-    // from now on other ranks may use the tensors of r, on other streams
+    // The other ranks may use the tensors of r after this call, on other streams.
     if (tensors) device_synchronize();
     if (!message) check_same_call(r, m);
     m->of[message ? r->action == DO_RECV : r->comm->rank] = r;

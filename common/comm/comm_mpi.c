@@ -1,5 +1,6 @@
-// comm_mpi.c: ranks are MPI processes. MPI 3.1 is enough, because the file uses no large counts.
-// With GPUs this is the transport "staged": comm.c copies the tensors to host memory first.
+// comm_mpi.c: runs the ranks as MPI processes. MPI 3.1 is enough, because the file uses no large
+// counts. With GPUs this is the transport "staged", for which comm.c copies the tensors to host
+// memory first.
 //
 // Every operation is nonblocking, and every wait is a loop around MPI_Test with a deadline. So a
 // lost rank or a wrong call ends with a message instead of a hang. The loop yields the core,
@@ -9,9 +10,9 @@
 // --reduce ordered has three phases. First, rank i receives part i of every rank. Second, each rank
 // adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
 // Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
-// piece. It needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
-// request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks use
-// the library's own algorithm.
+// piece. Such a sum needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses
+// its request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks
+// use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -77,8 +78,8 @@ _Noreturn void too_late(double waited, const char *where) {
           waited, where);
 }
 
-// Yields the core, or sleeps in a long wait. A rank that only yields still uses the core, which the
-// rank that it waits for may need. If each rank has a core, sleeping begins later and is shorter.
+// Yields the core, or sleeps in a long wait. A waiting rank that only yields still uses the core,
+// which another rank may need. If each rank has a core, sleeping begins later and is shorter.
 static void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
@@ -187,8 +188,8 @@ static void wait_for_parts(const Request *r) {
     f->requests = 0;
 }
 
-// Starts a note beside the data: a second message, or the maximum over all members. Every
-// collective starts its note first, so the notes of calls that do not match meet, too.
+// Starts a note beside the data. The note is a second message, or the maximum over all members.
+// Every collective starts its note first, so the notes of calls that do not match meet, too.
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
@@ -229,7 +230,7 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static _Alignas(64) char contributions[PIECE_BYTES]; // of a piece
+static _Alignas(64) char contributions[PIECE_BYTES]; // of all ranks to one piece
 
 // Returns the first piece of a sum. A started sum has one piece, in the scratch of its request.
 static Piece first_piece(const Request *r) {
@@ -263,9 +264,9 @@ static void sum_by_pieces(const Request *r) {
     }
 }
 
-// Does the MPI library compute the sum? Only blocking all-reduces of reals use the library. Two
-// ranks need no library, because a + b = b + a, and our sums are faster. The library gets pieces,
-// because its scratch is as large as its input.
+// Returns whether the MPI library computes the sum. Only blocking all-reduces of reals use the
+// library. Two ranks need no library, because a + b = b + a, and our sums are faster. The library
+// gets pieces, because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
@@ -329,7 +330,8 @@ static void move_on(double waited) {
 
 static MpiLink *link_new(MPI_Comm comm) {
     MpiLink *l = host_alloc(sizeof *l);
-    l->comm = comm; // has the error handler of MPI_COMM_WORLD: MPI_ERRORS_RETURN
+    // The new communicator has the error handler of MPI_COMM_WORLD, MPI_ERRORS_RETURN.
+    l->comm = comm;
     return l;
 }
 

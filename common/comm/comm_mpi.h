@@ -11,7 +11,7 @@ void check_mpi(int error, const char *call); // calls fault() with MPI's text af
 // transfers progress and yields the core. Calls fault() if another rank has ended, or after
 // --timeout.
 void wait_turn(double since, const char *where);
-// Ends all ranks, because a call has waited too long. waited: the seconds of the wait
+// Ends all ranks, because a call has waited for `waited` seconds, which is too long.
 _Noreturn void too_late(double waited, const char *where);
 
 // A note carries numbers beside the data of a request. The note of a collective has the largest
@@ -25,22 +25,23 @@ enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 typedef struct {
     MPI_Comm comm;
 } MpiLink;
-// Returns the MPI communicator of these members of the parent, for Wire's split. All ranks of the
-// parent must call this function. me: this rank's number
+// Returns the MPI communicator of these members of the parent, for Wire's split. `me` is this
+// rank's number. All ranks of the parent must call this function.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);
 
-// These are Wire's functions for a Request with buffers in host memory. They use r->extra.
+// mpi_start, mpi_finish and mpi_meet are Wire's functions for a Request with buffers in host
+// memory. These functions use r->extra.
 void mpi_start(Request *r);
 void mpi_finish(Request *r);
 void mpi_meet(Request *r); // waits for the note of r, and checks it
 // Starts the note of r under the simulated clock, or if memory is poisoned.
 void mpi_start_note(Request *r);
-// Every wait in MPI calls this function, so that transfers of another transport continue. NULL: no
-// other transport is in use. waited: the seconds of the wait so far
+// Every wait in MPI calls this function, so that transfers of another transport continue. `waited`
+// is the seconds of the wait so far. NULL means that no other transport is in use.
 extern void (*mpi_meanwhile)(double waited);
 
-// Prepares the waits in MPI and the watch of waits.h, after MPI_Init. host: all processes of this
-// node, which must all call this function
+// Prepares the waits in MPI and the watch of waits.h, after MPI_Init. `host` has all processes of
+// this node, and all of them must call this function.
 void mpi_open(MPI_Comm host);
 // Returns the side channel, a second Comm over all ranks.
 Comm *mpi_side_channel(const Launch *launch);

@@ -21,11 +21,11 @@
 // queues, checks for errors and has a deadline.
 //
 // With --reduce ordered each rank receives its part of every rank's tensor and adds the parts in
-// rank order. Then it sends the sum to all ranks. This happens piece by piece. --reduce fast uses
-// NCCL's own algorithm.
+// rank order. Then the rank sends the sum to all ranks. The ranks do so piece by piece. --reduce
+// fast uses NCCL's own algorithm.
 //
 // Tensors of 16 bits travel as they are stored, as ncclBfloat16 or ncclHalf. NCCL's own sums would
-// round them at every hop, so their sums are always in rank order: a kernel adds in real and rounds
+// round at every hop, so sums of 16 bits are always in rank order. A kernel adds in real and rounds
 // once (op_combine). An all-reduce of S elements on n ranks sends 2 (n - 1) / n * 2 S bytes per
 // rank, as a ring of 16-bit elements does.
 //
@@ -102,9 +102,9 @@ static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
 }
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
-// May the communicator be called again? Calls fault() if the communicator has failed. A rank that
-// faults prints the reason and ends all other ranks. So this rank reports a remote failure only if
-// it is still alive after a while.
+// Returns whether the communicator may be called again. Calls fault() if the communicator has
+// failed. A rank that faults prints the reason and ends all other ranks. So this rank reports a
+// remote failure only if it is still alive after a while.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -118,7 +118,7 @@ static ncclDataType_t type_of(const Request *r) {
     return r->element == BF16S ? ncclBfloat16 : r->element == FP16S ? ncclHalf : REAL;
 }
 
-// ---- 2. Communicators. All end together with the world, because ending one is collective. ----
+// ---- 2. Communicators ----
 
 static Lane *lane_new(void) {
     Lane *l = host_alloc(sizeof *l);
@@ -128,7 +128,7 @@ static Lane *lane_new(void) {
 }
 
 // Starts to join a communicator. The function returns at once; settled() is true when all ranks
-// have joined. most_blocks: the limit of a kernel's blocks on the GPU; 0: NCCL's choice
+// have joined. most_blocks limits the blocks of a kernel on the GPU; 0 leaves the choice to NCCL.
 static void join(Lane *l, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -153,8 +153,8 @@ static void drain(const Lane *l, const char *where) {
     check_cuda(state, "cudaStreamQuery");
 }
 
-// NCCL connects two ranks when an operation first needs their connection. Later, while kernels wait
-// for each other, connecting may hang. So these operations use all connections at the start.
+// Uses every connection of a communicator once. NCCL connects two ranks when an operation first
+// needs their connection. Later, while kernels wait for each other, connecting may hang.
 static void use_all_connections(const Lane *l, int me, int size) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
     real *element = device_alloc(bytes);
@@ -177,7 +177,7 @@ static void use_all_connections(const Lane *l, int me, int size) {
 
 // A send's kernel waits on the GPU for its receiver. Such a kernel has few blocks, so that the
 // kernels of all pairs fit on the GPU beside the collectives and the ops. Otherwise the ranks would
-// hang: a kernel would wait for room on the GPU, and the kernels that hold the room would wait for
+// hang. A kernel would wait for room on the GPU, and the kernels that hold the room would wait for
 // this kernel.
 enum { PAIR_BLOCKS = 4 };
 
@@ -204,7 +204,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         MPI(MPI_Testall((int)requests, request, &told, MPI_STATUSES_IGNORE));
     for (size_t peer = 0; peer < n; peer++) {
         if (!joins[peer]) continue;
-        // in this communicator rank 0 sends to rank 1
+        // In this communicator rank 0 sends to rank 1.
         join(l->to[peer], 2, 0, PAIR_BLOCKS);
         join(l->from[peer], 2, 1, PAIR_BLOCKS);
     }
@@ -231,13 +231,13 @@ static Lane *lane_of(const Request *r) {
     return (sends ? l->to : l->from)[r->peer];
 }
 
-// ---- 3. Work on a stream: one step, or two per piece of a sum in rank order ----
+// ---- 3. Work on a stream ----
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// Does NCCL compute the sum? NCCL is not used for a maximum, because NCCL does not promise to keep
-// a NaN. NCCL is not used for sums of 16-bit elements either, because NCCL would round at every
-// hop. NCCL computes a reduce-scatter only if all parts are equal.
+// Returns whether NCCL computes the sum. NCCL is not used for a maximum, because NCCL does not
+// promise to keep a NaN. NCCL is not used for sums of 16-bit elements either, because NCCL would
+// round at every hop. NCCL computes a reduce-scatter only if all parts are equal.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->element == REALS &&
            r->action != DO_ALL_REDUCE_MAX && (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -276,7 +276,7 @@ static void add_pieces(const Request *r, Piece piece, const Lane *l) {
     const Range own = request_piece(r, r->comm->rank, &piece);
     const bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
     const size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
-    // the sum replaces the first part
+    // The sum replaces the first part.
     Tensor parts = { .rows = n, .cols = count, .ld = piece.most, .element = r->element };
     parts.data = (real *)piece.scratch;
     copy(r, piece.scratch + r->comm->rank * piece.most * size, r->in + own.lo * size, count, l);
@@ -433,9 +433,9 @@ static void nccl_finish(Request *r) {
     describe(r, process.latest);
     mpi_meet(r);
     for (double since = now(); !f->launched;) wait_turn(since, process.latest);
-    // later work of this rank runs after the operation
+    // The later work of this rank runs after the operation.
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
-    // CUDA frees an event that is still in use only after the event has happened
+    // CUDA frees an event that is still in use only after the event has happened.
     CUDA(cudaEventDestroy(f->ready));
     CUDA(cudaEventDestroy(f->done));
     free(f);
@@ -464,7 +464,8 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
     ncclComm_t nccl;
     NCCL(ncclCommSplit(from->nccl, colour, (int)me, &nccl, NULL));
-    settle(from, "a split"); // afterwards NCCL has created the new communicator
+    // Afterwards NCCL has created the new communicator.
+    settle(from, "a split");
     if (n == 1) return l;
     l->lane->nccl = nccl;
     settle(l->lane, "a split");
@@ -473,6 +474,7 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
 }
 
 // Starts to end all communicators, then waits for all of them, so ranks may arrive in any order.
+// All communicators end together with the world, because ending one is collective.
 static void end_lanes(void) {
     for (Lane *l = process.lanes; l; l = l->next)
         if (l->nccl) NCCL(ncclCommFinalize(l->nccl));
@@ -510,7 +512,7 @@ const char *nccl_missing(void) { return NULL; }
 
 void nccl_run(const Launch *launch, RankBody body) {
     MPI_Comm comm;
-    device_stream(); // from here on the process uses its GPU
+    device_stream(); // the process uses its GPU from here on
     process.timeout = launch->timeout;
     Comm *side = mpi_side_channel(launch);
     mpi_meanwhile = meanwhile;

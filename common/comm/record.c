@@ -79,8 +79,8 @@ static void close_stretch(void) {
     Picoseconds end = record_moment();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
-    // If the last stretch has the same activity and ends here, extend it. Communication may lie
-    // between.
+    // If the last stretch has the same activity and ends here, the function extends the stretch.
+    // Events of communication may stand between the two.
     for (size_t i = self.n; i-- > 0;) {
         RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;

@@ -6,8 +6,8 @@
 #include "common/base/util.h"
 
 typedef enum {
-    // Compute row: busy stretches. A rank waits between two stretches. WEIGHTS is the half of a
-    // backward that computes the gradients of weights.
+    // Compute row: busy stretches. A rank waits between two stretches. EVENT_WEIGHTS is the half of
+    // a backward that computes the gradients of weights.
     EVENT_FORWARD,
     EVENT_BACKWARD,
     EVENT_WEIGHTS,
@@ -33,10 +33,10 @@ typedef struct {
 
 void record_start(void); // starts recording; deletes earlier events
 void record_stop(void);
-bool record_on(void); // has recording started, and is the ledger not paused?
+bool record_on(void); // returns whether recording has started and the ledger is not paused
 void record_free(void);
-// Work until record_leave is recorded as `kind` of micro-batch `number`. Calls nest: the outer kind
-// continues after the inner record_leave.
+// After this call, until record_leave, the rank's work is recorded as `kind` of micro-batch
+// `number`. Calls nest. The outer kind continues after the inner record_leave.
 void record_enter(EventKind kind, size_t number);
 // Does the same as record_enter, for a chunk of the stage's layers.
 void record_enter_chunk(EventKind kind, size_t number, size_t chunk);
@@ -53,6 +53,6 @@ void record_read_moment(Picoseconds *t);
 // ---- for comm.c ----
 void record_pause_compute(void); // ends the busy stretch, before a call that may wait
 void record_resume_compute(void);
-// records a communication; sets e.number itself
+// Records a communication, and sets e.number.
 void record_transfer(RecordedEvent e, const char *comm);
 #endif

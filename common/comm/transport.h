@@ -1,15 +1,16 @@
-// transport.h: the requests that comm.c gives to a transport, and the functions of a transport.
-// Private to the comm_*.c files; chapters include comm.h.
+// transport.h: declares the requests that comm.c gives to a transport, and the functions of a
+// transport. Only the comm_*.c files include this header; chapters include comm.h.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
 // result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c uses
 // other memory in three cases:
-//   staged   MPI moves the tensors of a GPU: in and out are pinned host memory.
+//   staged   MPI moves the tensors of a GPU, so in and out are pinned host memory.
 //   shadow   A started operation if memory is poisoned (lessons, --check). `in` is a copy; the wait
 //            compares the tensor with the copy. `out` is copied to the tensor at the wait. So a
 //            forgotten wait gives a wrong result. A shadow counts as MEM_REFERENCE.
 //   scratch  A started sum. The scratch is as large as the whole tensor, and holds the
-//            contributions until the wait. It counts as MEM_COMMUNICATION on every transport.
+//            contributions until the wait. A scratch counts as MEM_COMMUNICATION on every
+//            transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
@@ -26,8 +27,8 @@ typedef enum {
     DO_SEND,
     DO_RECV
 } Action;
-// Is e the element type of a tensor, possibly in device memory? Doubles and bytes are in host
-// memory.
+// Returns whether e is the element type of a tensor, which may be in device memory. Doubles and
+// bytes are in host memory.
 static inline bool element_of_tensor(Element e) { return e == REALS || element_is_half(e); }
 
 struct Request {
@@ -43,28 +44,29 @@ struct Request {
     bool found;   // comm_arrival has found the message
     // The operation's number: equal on all ranks that take part, different for every operation.
     uint64_t flow;
-    // in a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
-    // `in`
+    // In a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
+    // `in`.
     const char *in;
     char *out;
     char *scratch;        // for a started sum: size * request_longest_part; NULL: a blocking sum
     Tensor input, output; // the caller's tensors
-    Arena held, shadow; // held: for scratch. shadow: for the shadow's two tensors, seen and result
+    // `held` is for scratch. `shadow` is for the shadow's two tensors, seen and result.
+    Arena held, shadow;
     Tensor seen, result;
     char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
     size_t pinned_bytes;
     void *extra;  // the transport's state, kept for reuse and freed with the request
     void *flight; // of NCCL, from start to finish
-    // Times that the transports carry, valid only if request_simulated().
+    // The transports carry these times, which are valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
-    // message: when it reaches its receiver; known before the start of a send, after finish of a
-    // recv
+    // message: when it reaches its receiver. The time is known before a send starts, and after a
+    // receive finishes.
     Picoseconds arrives;
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
     size_t steps, bytes;             // steps and bytes of the ring or chain
-    bool booked, timed;              // booked: an operation that the ledger counts, unless paused
+    bool counted, timed;             // counted: the ledger counts the operation, unless paused
     Request *next;                   // in its Comm's list
 };
 
@@ -72,36 +74,38 @@ struct Request {
 // memory. Every transport adds in this order, except with --reduce fast, so the bits are equal.
 // Elements of 16 bits are added in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
-size_t request_bytes(const Request *r); // of the whole tensor, or of the message
+size_t request_bytes(const Request *r); // returns bytes of the whole tensor, or of the message
 // Returns the number in the world of a member of r's Comm.
 size_t request_world_rank(const Request *r, size_t member);
 // Copies `count` elements of r's type. Does nothing if to == from.
 void request_copy(const Request *r, void *to, const void *from, size_t count);
 // Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
 void describe(const Request *r, char text[200]);
-bool request_is_message(const Request *r); // Is r a send or a receive?
-bool request_adds(const Request *r);       // Is r a sum, or a maximum, over ranks?
-// Does the transport carry times? All ranks get the same answer.
+bool request_is_message(const Request *r); // returns whether r is a send or a receive
+bool request_adds(const Request *r);       // returns whether r is a sum, or a maximum, over ranks
+// Returns whether the transport carries times. All ranks get the same answer.
 bool request_simulated(const Request *r);
 // Returns the part of the whole that a rank gets or adds up. In a reduce the root adds up the
 // whole.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
-// A sum over ranks is computed in pieces: elements [offset, offset + most) of every rank's part, or
-// fewer if the part ends earlier. Each piece has two rounds. In the first round every rank sends
-// its contributions. The receiver's scratch holds them `most` elements apart. In the second round
-// every rank sends the sum of its own piece.
+// A sum over ranks is computed in pieces. A piece is elements [offset, offset + most) of every
+// rank's part, or fewer if the part ends earlier. Each piece has two rounds. In the first round
+// every rank sends its contributions. The receiver's scratch holds them `most` elements apart. In
+// the second round every rank sends the sum of its own piece.
 typedef struct {
     size_t offset, most;
     char *scratch;
     const char *sum; // NULL in the first round
 } Piece;
-// Returns the place of a rank's piece in the whole. piece NULL: the place of the whole part
+// Returns the place of a rank's piece in the whole, or the place of the whole part if piece is
+// NULL.
 Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
-// The elements that this rank sends to another rank, and receives from it, in one round of a sum
-// (piece), an all-gather or an all-to-all (NULL). A rank copies its parcel to itself. In the first
-// round of a sum that parcel is empty, because a sum may read these elements in place.
+// The elements that this rank sends to another rank, and receives from it, in one round. The round
+// belongs to a sum (piece), or to an all-gather or an all-to-all (NULL). A rank copies its parcel
+// to itself. In the first round of a sum that parcel is empty, because a sum may read these
+// elements in place.
 typedef struct {
     const char *send;
     char *receive;
@@ -120,7 +124,7 @@ typedef struct {
     void (*close)(Comm *c);
 } Wire;
 
-// The messages to and from a peer so far, and when the next one can leave.
+// The messages to and from a peer so far, and the time when the next message can leave.
 typedef struct {
     size_t sent, received;
     Picoseconds lane_free;
@@ -130,8 +134,8 @@ struct CommState {
     const Wire *wire;
     void *link;            // state of the wire, or NULL
     const Launch *launch;  // of the run
-    size_t meetings;       // collectives started so far; equal on all ranks
-    Request *open;         // operations that no wait has finished; oldest first
+    size_t meetings;       // collectives started so far, equal on all ranks
+    Request *open;         // operations that no wait has finished, oldest first
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
     uint64_t id;           // equal on all members, different for every Comm

@@ -9,14 +9,15 @@
 
 enum { POLLS = 1000 };
 
-// One process writes a slot; the other processes read the slot.
+// A slot is written by one process and read by the other processes.
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls
     _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
     int pid;                 // 0: a rank of another node
-    double since, patience;  // when the process's wait began; a wait of more seconds is suspicious
+    double since;            // the time when the process's wait began
+    double patience;         // a wait of more seconds is suspicious
     char text[200];
     uint64_t flow; // of the request
     size_t n;
@@ -27,9 +28,9 @@ static MPI_Win window = MPI_WIN_NULL;
 static char *slots; // [rank in the world], each of slot_bytes
 static size_t slot_bytes, ranks_here;
 static double seconds;
-static bool visible; // do the processes of the node see each other in /proc?
-// [rank] blocked: does the rank wait for too long, for a blocked rank? polls: the rank's polls
-// when the search first saw the present waits of the blocked ranks
+static bool visible; // the processes of the node see each other in /proc
+// blocked [rank] is true if the rank waits too long for a blocked rank. polls [rank] is the rank's
+// number of polls when the search first saw the present waits of the blocked ranks.
 static bool *blocked;
 static uint64_t *polls;
 
@@ -54,7 +55,7 @@ void waits_open(MPI_Comm host) {
     MPI_Comm_rank(host, &rank);
     ranks_here = (size_t)n;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
-    // the first process owns the whole table
+    // The first process owns the whole table.
     bytes = rank == 0 ? (MPI_Aint)(this_world_size * slot_bytes) : 0;
     // If MPI cannot share memory, there is no table, and only --timeout ends a wait.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
@@ -67,11 +68,13 @@ void waits_open(MPI_Comm host) {
     MPI_Barrier(host);
     slot(this_rank)->pid = (int)getpid();
     MPI_Barrier(host);
-    // becomes false if the processes are in several containers, each with its own process numbers
+    // The loop sets `visible` to false if the processes are in several containers, each with its
+    // own process numbers.
     visible = true;
     for (size_t i = 0; i < this_world_size; i++)
         visible = visible && (!slot(i)->pid || state_of(slot(i)->pid));
-    MPI_Barrier(host); // no process ends before all processes have looked
+    // No process ends before all processes have looked.
+    MPI_Barrier(host);
 }
 
 void waits_search(double deadlock) { seconds = deadlock; }
@@ -133,8 +136,8 @@ void waits_require_alive(double waited, double timeout) {
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
 static bool too_long(const Slot *s) { return waiting(s) && now() > s->since + s->patience; }
 
-// Do a and b wait in the same collective, or in a send and its receive? Two ranks that make
-// different calls do not meet.
+// Returns whether a and b wait in the same collective, or in a send and its receive. Two ranks that
+// make different calls do not meet.
 static bool meets(const Slot *a, const Slot *b) {
     if (!waiting(b) || a->flow != b->flow) return false;
     return a->n == 1 || strcmp(a->text, b->text) == 0;

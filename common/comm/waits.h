@@ -17,10 +17,12 @@
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-void waits_open(MPI_Comm host);     // starts the watch; all processes of the node must call it
-void waits_close(void);             // ends the watch; all processes of the node must call it
+// waits_open() starts the watch, and waits_close() ends it. All processes of the node must call
+// these functions.
+void waits_open(MPI_Comm host);
+void waits_close(void);
 void waits_search(double deadlock); // searches for deadlocks after this many seconds; 0: never
-// Are all ranks processes of this node, and are their ends visible?
+// Returns whether all ranks are processes of this node whose ends are visible.
 bool waits_see_all(void);
 // Calls fault() if a process has ended, or is stopped for too long. Call this function while this
 // rank waits.

@@ -11,10 +11,11 @@
 // too.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// OpenBLAS's names of its kernels. kernels_better() returns the first name of a row. The table has
-// no names of other processors and of later releases. It has no names in capitals, because an
-// OpenBLAS built for one processor has no choice. Bobcat is missing, because its successor runs an
-// AVX instruction as two halves of SSE's width, so AVX kernels would not be faster.
+// The table of OpenBLAS's names of its kernels. kernels_better() returns the first name of a row.
+// The table has no names of other processors and of later releases. Names in capitals are missing,
+// because an OpenBLAS built for one processor has no choice. Bobcat is missing, because its
+// successor runs an AVX instruction as two halves of SSE's width, so AVX kernels would not be
+// faster.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
                       "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",

@@ -1,9 +1,9 @@
-// device.h: the functions that a backend must provide. device_cpu.c uses malloc and CBLAS;
+// device.h: declares the functions that a backend must provide. device_cpu.c uses malloc and CBLAS;
 // device_cuda.c uses the CUDA runtime and cuBLAS. In common/, only memory.c, tensor.c, ops.c and
 // the files of comm/ call these functions.
 //
 // On a GPU, copies on the device, fills and products are only queued, on this rank's own stream.
-// They run in order, and an error appears at the next wait, such as a download.
+// The queued work runs in order, and an error appears at the next wait, such as a download.
 #ifndef DEVICE_H
 #define DEVICE_H
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 // Returns "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests).
 const char *device_name(void);
 void device_init(void); // prepares the device, once per process
-// The number of threads per rank, for products and row-wise ops; 1 at the start.
+// The number of threads per rank, for products and row-wise ops, is 1 at the start.
 // device_set_threads() sets the number. Call this function before the ranks start, or on all ranks
 // alike. With more than one thread it calls usage_error() if this program was built for GPUs or
 // without threads. The bits of a product may depend on the number.
@@ -34,9 +34,10 @@ void device_id(char id[32]);
 // Lets products round their factors to 10 bits (TF32). Call this function before the ranks start.
 void device_allow_tf32(void);
 
-// A transport sets this function, so that messages progress while a rank works; NULL: no messages
-// need it. ops.c calls the function at each product (waited 0). device_synchronize() on a GPU calls
-// it while this rank waits (waited: seconds so far).
+// A transport sets this function, so that messages progress while a rank works. NULL means that no
+// messages need the function. ops.c calls the function at each product, with waited = 0.
+// device_synchronize() on a GPU calls the function while this rank waits, with the seconds waited
+// so far.
 extern void (*device_meanwhile)(double waited);
 
 // --- memory ---
@@ -54,8 +55,8 @@ void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
 // --- time on a GPU: marks among the queued work ---
-// Reading a mark waits for the mark. Setting a mark does not wait, except for mark 0.
-// Waits for all queued work, then sets mark 0. Older marks are gone.
+// Waits for all queued work, then sets mark 0. Older marks are gone. Setting any other mark does
+// not wait.
 void device_mark_start(void);
 // Returns a mark after all work queued so far. If nothing was queued since the last mark, returns
 // the last mark.
@@ -77,15 +78,15 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
                        BatchSteps c_steps);
-// Can the device multiply matrices of these element types, c = a b? Every device multiplies reals.
-// Callers widen the factors of other products.
+// Returns whether the device multiplies matrices of these element types, c = a b. Every device
+// multiplies reals. Callers widen the factors of other products.
 bool device_multiplies(Element a, Element b, Element c);
 // device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). Products
 // and sums are in real, and an element of c is rounded once. Call device_multiply_halves() only if
 // device_multiplies().
 typedef struct {
     int a_transposed, b_transposed, m, n, k;
-    Element factors, result; // of a and b; of c
+    Element factors, result; // `factors` is the type of a and b, `result` the type of c
     const uint16_t *a, *b;
     void *c;
     int lda, ldb, ldc;

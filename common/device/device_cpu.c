@@ -1,5 +1,5 @@
-// device_cpu.c: the device is the host. malloc allocates its memory, and CBLAS computes its
-// products.
+// device_cpu.c: implements device.h on the host. malloc allocates the memory, and CBLAS computes
+// the products.
 #include "common/device/device.h"
 #include <cblas.h>
 #include <malloc.h>

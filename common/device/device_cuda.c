@@ -1,5 +1,5 @@
-// device_cuda.c: the device is a GPU, through CUDA's runtime and cuBLAS. The file is plain C;
-// for_each_cuda.h makes the kernels.
+// device_cuda.c: implements device.h on a GPU, through CUDA's runtime and cuBLAS. The file is plain
+// C; for_each_cuda.h makes the kernels.
 //
 // A rank has one stream and one cuBLAS handle. Its ops, copies and products run on the stream, in
 // the order of the calls. make_ready() creates both on first use, because a virtual rank is a
@@ -21,10 +21,10 @@ static struct {
 } chosen; // set before the ranks start
 static _Thread_local struct {
     bool ready;
-    cudaStream_t stream, other; // other: ops go to this stream if it is not NULL
+    cudaStream_t stream, other; // ops go to `other` if it is not NULL
     cublasHandle_t blas;
     int math;          // the handle's cublasMath_t
-    const char *last;  // the op launched last; an error comes from this op or from an earlier op
+    const char *last;  // the op launched last; an error comes from this op or an earlier op
     cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
     bool marked; // nothing was queued since the last mark
@@ -32,7 +32,7 @@ static _Thread_local struct {
 
 // ---- 1. Errors ----
 
-// Returns advice about an error; "" if there is none.
+// Returns advice about an error, or "" if there is none.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
@@ -134,7 +134,7 @@ static void make_ready(void) {
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&rank_gpu.blas));
-    rank_gpu.math = CUBLAS_DEFAULT_MATH; // of a new handle
+    rank_gpu.math = CUBLAS_DEFAULT_MATH; // a new handle has this mode
     CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
     rank_gpu.ready = true;
 }
@@ -195,7 +195,7 @@ void *device_alloc(size_t bytes) {
     cudaMemPool_t pool;
     make_ready();
     cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
-    // try again after the pool has returned its unused memory
+    // Tries again after the pool has returned its unused memory.
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
@@ -204,7 +204,8 @@ void *device_alloc(size_t bytes) {
         error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
     }
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); // the error has been reported, so clear it
+        // The error has been reported, so clear it.
+        cudaGetLastError();
         return NULL;
     }
     check_cuda(error, "cudaMallocAsync");

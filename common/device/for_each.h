@@ -1,7 +1,7 @@
 // for_each.h: has the loops of the ops, with all that depends on the compiler. An op is written
-// once, as a function of one item. FOR_EACH runs the function for every item: a loop in C, a kernel
-// in CUDA C++ (for_each_cuda.h). Bodies use the common subset of C and C++. They must not change
-// the variables around them, because a kernel has copies of these variables.
+// once, as a function of one item. FOR_EACH runs the function for every item, in a loop in C or in
+// a kernel in CUDA C++ (for_each_cuda.h). Bodies use the common subset of C and C++. Bodies must
+// not change the variables around them, because a kernel has copies of these variables.
 #ifndef FOR_EACH_H
 #define FOR_EACH_H
 #ifdef __cplusplus
@@ -16,7 +16,8 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// The number of threads of this rank, 1 without --threads (device.h). One thread computes an item.
+// The number of threads of this rank is 1 without --threads (device.h). One thread computes an
+// item.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #ifdef _OPENMP

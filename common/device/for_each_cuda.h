@@ -1,6 +1,7 @@
-// for_each_cuda.h: the macros of for_each.h for CUDA C++. FOR_EACH turns the body into a lambda,
-// which has copies of the variables that the body uses. FOR_EACH launches the lambda as a kernel on
-// this rank's stream, with one thread per item. The launch does not wait; the next download waits.
+// for_each_cuda.h: defines the macros of for_each.h for CUDA C++. FOR_EACH turns the body into a
+// lambda, which has copies of the variables that the body uses. FOR_EACH launches the lambda as a
+// kernel on this rank's stream, with one thread per item. The launch does not wait; the next
+// download waits.
 //
 // With CUDA_STANDIN the compiler is a plain C++ one. A kernel is then a function that the stand-in
 // for the CUDA runtime (tests/standin) queues, so the host's code is tested without a GPU.

@@ -16,7 +16,7 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-// query, key: ranges of positions. query_row, key_row: the first rows of these ranges in a sequence
+// query_row and key_row are the first rows of the two ranges of positions in a sequence.
 typedef struct {
     Range query, key;
     size_t query_row, key_row;
@@ -61,7 +61,7 @@ static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positi
     size_t lo = sequence * T + row;
     return tensor_row_range(t, lo, lo + range_size(positions));
 }
-static Tensor my_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile) {
+static Tensor local_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile) {
     return rows(t, sequence, a->Tq, tile->query_row, tile->query);
 }
 // Returns the rows of a tile's keys (which = 0) or values (which = 1).
@@ -118,14 +118,14 @@ static void attend_tile(void *attending, const Tile *t) {
     for (size_t i = 0; i < a->h->B; i++) {
         Arena scratch = arena(MEM_WORKSPACE);
         Tensor p = tensor_new(&scratch, heads * n, m), o = tensor_new(&scratch, n, a->A);
-        Tensor lse = tensor_new(&scratch, n, heads), q = my_rows(a, a->q, i, t);
+        Tensor lse = tensor_new(&scratch, n, heads), q = local_rows(a, a->q, i, t);
         Tensor k = attention_repeat(a->h, their_rows(a, a->kv, i, t, 0), &scratch),
                v = attention_repeat(a->h, their_rows(a, a->kv, i, t, 1), &scratch);
         product(t, op_heads_scores, op_heads_scores_triangle)(p, q, k, 1, heads);
         op_causal_softmax_lse(p, lse, p, score_scale(a->h), place_of(a, t));
         drop(a, i, t, p, p);
         product(t, op_heads_mix, op_heads_mix_triangle)(o, p, v, 1, heads);
-        a->merge(my_rows(a, a->o, i, t), my_rows(a, a->lse, i, t), o, lse);
+        a->merge(local_rows(a, a->o, i, t), local_rows(a, a->lse, i, t), o, lse);
         arena_free(&scratch);
     }
 }
@@ -165,22 +165,23 @@ static void attend_tile_backward(void *attending, const Tile *t) {
         Tensor p = tensor_new(&scratch, heads * n, m), dp = tensor_new(&scratch, heads * n, m);
         Tensor dq = tensor_new(&scratch, n, a->A);
         Tensor dk = tensor_new(&scratch, m, a->A), dv = tensor_new(&scratch, m, a->A);
-        Tensor q = my_rows(a, a->q, i, t), d_o = my_rows(a, a->d_o, i, t);
+        Tensor q = local_rows(a, a->q, i, t), d_o = local_rows(a, a->d_o, i, t);
         Tensor k = attention_repeat(a->h, their_rows(a, a->kv, i, t, 0), &scratch),
                v = attention_repeat(a->h, their_rows(a, a->kv, i, t, 1), &scratch);
         Product *scores = product(t, op_heads_scores, op_heads_scores_triangle);
         Product *mix = product(t, op_heads_mix, op_heads_mix_triangle);
         Product *mix_t = product(t, op_heads_mix_t, op_heads_mix_t_triangle);
         scores(p, q, k, 1, heads);
-        op_causal_probabilities(p, p, my_rows(a, a->lse, i, t), scale, place_of(a, t));
+        op_causal_probabilities(p, p, local_rows(a, a->lse, i, t), scale, place_of(a, t));
         drop(a, i, t, dp, p);
         mix_t(dv, dp, d_o, 1, heads); // dV = dropout(P)^T dO
         scores(dp, d_o, v, 1, heads); // dP = dO V^T
         drop(a, i, t, dp, dp);
-        op_causal_scores_backward(dp, p, dp, my_rows(a, a->dot, i, t), scale, place_of(a, t)); // dS
-        mix(dq, dp, k, 1, heads);   // dQ = dS K
-        mix_t(dk, dp, q, 1, heads); // dK = dS^T Q
-        op_add(my_rows(a, a->dq, i, t), my_rows(a, a->dq, i, t), dq);
+        op_causal_scores_backward(dp, p, dp, local_rows(a, a->dot, i, t), scale,
+                                  place_of(a, t)); // dS
+        mix(dq, dp, k, 1, heads);                  // dQ = dS K
+        mix_t(dk, dp, q, 1, heads);                // dK = dS^T Q
+        op_add(local_rows(a, a->dq, i, t), local_rows(a, a->dq, i, t), dq);
         dk = attention_fold(a->h, dk, &scratch);
         dv = attention_fold(a->h, dv, &scratch);
         op_add(their_rows(a, a->dkv, i, t, 0), their_rows(a, a->dkv, i, t, 0), dk);

@@ -1,7 +1,7 @@
-// attention.h: attention in blocks of queries and keys. The scores of a block are temporary.
-// Forward keeps only one element per row of a softmax: lse, the logarithm of the row's sum of
-// exponentials. So memory grows with T, not with T * T (Milakov and Gimelshein 2018; Rabe and
-// Staats 2021; Dao et al. 2022, algorithms 1 and 4).
+// attention.h: declares blockwise attention, which works through tiles of queries and keys. The
+// scores of a tile are temporary. Forward keeps only one element per row of a softmax: lse, the
+// logarithm of the row's sum of exponentials. So memory grows with T, not with T * T (Milakov and
+// Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4).
 //
 // Queries and keys may be any chunks of a sequence. In ring attention the queries are local, and
 // the keys come from another rank.
@@ -9,12 +9,13 @@
 #define ATTENTION_H
 #include "common/model/layer.h"
 
-// Attention with whole sequences on one rank. Backward computes the scores again, so it has five
-// products; plain attention has four.
+// Blockwise attention, with whole sequences on one rank. Backward computes the scores again, so it
+// has five products; plain attention has four.
 extern const AttentionKind attention_blockwise;
 
-// These functions return columns of q|k|v [rows, A + 2K], or of its gradient: the queries [rows,
-// A], or keys and values [rows, 2K]. K is A, or with grouped heads A / ratio.
+// Returns columns of q|k|v [rows, A + 2K], or of its gradient. attention_queries() returns the
+// queries [rows, A]; attention_keys_values() returns keys and values [rows, 2K]. K is A, or with
+// grouped heads A / ratio.
 static inline Tensor attention_queries(const AttentionHeads *h, Tensor qkv) {
     return attention_part(h, qkv, 0);
 }
@@ -37,9 +38,9 @@ size_t positions_count(const Positions *p);
 // tile with only later keys is left out. A tile on the diagonal is computed as a triangle.
 enum { ATTENTION_TILE = 64 };
 
-// Sums over blocks of keys are added in reals, and rounded once at the end. attention_sums returns
-// the memory in which the sums of t are added: t, or reals of its shape if t is stored in 16 bits.
-// attention_round rounds the sums to t.
+// The sums over tiles of keys are added in reals, and rounded once at the end. attention_sums
+// returns the memory in which the sums of t are added. This memory is t, or reals of its shape if t
+// is stored in 16 bits. attention_round rounds the sums to t.
 Tensor attention_sums(Tensor t, Arena *scratch);
 void attention_round(Tensor t, Tensor sums);
 // attention_begin sets the sums of S_MIX, and S_LSE [B*T, heads], to their values before any key.

@@ -4,8 +4,7 @@
 #define BLOCK_H
 #include "common/model/layer.h"
 
-// The cut of a tensor in tensor parallelism (Shoeybi et al. 2019, section 3): none; columns by
-// heads or by hidden features; rows by heads or by hidden features.
+// The cut of a tensor in tensor parallelism (Shoeybi et al. 2019, section 3).
 typedef enum {
     CUT_NOTHING,
     CUT_COLUMNS_BY_HEADS,
@@ -15,13 +14,15 @@ typedef enum {
 } BlockCut;
 
 typedef struct {
-    const char *name;  // Hugging Face's name in GPT-2, without "h.0."
-    size_t rows, cols; // the whole tensor; rows 0: a vector [cols]; cols 0: the family has none
-    size_t blocks;     // blocks of columns, each cut separately (q | k | v: 3; gate | up: 2)
+    const char *name; // Hugging Face's name in GPT-2, without "h.0."
+    // The whole tensor is [rows, cols]. rows 0 means a vector [cols]. cols 0 means that the
+    // family has no such tensor.
+    size_t rows, cols;
+    size_t blocks; // blocks of columns that are cut separately, such as q, k and v
     BlockCut cut;
-    bool gain; // initial values lie around 1, else around 0
-    // the matrix's product is added to the residual stream, so GPT-2 scales its initial values by 1
-    // / sqrt(2 L)
+    bool gain; // initial values are near 1, else near 0
+    // The product of this matrix is added to the residual stream, so GPT-2 scales the matrix's
+    // initial values by 1 / sqrt(2 L).
     bool into_residual;
     size_t ratio; // the first block is this many times as wide as each other block (grouped heads)
 } BlockTensor;

@@ -161,7 +161,8 @@ size_t kept_model(const ModelConfig *c) {
     return kept_stage(&z);
 }
 
-// Returns the elements of B sequences: per_token for each token, and per_row for each local row.
+// Returns the elements of B sequences, with per_token for each token and per_row for each local
+// row.
 static size_t activations(const CutSizes *z, size_t B, size_t per_token, size_t per_row) {
     return B * z->T * per_token + cut_rows(z, B) * per_row;
 }
@@ -219,10 +220,16 @@ size_t kept_stage_bytes(const CutSizes *z) {
     return kept_between_bytes(z) + z->blocks * kept_block_bytes(z) +
            (z->last ? kept_head_bytes(z) : 0);
 }
-// Counts the features of x and dy, for GPT-2: C and 3C/t of q, k, v; C/t and C of the projection; C
-// and 4C/t of fc; 4C/t and C of the MLP's second matrix; C of norm 1, whose x is the layer's input;
-// C and C of norm 2. With sequence parallelism, dy of the two biases that are added after a sum is
-// kept separately, for the local rows.
+// Counts the features of x and dy, for GPT-2:
+//   product or norm         x    dy
+//   q, k, v                 C    3C/t
+//   projection              C/t  C
+//   fc                      C    4C/t
+//   the MLP's second matrix 4C/t C
+//   norm 1                  -    C      (its x is the layer's input)
+//   norm 2                  C    C
+// With sequence parallelism, dy of the two biases that are added after a sum is kept separately,
+// for the local rows.
 size_t deferred_block(const CutSizes *z, size_t B) {
     size_t C = z->C, A = columns(z), F = z->hidden, kept = z->sequence ? 3 + 2 * z->bias : 3;
     return activations(z, B, 4 * C + A + qkv_columns(z) + (1 + z->gates) * F,
@@ -247,11 +254,13 @@ double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool
 // ---- FLOPs ----
 
 Work work_product(size_t m, size_t n, size_t k) {
-    double flops = 2 * (double)m * (double)n * (double)k; // a multiplication and an addition each
+    // Each term is a multiplication and an addition.
+    double flops = 2 * (double)m * (double)n * (double)k;
     return (Work){ flops, round(flops * 1e12 / clock_config()->device.flops) };
 }
 double copy_time(size_t bytes) {
-    return round(2 * (double)bytes * 1e12 / clock_config()->device.memory); // read, written
+    // The copy reads and writes each byte.
+    return round(2 * (double)bytes * 1e12 / clock_config()->device.memory);
 }
 Work work_times(double times, Work w) { return (Work){ times * w.flops, times * w.time }; }
 Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.time }; }
@@ -265,12 +274,14 @@ Work work_scores(const CutSizes *z, size_t B) {
     }
     return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));
 }
-// The FLOPs of an unsplit block are 24 M C^2 + 4 M T C. In PTD-P's letters: 24 B s h^2 + 4 B s^2 h.
+// The FLOPs of an unsplit block are 24 M C^2 + 4 M T C. Megatron's letters give 24 B s h^2 + 4 B
+// s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // q, k, v; projection
     Work attention = work_sum(work_product(M, qkv_columns(z), C), work_product(M, C, A));
-    Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F)); // fc, out
+    // fc and out
+    Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F));
     // q k^T, and its product with v
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));
 }

@@ -1,35 +1,38 @@
-// costs.h: the one cost model. From sizes alone the model computes parameters, kept activations,
-// FLOPs and traffic of the cut layers, and their time on the chosen device and link. costs.c never
-// looks at a Model, a ledger or the measured time, so its predictions can be compared with
-// measurements. Experiments make their formulas from these functions.
+// costs.h: declares the one cost model. From sizes alone the model computes parameters, kept
+// activations, FLOPs and traffic of the cut layers, and their time on the chosen device and link.
+// costs.c never reads a Model, a ledger or the measured time, so its predictions can be compared
+// with measurements. Experiments make their formulas from these functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"
 
-// Returns the size of part i if n things are cut in `parts` parts: the first n % parts have one
-// more.
+// Returns the size of part i if n things are cut in `parts` parts. The first n % parts parts have
+// one more.
 size_t part_size(size_t n, size_t parts, size_t i);
 
 // ---- The part of the model on a rank. M is B * T, the tokens of B sequences. ----
 typedef struct {
     size_t C, D, T;      // features of a token, columns of a head, positions of a sequence
     size_t Tk;           // keys that a query may see: positions of whole sequences
-    bool online;         // attention in blocks: no scores are kept, only lse per row and head
-    Positions positions; // the local positions of each sequence's queries, for attention in blocks
+    bool online;         // blockwise attention, which keeps only lse per row and head
+    Positions positions; // the local positions of each sequence's queries, for blockwise attention
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries
     size_t key_heads;            // this rank's heads of key and value
     size_t gates;                // matrices into the hidden columns: 2 with SwiGLU, else 1
-    // Fields of the family. norm_bias, qkv_bias, bias: 1 if the family has biases of norms, of
-    // query, key and value, of the other matrices; else 0. statistics: elements per row of a norm.
-    // positions_width: columns of wpe. untied: the head has its own table.
+    // These fields describe the family.
+    //   norm_bias, qkv_bias, bias   1 if norms, query/key/value, other matrices have biases; else 0
+    //   statistics                  elements per row of a norm
+    //   positions_width             columns of wpe
+    //   untied                      the head has its own table
     size_t norm_bias, qkv_bias, bias, statistics, positions_width;
     bool untied;
-    size_t blocks;    // blocks of this rank's stage
-    bool first, last; // is the embedding before the blocks; is the head after them?
+    size_t blocks; // blocks of this rank's stage
+    bool first;    // the embedding is before the blocks
+    bool last;     // the head is after the blocks
     bool dropout;
     size_t t, rank; // size and rank of the tensor-parallel group
-    // sequence: norms, dropout, residual paths and messages have cut_rows rows. whole_inputs: the
-    // inputs of products are nevertheless kept whole.
+    // sequence: norms, dropout, residual paths and messages have cut_rows rows.
+    // whole_inputs: the inputs of products are nevertheless kept whole.
     bool sequence, whole_inputs;
     Element storage, gradient; // element types of weights and activations, and of gradients
 } CutSizes;
@@ -41,15 +44,16 @@ CutSizes cut_sequence(CutSizes z, bool whole_inputs);
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
 // Returns the rows of B sequences outside of the products, M or M/t.
 size_t cut_rows(const CutSizes *z, size_t B);
-// Returns z with these positions of each sequence; positions->n = 0: all. online: with attention
-// that keeps no scores.
+// Returns z with these positions of each sequence, or with all positions if positions->n is 0. If
+// `online` is true, attention is blockwise and keeps no scores.
 CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
 // Returns the number of layers of the stage: its blocks, embedding and head.
 size_t cut_layers(const CutSizes *z);
 
 // ---- Parameters, in elements ----
-// Cut: W_qkv, b_qkv, W_O, fc and its bias, the MLP's second matrix, wte. Whole on every rank:
-// norms, wpe, the two biases that are added after a sum.
+// Tensor parallelism cuts W_qkv, b_qkv, W_O, fc and its bias, the MLP's second matrix, and wte.
+// Every rank holds the other tensors whole: norms, wpe, and the two biases that are added after a
+// sum.
 enum { TENSORS_OF_BLOCK = 12 };
 // Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
@@ -62,7 +66,7 @@ size_t elements_wte(const CutSizes *z);
 // stage_table_gradients returns the number of tables with their own gradient on the stage.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
-bool stage_shares_table(const CutSizes *z); // Does another stage have the other use of wte?
+bool stage_shares_table(const CutSizes *z); // returns whether another stage uses wte, too
 // Returns the elements of layer i of the stage without the tables: of wpe, a block, or the last
 // norm.
 size_t elements_unit(const CutSizes *z, size_t i);
@@ -70,21 +74,24 @@ size_t elements_unit(const CutSizes *z, size_t i);
 size_t elements_stage(const CutSizes *z);
 // Returns the number of gradients. With embedding and head in one stage, a tied wte has two.
 size_t elements_gradients(const CutSizes *z);
-// These functions return bytes per parameter: of a weight, of its gradient, and of its state under
-// AdamW. The state is m and v, and with 16-bit weights a master, all in reals.
+// Returns the bytes of a weight. gradient_bytes returns the bytes of its gradient, and adamw_bytes
+// those of its state under AdamW. The state is m and v, and with 16-bit weights a master, all in
+// reals.
 size_t weight_bytes(const ModelConfig *c);
 size_t gradient_bytes(const ModelConfig *c);
 size_t adamw_bytes(const ModelConfig *c);
 size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 
 // ---- What forward keeps for backward, in elements per token ----
-// (Korthikanti et al. 2022, section 4.1.) An item of a block is one of four kinds. KEPT_INPUT: the
-// block's input, which the layer below keeps as its output. KEPT_SCORES: dropped by selective
-// recomputation. KEPT_STATISTICS: statistics of norms and softmax, which the paper leaves out.
-// KEPT_DENSE: all others. Dropout masks have a byte per element in the paper; here they are
-// functions of a counter and are not stored.
+// Korthikanti et al. 2022, section 4.1, count these items.
+//   KEPT_INPUT       the block's input, which the layer below keeps as its output
+//   KEPT_SCORES      dropped by selective recomputation
+//   KEPT_STATISTICS  statistics of norms and softmax, which the paper leaves out
+//   KEPT_DENSE       all other items
+// Dropout masks have a byte per element in the paper. In this program, masks are functions of a
+// counter and are not stored.
 typedef enum { KEPT_INPUT, KEPT_DENSE, KEPT_SCORES, KEPT_STATISTICS } KeptKind;
-// by_row: with sequence parallelism only the local rows are kept.
+// by_row means that with sequence parallelism only the local rows are kept.
 typedef struct {
     const char *name;
     KeptKind kind;
@@ -102,38 +109,39 @@ size_t kept_head(const CutSizes *z);
 size_t kept_between(const CutSizes *z);
 size_t kept_stage(const CutSizes *z);    // returns everything that the stage keeps
 size_t kept_model(const ModelConfig *c); // returns everything that the whole model keeps
-// These functions return the kept elements of B sequences, also with sequence parallelism, where a
+// Each activations_* function returns the kept elements of B sequences. With sequence parallelism a
 // rank keeps only some rows of some items.
 size_t activations_block(const CutSizes *z, size_t B);
 size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// The functions *_reals return how many of these elements are reals in any storage: statistics, and
-// in a head also the logits and their sum. activations_bytes returns the bytes of
+// Each *_reals function returns how many of these elements are reals in any storage. Statistics
+// are reals, and in a head the logits and their sum, too. activations_bytes returns the bytes of
 // activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);
-// These functions return bytes per token, like the functions kept_*, without sequence parallelism.
+// Each kept_*_bytes function returns bytes per token, like kept_*, without sequence parallelism.
 size_t kept_block_bytes(const CutSizes *z);
 size_t kept_scores_bytes(const CutSizes *z);
 size_t kept_head_bytes(const CutSizes *z);
 size_t kept_between_bytes(const CutSizes *z);
 size_t kept_stage_bytes(const CutSizes *z);
-// These functions return the elements, or bytes, that the first half of a backward keeps for the
-// second half. A matrix keeps its input [K] and its output's gradient [N], per token. A norm keeps
-// its input, its output's gradient and its statistics. The embedding keeps its gradient, C. The
-// walker keeps a layer's own input.
+// Each deferred_* function returns the elements, or bytes, that the first half of a backward keeps
+// for the second half. A matrix keeps its input [K] and its output's gradient [N], per token. A
+// norm keeps its input, its output's gradient and its statistics. The embedding keeps its gradient,
+// C. The walker keeps a layer's own input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 size_t deferred_block_bytes(const CutSizes *z, size_t B);
-// Returns a block's bytes as the paper counts them: with the block's input, without the norms'
-// statistics. scores: with the scores. element, mask: the bytes of an element and of a mask's
-// element
+// Returns a block's bytes as the paper counts them, with the block's input and without the norms'
+// statistics. If `scores` is true, the scores count. `element` and `mask` are the bytes of an
+// element and of a mask's element.
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores);
 
-// ---- Products of matrices: FLOPs, and picoseconds on the chosen device, one after the other ----
+// ---- Products of matrices ----
+// A Work has FLOPs, and picoseconds on the chosen device if the products run one after another.
 typedef struct {
     double flops, time;
 } Work;
@@ -143,10 +151,10 @@ Work work_product(size_t m, size_t n, size_t k); // returns the work of [m, k] t
 double copy_time(size_t bytes);
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
-// These functions return the work of forward for B sequences. Backward has two products of the same
-// size for each product of forward, so its work is twice as much. Attention in blocks computes q
-// k^T once more in backward. work_scores: q k^T of a block; in blocks only the part that the causal
-// mask leaves.
+// Each work_* function returns the work of forward for B sequences. Backward has two products of
+// the same size for each product of forward, so its work is twice as much. Blockwise attention
+// computes q k^T once more in backward. work_scores returns the work of q k^T of a block. In
+// blockwise attention only the part that the causal mask leaves counts.
 Work work_scores(const CutSizes *z, size_t B);
 Work work_block(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
@@ -155,7 +163,7 @@ Work work_stage(const CutSizes *z, size_t B);
 // Returns the work of forward and backward of the whole model.
 Work work_model(const ModelConfig *c, size_t B);
 
-// ---- Traffic: bytes that each of n ranks sends in a ring, and its picoseconds ----
+// ---- Traffic: bytes that each of n ranks sends in a ring, and picoseconds of the ring ----
 // A ring sends `count` elements of `size` bytes. Its ranks are neighbours, and its first rank is
 // the first rank of a node. With fewer than n ranks per node the ring takes the link between nodes.
 // A message stays in its node. A reduce-scatter or an all-gather is one pass; an all-reduce is two.
@@ -170,7 +178,7 @@ size_t message_elements(const CutSizes *z, size_t B);
 // traffic_tensor_parallel returns the all-reduces of a stage's layers over t ranks, for forward and
 // backward of B sequences. A block has four of [M, C], or six if backward runs the forward again.
 // The embedding's output has one of [M, C], and the head's dx has one. The loss has three of [M,
-// 1]. The all-reduces follow one another.
+// 1]. The all-reduces run one after another.
 typedef struct {
     double calls, bytes, time;
 } Traffic;
@@ -182,18 +190,21 @@ Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forw
 //     embedding             1               1
 //     head                  1               1
 // Unless inputs are kept whole, a block's backward has two more gathers, and the head has one more.
-// forward_again: backward repeats a block's forward. The loss keeps its three all-reduces.
+// forward_again means that backward repeats a block's forward. The loss keeps its three
+// all-reduces.
 typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// The sums of partial gradients, per block: of norm 1; of the projection's bias and norm 2; of the
-// second matrix's bias. The last sum is of the last norm. GPT-2 has 2C, 3C, C and 2C elements;
-// without biases C, C, none and C. The sums come once per step, or once per micro-batch if ZeRO
-// reduces that often.
+// The sums of partial gradients. The first three belong to a block, and the last to the last norm.
+//   sum                           GPT-2   without biases
+//   norm 1                        2C      C
+//   projection's bias and norm 2  3C      C
+//   second matrix's bias          C       none
+//   last norm                     2C      C
+// The sums come once per step, or once per micro-batch if ZeRO reduces that often.
 enum { PARTIAL_SUMS = 4 };
-// Writes the elements of each of these sums. The first three belong to a block, the last to the
-// last norm.
+// Writes the elements of each of these sums.
 void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]);
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif

@@ -12,7 +12,7 @@
 #include "common/base/input.h"
 #include "common/tensor/random.h"
 
-// continues the keys of unit.c and layer.c: the purpose of a random number
+// The first coordinate of a random number is its purpose. unit.c and layer.c have 1 and 2.
 enum { KEY_DATA = 3, KEY_LENGTH = 4 };
 
 #ifndef DEFAULT_TEXT
@@ -44,8 +44,7 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// Returns a hash of some pieces of the text. The hash tells texts apart without reading all of a
-// text.
+// Returns a hash of some pieces of the text. So texts are told apart without reading all of a text.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -116,14 +115,15 @@ static size_t file_of(const Data *d, size_t i) {
 static size_t token_at(const Data *d, size_t i) {
     const DataFile *f = &d->files[file_of(d, i)];
     const unsigned char *at = f->text + f->begin + (i - f->first) * d->token_bytes;
-    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8; // little-endian
+    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8; // ids are little-endian
 }
 static bool ends_in_bin(const char *path) {
     size_t n = strlen(path);
     return n > 4 && strcmp(path + n - 4, ".bin") == 0;
 }
 
-// Does the file begin like text? Every token file has control characters at its beginning.
+// Returns whether the file begins like text. Every token file has control characters at its
+// beginning.
 static bool looks_like_text(const DataFile *f) {
     enum { LOOK = 4096 };
     size_t n = f->bytes < LOOK ? f->bytes : LOOK, i = 0;
@@ -134,7 +134,7 @@ static bool looks_like_text(const DataFile *f) {
 }
 
 // Determines the kind of the file and its number of tokens. On failure why[] holds the reason.
-// named: --data or --data-eval names the file.
+// `named` means that --data or --data-eval names the file.
 static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     bool header = f->bytes >= 4 && header_int(f, 0) == LLMC_MAGIC;
     size_t token_bytes = header || ends_in_bin(f->path) ? 2 : 1;
@@ -271,7 +271,7 @@ static size_t list_files(Data *d, const char *path, const char *eval) {
 static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     f->text = map(f->path, &f->bytes, why);
     f->mapped = f->text != NULL;
-    // an error on rank 0 is an error for all ranks
+    // An error on rank 0 is an error for all ranks.
     if (this_world_size > 1) side_broadcast(why, DATA_WHY);
     if (!why[0] && this_world_size > 1) share_text(f);
     if (!why[0]) recognise(d, f, named, why);
@@ -344,8 +344,8 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes) {
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }
-// Returns the number of counted targets of a sequence: all of them, or, if ragged, between half and
-// all.
+// Returns the number of counted targets of a sequence. All targets count, or if ragged, between
+// half and all of them.
 static size_t counted(const Data *d, uint64_t step, size_t n) {
     return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1)
                      : d->context;
@@ -380,9 +380,9 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// data_window() returns the window of sequence n of a step, which is number step * batch + n of the
-// whole training. Each epoch is a permutation of all windows. Tokens after the last window are not
-// used.
+// data_window() returns the window of sequence n of a step. In the whole training this sequence has
+// number step * batch + n. Each epoch is a permutation of all windows. Tokens after the last window
+// are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

@@ -22,11 +22,12 @@ typedef struct {
 typedef struct {
     DataFile *files; // all files, in order; NULL: synthetic tokens
     size_t n_files;
-    char *names;                 // the files' paths
-    size_t token_bytes;          // 1: bytes of text, 2: uint16
-    size_t tokens, train_tokens; // all files; tokens from train_tokens on are held out
-    size_t vocab, context;       // V, T
-    size_t batch; // sequences per step, for the order of a file's windows; set by the trainer
+    char *names;           // the files' paths
+    size_t token_bytes;    // 1: bytes of text, 2: uint16
+    size_t tokens;         // tokens of all files
+    size_t train_tokens;   // the tokens from here on are held out
+    size_t vocab, context; // V, T
+    size_t batch;          // sequences per step, which decide the order of a file's windows
     uint64_t seed;
     Positions positions; // local positions of each sequence; n = 0: all
     bool ragged;         // sequences end at different lengths, so token counts are unequal
@@ -35,12 +36,12 @@ typedef struct {
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // Opens --data and --data-eval. path is a file, or a pattern such as train_*.bin. A pattern means
 // all matching files, sorted by name, as one text (a window may reach from one file into the next).
-// path NULL: this tree's own text. eval: the held-out files, a file or a pattern; NULL: the last
-// tenth of path's tokens.
+// path NULL means this tree's own text. eval names the held-out files, by a file or a pattern. eval
+// NULL means the last tenth of path's tokens.
 //
 // A file is text of bytes, or tokens in one of two formats. llm.c's format has a header (magic
 // 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
-// vocab 0: 256, for bytes only.
+// vocab 0 means 256, for bytes only.
 //
 // All ranks use rank 0's file. A rank that cannot see the file, or sees another file, gets the text
 // over the side channel. Every rank reads one part of a token file to check the ids.
@@ -51,8 +52,8 @@ enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
                uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
-// Returns a hash of the bytes of all files that have training tokens, or if held_out of all other
-// files. Sets *bytes to the number of these bytes.
+// Returns a hash of the bytes of all files that have training tokens. If held_out is true, the hash
+// is of all other files. Sets *bytes to the number of these bytes.
 uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 
 // Returns the micro-batch of B sequences from global sequence number `first` on, in a step with a
@@ -73,7 +74,7 @@ size_t data_window(const Data *d, uint64_t step, size_t n);
 // spread evenly over the text. token_weight is 1 / (B*T).
 size_t data_eval_windows(const Data *d);
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some);
-// Returns the entropy of the held-out text, in nats per token: the loss of a model that knows only
-// the tokens' frequencies.
+// Returns the entropy of the held-out text, in nats per token. A model that knows only the tokens'
+// frequencies has this loss.
 double data_entropy(const Data *d);
 #endif

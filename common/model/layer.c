@@ -6,7 +6,7 @@
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 
-enum { KEY_DROPOUT = 2 }; // continues the keys of unit.c: the purpose of a random number
+enum { KEY_DROPOUT = 2 }; // the first coordinate of a random number; unit.c has 1
 
 Saved saved_new(void) {
     return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };
@@ -163,7 +163,7 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (l->kind->backward_weights ? l->kind->backward_weights : layer_deferred)(l, b, x, s);
 }
 
-// ---- embedding: y = dropout(wte[token] + wpe[position]); no wpe if positions are rotary ----
+// ---- embedding: y = dropout(wte[token] + wpe[position]) ----
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
@@ -274,7 +274,7 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
     Shape square = tensor_shape(h->B * heads * h->T, h->T, s->storage); // [B*H/tp*T, T]
     s->t[S_PROBS] = tensor_shaped(&s->attention, square);
-    // scores are reals; their memory becomes the probabilities, unless these have 16 bits
+    // The scores are reals. Their memory becomes the probabilities, unless these have 16 bits.
     Tensor scores = s->t[S_PROBS];
     if (square.element != REALS) scores = tensor_new(&scratch, square.rows, square.cols);
     op_heads_scores(scores, attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
@@ -339,7 +339,7 @@ void attention_forward(const AttentionHeads *h, Saved *s) {
     rotate(h, s->t[S_QKV], 1);
     kind_of(h)->forward(h, s);
 }
-// A rotation's transpose is the rotation by the opposite angle.
+// The transpose of a rotation is the rotation by the opposite angle, so direction is -1.
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     kind_of(h)->backward(h, dqkv, dmix, s);
     // EXERCISE 00.unsplit-c (2 points): backward of the rotation. dqkv is the gradient of the
@@ -399,14 +399,14 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
-    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU: all of dfc
+    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU uses all of dfc
     op_matmul_nt(dact, d, p[OUT_W].w);
     op_activation_backward(dfc, s->t[S_FC], dact);
     linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);
     op_matmul_nt(dnorm, dfc, p[FC_W].w);
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
-    op_add(dmiddle, dy, dmiddle); // the residual path
+    op_add(dmiddle, dy, dmiddle); // adds the residual path
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);
@@ -489,8 +489,8 @@ const LayerKind layer_loss = { .name = "loss",
 
 // ---- shapes and properties of any layer ----
 
-// A wrapper without shapes has the shapes of its inner layers: the input of the first, the output
-// of the last.
+// Returns the shape of y. A wrapper without shapes has the shapes of its inner layers: the input of
+// the first, the output of the last.
 Shape layer_output(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
@@ -552,7 +552,8 @@ static void free_layer(ActivationStash *f, size_t i) {
     arena_free(&f->layer[i].arena);
 }
 
-// Walks backward. whole: also computes the gradients of weights, and frees the layers' tensors.
+// Walks backward. If `whole` is true, the walk also computes the gradients of weights, and frees
+// the layers' tensors.
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                       Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);

@@ -1,11 +1,12 @@
-// layer.h: a model is a list of layers. So techniques compose. Data parallelism reduces the
-// gradients of the list. A pipeline stage is a sub-list. Tensor parallelism replaces layers by
-// layers with the same interface that hold a part and communicate inside. ZeRO and recomputation
-// wrap a layer in one that gathers or recomputes before it runs the inner layer.
+// layer.h: declares layers, because a model is a list of layers. So techniques compose. Data
+// parallelism reduces the gradients of the list. A pipeline stage is a sub-list. Tensor parallelism
+// replaces layers by layers with the same interface that hold a part and communicate inside. ZeRO
+// and recomputation wrap a layer in another layer, which gathers or recomputes before it runs the
+// inner layer.
 //
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is
-// [B*T, V], the logits; the loss's y is [B*T, 1]. A rank may hold only some rows or columns. So
+// the logits [B*T, V], and the loss's y is [B*T, 1]. A rank may hold only some rows or columns. So
 // code that allocates between layers gets the shape from layer_output().
 #ifndef LAYER_H
 #define LAYER_H
@@ -63,8 +64,8 @@ typedef struct {
 
 // ---- What forward keeps for backward: one object per layer and micro-batch ----
 enum { SAVED_TENSORS = 22, SAVED_GRADIENTS = 12 };
-// Work that backward of inputs leaves to backward of weights: the arguments of linear_gradients, of
-// norm_gradients, or of bias_gradient (w NULL).
+// The work that backward of inputs leaves to backward of weights. The fields are the arguments of
+// linear_gradients, of norm_gradients, or of bias_gradient (w NULL).
 typedef struct {
     Param *w, *bias;
     Tensor x, stats, dy;
@@ -78,7 +79,7 @@ typedef struct Saved {
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input; // the layer's x; the walker keeps it
-    // for a wrapper of several layers, between the halves of its backward
+    // A wrapper of several layers uses this field between the halves of its backward.
     struct ActivationStash *inner;
 } Saved;
 Saved saved_new(void);
@@ -102,8 +103,8 @@ typedef struct {
 struct AttentionKind {
     const char *name;
     // Computes S_MIX [B*T, A] from S_QKV [B*T, A + 2K], whose queries and keys are rotated already.
-    // K = A / ratio. Items that rebuild can recompute are in s->attention, which selective
-    // recomputation frees. All other items are in s->arena.
+    // K = A / ratio. s->attention has the items that rebuild can recompute; selective recomputation
+    // frees these items. All other items are in s->arena.
     void (*forward)(const AttentionHeads *h, Saved *s);
     void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
     void (*rebuild)(const AttentionHeads *h, Saved *s); // NULL: s->attention is empty
@@ -113,25 +114,25 @@ struct AttentionKind {
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
-    // shape of y on this rank; NULL in a wrapper: the shape of its inner layer's y
+    // The shape of y on this rank. NULL in a wrapper means the shape of its inner layer's y.
     Shape (*output)(const Layer *l, const Batch *b);
-    // shape of x; NULL: the shape of y, or in a wrapper of the inner layer's x
+    // The shape of x. NULL means the shape of y, or in a wrapper the shape of the inner layer's x.
     Shape (*input)(const Layer *l, const Batch *b);
     // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The
     // previous layer must then not need its own y.
     bool in_place;
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
-    // dx is overwritten; empty for the embedding.
+    // dx is overwritten. The embedding has an empty dx.
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s); // frees the items that rebuild can recompute; NULL: frees nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
-    // Backward in two halves, in this order. NULL in a plain layer: layer_defer and layer_deferred.
-    // NULL in a wrapper: it has no halves.
+    // Backward in two halves, in this order. In a plain layer NULL means layer_defer and
+    // layer_deferred. In a wrapper NULL means that the wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
     // The walk calls prepare one layer early, so that l can start fetching. In forward the call
     // comes before layer l - 1 runs, in backward before layer l + 1 runs. The walk prepares its
-    // first layer at the start. NULL: nothing.
+    // first layer at the start. NULL means that there is nothing to prepare.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
@@ -139,21 +140,23 @@ struct Layer {
     const ModelConfig *config;
     size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; dropout depends on it
     size_t chunk;  // the number of its chunk on this rank (model.h)
-    Unit **units;  // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
+    // The embedding has wte and wpe, a block its own unit, the head the last norm and wte (tied).
+    Unit **units;
     size_t n_units;
-    Range heads, vocab; // local heads and vocabulary entries; all of them in the unsplit layers
-    Comm *comm;         // the ranks this layer communicates with; NULL in the unsplit layers
+    Range heads; // the local heads
+    Range vocab; // the local entries of the vocabulary
+    Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
     Comm *cp;     // the ranks with the other positions of its sequences; NULL: none
     Layer *inner; // the wrapped layer or layers; NULL in plain layers
     size_t n_inner;
     void *technique; // further state of the wrapper, if comm is not enough
 };
-// These functions return the shapes of y and dy, and of x and dx, on this rank. The embedding has
-// no x.
+// layer_output returns the shape of y and dy on this rank, and layer_input the shape of x and dx.
+// The embedding has no x.
 Shape layer_output(const Layer *l, const Batch *b);
 Shape layer_input(const Layer *l, const Batch *b);
-// Does dx take the memory of x? (LayerKind.in_place)
+// Returns whether dx takes the memory of x (LayerKind.in_place).
 bool layer_in_place(const Layer *l);
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     s->storage = l->config->storage;
@@ -163,15 +166,16 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
                                   Saved *s) {
     l->kind->backward(l, b, x, dy, dx, s);
 }
-// These functions are the two halves of backward, for zero bubble pipelines (Qi et al. 2023). dx
-// comes first, because the previous stage waits for it. The weights' gradients may come at any
-// later time. The bits are the same as those of backward. Every plain layer has both halves. In the
-// first half linear_gradients and norm_gradients copy their arguments into s, where the copies
-// replace forward's items. The second half calls these functions again with the copies.
+// layer_backward_inputs and layer_backward_weights are the two halves of backward, for zero bubble
+// pipelines (Qi et al. 2023). The first half computes dx, because the previous stage waits for dx.
+// The weights' gradients may come at any later time. The bits are the same as those of backward.
+// Every plain layer has both halves. In the first half linear_gradients and norm_gradients copy
+// their arguments into s, where the copies replace forward's items. The second half calls
+// linear_gradients and norm_gradients again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// These functions are the halves that plain layers have by default. A wrapper uses them if its
-// backward does nothing with the gradients of weights.
+// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper uses
+// these halves if its backward does nothing with the gradients of weights.
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
@@ -223,7 +227,7 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT }; // the dropouts 
 
 // ---- Pieces that the unsplit layers and those of chapter 03 share ----
 Shape hidden_shape(const Layer *l, const Batch *b); // returns [B*T, C], whole on this rank
-// returns [B*T, V], for the local entries of the vocabulary
+// Returns [B*T, V], for the local entries of the vocabulary.
 Shape logits_shape(const Layer *l, const Batch *b);
 Shape token_shape(const Layer *l, const Batch *b); // returns [B*T, 1]
 // Returns the dropout of a whole [B*T, C]. For a part, the caller sets row0 and col0.
@@ -233,25 +237,26 @@ void linear(Tensor y, Tensor x, const Param *w); // computes y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);
 void bias_gradient(Param *bias, Tensor dy); // does the bias half of linear_gradients
 // Computes y = norm(x). norm[0] is the gain, norm[1] the bias. Keeps the statistics of the rows in
-// s: mean and 1/deviation [rows, 2] of a layer norm; 1/root mean square [rows, 1] of an RMS norm.
+// s. A layer norm has mean and 1/deviation [rows, 2]. An RMS norm has 1/root mean square [rows, 1].
 void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats);
 void normalize_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
 AttentionHeads layer_heads(const Layer *l, const Batch *b);
-// Grouped heads (Ainslie et al. 2023): `ratio` neighbouring heads of the query share one head of
-// key and value. Columns of a rank: A of the query, K of the key, K of the value; K = A / ratio.
+// Returns how many neighbouring heads of the query share one head of key and value (grouped heads,
+// Ainslie et al. 2023). A rank has A columns of the query, and K = A / ratio columns each of key
+// and value.
 static inline size_t attention_ratio(const AttentionHeads *h) { return h->ratio ? h->ratio : 1; }
 static inline size_t attention_key_columns(const AttentionHeads *h) {
     return range_size(h->heads) / attention_ratio(h) * h->D;
 }
-// Returns columns of q|k|v [rows, A + 2K], or of its gradient. which: 0 the query, 1 the key, 2 the
-// value
+// Returns columns of q|k|v [rows, A + 2K], or of its gradient. `which` is 0 for the query, 1 for
+// the key, 2 for the value.
 Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
-// Returns [rows, A] from keys or values [rows, K]: each head of `keys` once for each query head of
-// its group. Without groups it returns `keys` itself.
+// Returns [rows, A] from keys or values [rows, K]. The result has each head of `keys` once for each
+// query head of its group. Without groups the function returns `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
-// Folds gradients back: returns [rows, K], the sum over each group. Without groups it returns
-// `wide` itself.
+// Folds gradients back. Returns the sum over each group, [rows, K]. Without groups the function
+// returns `wide` itself.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
 // attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
 // by h->kind. attention_backward computes the gradient of S_QKV by h->kind, then rotates this
@@ -295,8 +300,8 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
 // and the stash at the end. An empty dx means that the first layer is the embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                    Tensor dx);
-// These functions do the backward walk in two halves. The second half frees the outputs, the saved
-// objects and the stash.
+// Walks backward in two halves. The second half, walk_backward_weights, frees the outputs, the
+// saved objects and the stash.
 void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                           Tensor dx);
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);

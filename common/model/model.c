@@ -10,7 +10,7 @@
 
 // ---- description ----
 
-// limits, so that no count of elements overflows
+// With these limits no count of elements exceeds the range of size_t.
 enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };
 
 void config_require(const ModelConfig *c) {
@@ -56,9 +56,10 @@ size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layer
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
-// Sets p's number and initial values. The deviation of weights is 0.02 at GPT-2's width 768, and
-// proportional to 1/sqrt(C) at other widths, so that activations of small models are not tiny.
-// Biases are not zero and gains not one, so that a fault in their handling shows in the first step.
+// Sets p's number and initial values. At GPT-2's width 768 the deviation of weights is 0.02. At
+// other widths the deviation is proportional to 1/sqrt(C), so that activations of small models are
+// not tiny. Biases are not zero and gains not one, so that a fault in their handling shows in the
+// first step.
 static Param model_param(const ModelConfig *c, size_t number, Param p, double mean,
                          double deviation) {
     p.number = number;
@@ -117,7 +118,7 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         m->n_layers += range_size(chunks[i]);
     }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
-    // the embedding brings two units, the head two
+    // The embedding brings two units, and so does the head.
     m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));
     m->units_of_layers = host_alloc((m->n_layers + 3) * sizeof *m->units_of_layers);
     for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
@@ -155,7 +156,7 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         m->units[i].g_element = config_gradient_element(c);
     }
     Unit *first = model_wte(m), *last = model_wte_head(m);
-    // the tied uses have the same weights, and a gradient each
+    // The tied uses have the same weights, and a gradient each.
     if (first && last) {
         first->tied_use = last;
         last->tied_to = first;
@@ -187,15 +188,15 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
                   .comm = comm,
                   .inner = inner,
                   .n_inner = n };
-    // the inner layers are neighbours, so their units follow one another
+    // The inner layers are neighbours, so their units follow one another.
     for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;
     memmove(l + 1, l + n, (m->n_layers - lo - n) * sizeof *l);
     m->n_layers -= n - 1;
     return l;
 }
 
-// With the embedding among the layers, wte is the first unit. With a tied head among the layers,
-// the head's use of wte is the last unit.
+// Returns the embedding's unit of wte. With the embedding among the layers, wte is the first unit.
+// With a tied head among the layers, the head's use of wte is the last unit.
 Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
     Unit *last = &m->units[m->n_units - 1];
@@ -322,7 +323,7 @@ void model_partial_sums(Model *m) {
 
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
-    // the head's gradient + the embedding's
+    // The sum is the head's gradient + the embedding's.
     if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);
 }
 

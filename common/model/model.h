@@ -1,6 +1,6 @@
-// model.h: a model as a list of layers, or a part of the list. The model is GPT-2 (pre-norm,
-// learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary positions,
-// SwiGLU, no biases).
+// model.h: declares a model as a list of layers, or a part of the list. The model is GPT-2
+// (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary
+// positions, SwiGLU, no biases).
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
 // layers). Then the model is allocated.
@@ -14,20 +14,22 @@
 
 typedef struct Model {
     ModelConfig config;
-    // embedding, L blocks, head, loss; or a part of that list; or several such parts (chunks)
+    // The list is the embedding, L blocks, head and loss, or a part of that list, or several such
+    // parts (chunks).
     Layer *layers;
     size_t n_layers;
-    // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte, or its own table if untied
+    // The model order is wte, wpe, h.0, ..., ln_f, then the head's use of wte, or its own table if
+    // untied.
     Unit *units;
     Unit **units_of_layers; // pointers to units; Layer.units points into this list
     size_t n_units;
-    // [1, size]: all units except a tied use, one after another. w and g exist only if the units
-    // are whole.
+    // w and g [1, size] have all units except a tied use, one after another. Both exist only if the
+    // units are whole.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
-    // MEM_COMMUNICATION under ZeRO. gathered: the whole weights of units that stay whole for a
-    // step. buffers: the whole gradients of these units.
+    // MEM_COMMUNICATION under ZeRO. `gathered` has the whole weights of units that stay whole for a
+    // step, and `buffers` has the whole gradients of these units.
     Arena gathered, buffers;
 } Model;
 
@@ -40,13 +42,13 @@ void config_require(const ModelConfig *c); // calls usage_error() for impossible
 // untied stay as they are, because models of the family differ in them.
 typedef enum { FAMILY_GPT2, FAMILY_LLAMA } Family;
 void config_family(ModelConfig *c, Family family);
-// Does c describe a GPT-2, of any sizes?
+// Returns whether c describes a GPT-2, of any sizes.
 bool config_is_gpt2(const ModelConfig *c);
-// Returns the parameters of the whole model, with a tied wte once. GPT-2: V*C + T*C + L*(12*C*C +
-// 13*C) + 2*C
+// Returns the parameters of the whole model, with a tied wte once. GPT-2 has V*C + T*C + L*(12*C*C
+// + 13*C) + 2*C parameters.
 size_t config_parameters(const ModelConfig *c);
-// Returns the number of tensors: 2 + 12 L + 2, and one more for the head's own table if untied. An
-// absent tensor has a number, but no elements.
+// Returns the number of tensors. The number is 2 + 12 L + 2, and one more for the head's own table
+// if untied. An absent tensor has a number, but no elements.
 size_t config_tensors(const ModelConfig *c);
 
 Model *model_describe(const ModelConfig *c, Range layers);
@@ -61,7 +63,7 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // returns 1 without interleaving
 Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers in m->layers
-// Allocates weights, with their initial values, and gradients. Both are replicated.
+// Allocates replicated weights, with their initial values, and replicated gradients.
 void model_allocate(Model *m);
 // Allocates the weights only. The caller provides gradients.
 void model_allocate_weights(Model *m);
@@ -75,8 +77,8 @@ void model_measure(Model *m);
 // Returns the unit whose first parameter has this name, or NULL.
 Unit *model_unit(Model *m, const char *first_param);
 // model_wte() returns the embedding's unit of wte. model_wte_head() returns the unit with which the
-// head uses wte, or the unit of a copy on another stage. Both return NULL if the layers of m do not
-// have the unit. An untied head has no use of wte.
+// head uses wte, or the unit of a copy on another stage. Each function returns NULL if the layers
+// of m do not have the unit. An untied head has no use of wte.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
@@ -94,9 +96,9 @@ void model_partial_sums(Model *m);
 // function once per step.
 void model_fold_tied(Model *m);
 
-// The result of a step: mean loss per counted token, gradient norm before clipping. The norm is the
-// same on all ranks. In chapters 01 and 02 the loss is this rank's part, elsewhere the loss is the
-// same on all ranks.
+// The result of a step has the mean loss per counted token, and the gradient norm before clipping.
+// The norm is the same on all ranks. In chapters 01 and 02 the loss is this rank's part. In other
+// chapters the loss is the same on all ranks.
 typedef struct {
     double loss, norm;
 } StepResult;
@@ -115,6 +117,6 @@ double norm_of_squares(const double *squares, size_t n);
 // the gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has
 // one owner; other ranks add zeros.
 double model_grad_norm(const Model *m, Comm *ranks);
-// Returns the factor of clipping: min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0.
+// Returns the factor of clipping, min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0.
 double clip_factor(double norm, double max_norm);
 #endif

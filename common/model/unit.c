@@ -5,7 +5,7 @@
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 
-enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: its purpose
+enum { KEY_WEIGHTS = 1 }; // the first coordinate of a random number is its purpose
 
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
     return param_describe_grouped(name, rows, cols, blocks, 1);
@@ -20,14 +20,14 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
                 .decay = rows > 0,
                 .in_norm = true };
     snprintf(p.name, sizeof p.name, "%s", name);
-    p.my_rows = (Range){ 0, p.rows };
-    p.my_cols = (Range){ 0, cols / param_narrow_blocks(&p) };
+    p.own_rows = (Range){ 0, p.rows };
+    p.own_cols = (Range){ 0, cols / param_narrow_blocks(&p) };
     return p;
 }
 
-size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
+size_t param_local_rows(const Param *p) { return range_size(p->own_rows); }
 size_t param_local_cols(const Param *p) {
-    return p->cols ? param_narrow_blocks(p) * range_size(p->my_cols) : 0; // 0: the family has none
+    return p->cols ? param_narrow_blocks(p) * range_size(p->own_cols) : 0; // 0: the family has none
 }
 bool param_is_whole(const Param *p) {
     return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;
@@ -40,11 +40,12 @@ void param_add_gradient(Param *p, Tensor g) {
 }
 
 size_t param_global_index(const Param *p, size_t i) {
-    size_t width = range_size(p->my_cols), local = param_local_cols(p);
+    size_t width = range_size(p->own_cols), local = param_local_cols(p);
     size_t row = i / local, col = i % local, whole = p->cols / param_narrow_blocks(p);
-    size_t place = (p->my_rows.lo + row) * p->cols;
-    if (col < p->ratio * width) return place + p->ratio * p->my_cols.lo + col; // the first block
-    return place + col / width * whole + p->my_cols.lo + col % width;
+    size_t place = (p->own_rows.lo + row) * p->cols;
+    // Element i is in the first block.
+    if (col < p->ratio * width) return place + p->ratio * p->own_cols.lo + col;
+    return place + col / width * whole + p->own_cols.lo + col % width;
 }
 
 static Tensor param_view(const Param *p, Tensor unit) {

@@ -11,31 +11,32 @@ typedef struct {
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
     size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
     size_t ratio;           // the first block is this many times as wide as each other block
-    Range my_rows, my_cols; // the local rectangle; my_cols within each narrow block
+    Range own_rows;         // the local rows
+    Range own_cols;         // the local columns within each narrow block
     double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
-    // the ranks over which g must still be summed, because each has seen only some of the rows;
-    // NULL: g is complete
+    // The gradient g must still be summed over these ranks, because each rank has seen only some of
+    // the rows. NULL means that g is complete.
     Comm *partial;
     size_t offset;          // offset of its first local element in the unit
-    Tensor w, g;            // the local part [my_rows, blocks * my_cols]; data NULL while absent
+    Tensor w, g;            // the local part [own_rows, blocks * own_cols]; data NULL while absent
     bool gradient_empty;    // no contribution was added to g since it was zeroed
     struct Saved *deferred; // contributions to g wait here for backward of weights; or NULL
 } Param;
-// Returns a parameter with the whole tensor [rows, cols]; rows 0: a vector [cols]. The model sets
-// number and initial values.
+// Returns a parameter with the whole tensor [rows, cols], or with a vector [cols] if rows is 0. The
+// model sets number and initial values.
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // Returns a parameter whose first block is `ratio` times as wide as each other block. A cut of
 // columns [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first block. With
 // grouped heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Returns the number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
+// Returns the number of blocks of the width of own_cols. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // returns the columns of all blocks
-bool param_is_whole(const Param *p);     // Does this rank hold the whole tensor?
+bool param_is_whole(const Param *p);     // returns whether this rank holds the whole tensor
 // Adds g, a finished contribution with the shape of the local part, to p->g. The first contribution
 // after zeroing overwrites p->g.
 void param_add_gradient(Param *p, Tensor g);
@@ -43,7 +44,8 @@ void param_add_gradient(Param *p, Tensor g);
 // and export use this one map.
 size_t param_global_index(const Param *p, size_t i);
 
-// A unit is gathered, reduced and sharded as one piece: an embedding table, a block, the last norm.
+// A unit is gathered, reduced and sharded as one piece. A unit is an embedding table, a block, or
+// the last norm.
 typedef struct Unit {
     Param *params;
     size_t n_params;
@@ -54,26 +56,27 @@ typedef struct Unit {
     struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
     struct Unit *tied_to;         // the reverse of tied_use
     bool tied_copy;               // a second copy on another pipeline stage: the norm skips it
-    // the ranks with the same unit, over which its gradient is reduced and its state sharded; NULL
-    // until model_replicas()
+    // These ranks have the same unit. Its gradient is reduced, and its state sharded, over them.
+    // NULL until model_replicas().
     Comm *replicas;
-    // the elements whose final gradient, update and state this rank owns; all without ZeRO
+    // This rank owns the final gradient, the update and the state of these elements. Without ZeRO
+    // the rank owns all elements.
     Range own;
     Tensor own_w, own_g;     // [1, own]: views of w and g, or separate buffers
     bool own_gradient_empty; // no contribution was added to a separate own_g since it was zeroed
     Tensor m, v;             // [1, own]: optimizer state, absent under SGD
-    // [1, own]: the weights in reals, if w has 16 bits. The optimizer updates the master and rounds
+    // The weights in reals [1, own], if w has 16 bits. The optimizer updates the master and rounds
     // it into own_w. The optimizer makes the master from own_w in its first step, after any
     // broadcast.
     Tensor master;
     bool master_made;
 } Unit;
-// These functions return memory [1, n] for n weights or gradients of the unit, in their element
-// type.
+// Returns memory [1, n] for n weights of the unit, in their element type. unit_new_gradients() does
+// the same for gradients.
 Tensor unit_new_weights(const Unit *u, Arena *a, size_t n);
 Tensor unit_new_gradients(const Unit *u, Arena *a, size_t n);
-// These functions set the unit's tensor, which is [1, size] or {0}, and the views of the
-// parameters. unit_attach_weights also sets the weights of the tied use.
+// Sets the unit's tensor, which is [1, size] or {0}, and the views of the parameters.
+// unit_attach_weights also sets the weights of the tied use.
 void unit_attach_weights(Unit *u, Tensor w);
 void unit_attach_gradients(Unit *u, Tensor g);
 // Marks every gradient as empty, so that the first contribution overwrites it.
@@ -83,7 +86,7 @@ void unit_zero_gradients(Unit *u);
 // all-reduce.
 void unit_partial_sums(Unit *u);
 
-// The tensors of a unit: its weights, and the final gradient and state of the owned elements.
+// The tensors of a unit are its weights, and the final gradient and state of the owned elements.
 typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
 // Returns a tensor [1, own]. Calls fault() if the tensor is absent, such as m and v under SGD, or
 // the master of weights in reals.

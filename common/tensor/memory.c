@@ -1,5 +1,6 @@
-// memory.c: arenas and the ledger of bytes. The live bytes are the bytes of all blocks that are not
-// freed. Freed blocks go back to the device, which keeps the memory for the next step.
+// memory.c: implements arenas and the ledger of bytes. The live bytes are the bytes of all blocks
+// that are not freed. Freed blocks go back to the device, which reserves the memory for the next
+// step.
 //
 // The ledger and the blocks belong to one rank. Ranks may be threads of one process, so the ledger
 // is thread-local, and a block stores its rank.
@@ -25,18 +26,19 @@ struct Block {
     Block *next; // next block of the same arena
     char *data;
     size_t bytes, rank;
-    MemoryCategory category; // as booked: MEM_REFERENCE if the ledger was paused, else the arena's
+    MemoryCategory category; // the category that the ledger counted
     bool guarded;
 };
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_most; // without MEM_REFERENCE; total_most is never reset
+    size_t total;      // bytes of all categories but MEM_REFERENCE
+    size_t total_most; // the peak of total, which is never reset
     size_t pauses;
     bool poison_off;
 } ledger;
 
-// Bytes of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
+// The bytes of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
 static size_t process, process_most;
 
 // ---- the ledger ----
@@ -151,10 +153,10 @@ void arena_free(Arena *a) {
     }
 }
 
-void arena_rebook(Arena *a, MemoryCategory category) {
+void arena_set_category(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
-        check_owner(b, "arena_rebook");
+        check_owner(b, "arena_set_category");
         if (b->category == MEM_REFERENCE) continue; // allocated while the ledger was paused
         unbook(b->category, b->bytes);
         b->category = category;

@@ -3,8 +3,8 @@
 // a GPU backend the buffers are device memory.
 //
 // New memory is filled with NaN (unless memory_poison is off), so a check fails if unwritten memory
-// is read. Freed memory goes back to the device's allocator, which keeps the memory. So after the
-// first step a training step takes no memory from the operating system.
+// is read. Freed memory goes back to the device's allocator, which reserves the memory. So after
+// the first step a training step takes no memory from the operating system.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -33,13 +33,13 @@ Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
 // After this call the ledger counts the arena's buffers under this category.
-void arena_rebook(Arena *a, MemoryCategory category);
+void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
-bool arena_holds(const Arena *a, const void *p); // Is p an address in a buffer of a?
+bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
 // Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
-// valid until the next call. The scratch grows and is kept. The ledger does not count it, because a
-// device that multiplies 16-bit numbers needs no such copies. memory_scratch_bytes returns the
-// present size of the scratch.
+// valid until the next call. The scratch grows, and is freed at the rank's end. The ledger does not
+// count the scratch, because a device that multiplies 16-bit numbers needs no such copies.
+// memory_scratch_bytes returns the present size of the scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 

@@ -1,6 +1,6 @@
-// ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part
-// of a row, a row, a strip of columns). FOR_EACH runs the function for every item, so the function
-// uses the common subset of C and C++. The BLAS computes the GEMMs.
+// ops.c: implements the ops of ops.h, once for every device. An op is a function of one item (an
+// element, part of a row, a row, a strip of columns). FOR_EACH runs the function for every item, so
+// the function uses the common subset of C and C++. The BLAS computes the GEMMs.
 //
 // Sums down a column are added in row order. Sums along a row have an order that depends on the
 // row's length alone. No op allocates, except scratch in WIDENED. No item writes an element that
@@ -21,8 +21,8 @@
 #include "common/tensor/rows.h"
 #include "common/base/util.h"
 
-// These functions return sizes for a BLAS, which counts in int. A BLAS requires ld >= columns even
-// for one row, where ld has no meaning.
+// Converts a size for a BLAS, which counts in int. blas_ld() returns the distance of rows. A BLAS
+// requires ld >= columns even for one row, where ld has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
     return (int)n;
@@ -38,13 +38,13 @@ static void charge(size_t m, size_t n, size_t k) {
     if (device_meanwhile) device_meanwhile(0);
 }
 
-// All single products go through this function; batches have gemm_batch(). Either all three tensors
-// have reals, or device_multiplies() their elements.
+// All single products go through this function; batches have gemm_batch(). All three tensors are in
+// reals, or device_multiplies() returns true for their element types.
 static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, Tensor a,
                  Tensor b, Tensor c) {
     charge(m, n, k);
     if (m == 0 || n == 0) return;
-    if (k == 0) { // an empty sum
+    if (k == 0) { // the sum is empty
         tensor_fill(c, 0);
         return;
     }
@@ -63,11 +63,11 @@ static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
     device_multiply_halves(&p);
 }
 
-// Computes a batch of count[0] * count[1] products; k > 0.
+// Computes a batch of count[0] * count[1] products, with k > 0.
 static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
                        const size_t count[2], Tensor a, BatchSteps a_steps, Tensor b,
                        BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
-    // one charge per product, because each time is rounded
+    // The loop charges each product alone, because each time is rounded.
     for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);
     if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
     if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
@@ -102,7 +102,7 @@ static void need_shape(const char *op, const char *name, Tensor t, size_t rows, 
 static void need_same(const char *op, const char *name, Tensor t, const char *by, Tensor other) {
     need_shape(op, name, t, other.rows, other.cols, by, other);
 }
-// Checks the same for an operand that is always in reals.
+// Does the same as need_shape(), for an operand that is always in reals.
 static void need_reals(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     tensor_need_reals(op, name, t);
@@ -144,8 +144,8 @@ static void round_outputs(Tensor *const operand[], const Tensor stored[], size_t
         if (stored[i].element != REALS) tensor_copy(stored[i], *operand[i]);
 }
 
-// WIDENED(outputs, call, &y, &x, ...) is the first statement of an op that takes 16-bit operands;
-// the outputs stand first. If an operand has 16 bits, the op calls itself with operands in reals,
+// WIDENED(outputs, call, &y, &x, ...) is the first statement of an op that takes 16-bit operands.
+// The outputs come first. If an operand has 16 bits, the op calls itself with operands in reals,
 // rounds every output once, and returns. An operand that is not in the list must be in reals.
 #define WIDENED(outputs, call, ...) \
     do { \
@@ -277,8 +277,8 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias) {
                   { add_part(row_of(y, r), row_of(x, r), row_of(bias, 0), lo, hi); });
 }
 
-// Most strips are full, and a loop of constant length becomes a few vector instructions. So a strip
-// function is inlined twice, once with the constant width STRIP.
+// Runs a strip function inlined twice, once with the constant width STRIP. Most strips are full,
+// and a loop of constant length becomes a few vector instructions.
 #define BY_STRIP(width, call) \
     do { \
         if ((width) == STRIP) { \
@@ -311,8 +311,9 @@ void op_sum_rows(Tensor sum, Tensor x) {
     });
 }
 
-// GELU is x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016).
-// This equals x sigmoid(2u), which needs one exp and does not cancel for negative x.
+// Returns 2u for GELU, which is x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3)
+// (Hendrycks and Gimpel 2016). GELU equals x sigmoid(2u). This form needs one exp and does not
+// cancel for negative x.
 ITEM real gelu_2u(real x) { return (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x); }
 ITEM real gelu_2u_derivative(real x) {
     return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x);
@@ -398,8 +399,8 @@ void op_activation_backward(Tensor dx, Tensor x, Tensor dy) {
 
 // ---- dropout ----
 
-// An element is kept if random_unit of its key is at least p, which means: the key's upper 53 bits
-// are at least p 2^53.
+// Keeps an element if random_unit of its key is at least p. The function tests the same as "the
+// key's upper 53 bits are at least p 2^53".
 ITEM void dropout_part(Row y, ConstRow x, uint64_t row_key, uint64_t first, uint64_t limit,
                        real scale, size_t lo, size_t hi) {
     INDEPENDENT
@@ -456,7 +457,7 @@ void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias) {
     });
 }
 
-// With h = (x - mean) scale and g = dy gain: dx = scale (g - mean(g) - h mean(g h)).
+// Computes dx = scale (g - mean(g) - h mean(g h)) with h = (x - mean) scale and g = dy gain.
 ITEM void layer_norm_backward_row(Row dx, ConstRow x, const real *stats, ConstRow gain, ConstRow dy,
                                   size_t n) {
     const real mean = stats[0], scale = stats[1];
@@ -711,8 +712,8 @@ void op_repeat_heads(Tensor y, Tensor x, size_t D) {
 }
 ITEM void fold_heads_part(Row y, ConstRow x, size_t ratio, size_t D, size_t lo, size_t hi) {
     // EXERCISE 00.unsplit-d (3 points): the gradient of a key head, in a row. x has heads of D
-    // columns, one per head of the query; y has one per group of `ratio` neighbouring heads. Set
-    // columns lo to hi - 1 of y to the sums over their groups.
+    // columns, one per head of the query. y has one head per group of `ratio` neighbouring heads.
+    // Set columns lo to hi - 1 of y to the sums over their groups.
     for (size_t c = lo; c < hi; c++) {
         const ConstRow first = x + (c / D * ratio * D + c % D);
         real sum = first[0];
@@ -782,7 +783,7 @@ void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
                head_steps(o, Tk, D));
 }
 
-// Returns the number of queries per sequence in p.
+// Checks p and returns the number of queries per sequence in p.
 static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
     const size_t n = at.B * at.heads;
     if (n ? p.rows % n : p.rows)
@@ -843,7 +844,7 @@ ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;
 }
-// max: the largest score; sum: the sum of e^(score - max)
+// `max` is the largest score, and `sum` is the sum of e^(score - max).
 typedef struct {
     real max;
     double sum;
@@ -920,7 +921,7 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
         const size_t live = keys_seen(at, Tq, p.cols, r);
         const SoftmaxRow row =
             causal_softmax_row(row_of_reals(p, r), row_of_reals(s, r), scale, live, p.cols);
-        // no key seen: -inf
+        // Without a key lse is -inf.
         row_of_reals(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
             (real)((double)row.max + log(row.sum));
     });
@@ -930,9 +931,10 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
 // exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
-    if (lse_more == -(real)HUGE_VAL) return; // no key seen here
-    const real mine = real_exp(*lse - max), more = real_exp(lse_more - max), sum = mine + more;
-    for (size_t c = 0; c < D; c++) o[c] = mine / sum * o[c] + more / sum * o_more[c];
+    if (lse_more == -(real)HUGE_VAL) return; // no key was seen here
+    const real own_part = real_exp(*lse - max), more = real_exp(lse_more - max),
+               sum = own_part + more;
+    for (size_t c = 0; c < D; c++) o[c] = own_part / sum * o[c] + more / sum * o_more[c];
     *lse = (real)((double)max + log((double)sum));
 }
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more) {

@@ -1,8 +1,8 @@
-// ops.h: the mathematics of a Transformer, forward and backward. A BLAS does the GEMMs; ops.c has
-// everything else, once for every device. Outputs are the first arguments, inputs follow. A wrong
-// shape is a fault() that names both shapes.
+// ops.h: declares the mathematics of a Transformer, forward and backward. A BLAS does the GEMMs;
+// ops.c has everything else, once for every device. Outputs are the first arguments, inputs follow.
+// A wrong shape is a fault() that names both shapes.
 //
-// Operands may be stored in 16 bits: an op computes in reals, and rounds an output once. Statistics
+// Operands may be stored in 16 bits. An op computes in reals, and rounds an output once. Statistics
 // (also lse, dot, sums, maxima), logits, losses, m and v must be reals; other elements are a
 // fault().
 //
@@ -22,7 +22,7 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 // --- element by element ---
 void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
 void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
-// y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns; NaN stays
+// y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns. NaN stays
 // NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU transports add the
 // contributions of ranks with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
@@ -34,40 +34,40 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias);
 void op_sum_rows(Tensor sum, Tensor x);
 void op_gelu(Tensor y, Tensor x);                      // tanh form, as in GPT-2
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
-// SwiGLU (Shazeer 2020, section 2): y[M,F] = silu(gate) * up, x[M,2F] = gate | up. Backward: dy may
-// be the first F columns of dx.
+// SwiGLU (Shazeer 2020, section 2) computes y[M,F] = silu(gate) * up, with x[M,2F] = gate | up. In
+// backward, dy may be the first F columns of dx.
 void op_swiglu(Tensor y, Tensor x);
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy);
 // Computes GELU if y and x have one shape, SwiGLU if y is half as wide.
 void op_activation(Tensor y, Tensor x);
 void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 
-// Dropout: y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates of an
-// element. The mask is never stored: backward calls the same function on dy. p = 0 copies. y may be
-// x.
+// Dropout computes y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates
+// of an element. The mask is never stored, because backward calls the same function on dy. p = 0
+// copies. y may be x.
 typedef struct {
     uint64_t key;
     double p;
     size_t row0, col0; // where x, a part of a whole tensor, begins in the whole
-    // For rows that are tokens: row i is position[i] in global sequence first_sequence + i / T,
-    // which has `length` positions. position NULL: i mod T. T = 0: no tokens, row i is global row
-    // i.
+    // These fields are for rows that are tokens. Row i is position[i] in global sequence
+    // first_sequence + i / T, which has `length` positions. position NULL means i mod T. T = 0
+    // means that rows are no tokens, and row i is global row i.
     size_t T, length, first_sequence;
     const int *position;
 } Dropout;
 void op_dropout(Tensor y, Tensor x, Dropout d);
 
 // --- layer norm (Ba, Kiros, Hinton 2016), epsilon 1e-5 ---
-// stats[M,2]: mean and 1/deviation of a row.
+// stats[M,2] has mean and 1/deviation of a row.
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
-// These functions compute the layer norm of rows that are spread over ranks. x, y, gain, bias hold
-// some of a row's `whole` columns; stats and sums hold all rows. sums[M,2] are over the local
-// columns. The caller adds the sums over the ranks that share the rows, then applies them. One
-// all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative error of the
-// variance is a rounding error times 1 + mean^2 / variance. stats may be sums. op_layer_norm_grads
-// needs the local columns only.
+// The op_layer_norm_* functions below compute the layer norm of rows that are spread over ranks. x,
+// y, gain, bias hold some of a row's `whole` columns; stats and sums hold all rows. sums[M,2] are
+// over the local columns. The caller adds the sums over the ranks that share the rows, then applies
+// the sums. One all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative
+// error of the variance is a rounding error times 1 + mean^2 / variance. stats may be sums.
+// op_layer_norm_grads needs the local columns only.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
@@ -76,15 +76,15 @@ void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats
                                   Tensor dy, size_t whole);
 
 // --- RMS norm (Zhang and Sennrich 2019): x / root of the mean of x^2, times a gain ---
-// stats[M,1]: 1 / sqrt(mean(x^2) + epsilon) of a row.
+// stats[M,1] has 1 / sqrt(mean(x^2) + epsilon) of a row.
 void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon);
 void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
 
 // --- rotary positions (Su et al. 2021, section 3.2.2), in place ---
-// x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in Hugging Face's Llama).
-// The op rotates the pair by the angle direction * position * theta^(-2i/D). Row r has position[r];
-// NULL: r mod T.
+// Rotates pairs of columns. x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in
+// Hugging Face's Llama). The op rotates the pair by the angle direction * position * theta^(-2i/D).
+// Row r has position[r], or r mod T if position is NULL.
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction);
 
 // --- grouped heads (Ainslie et al. 2023): heads of D columns ---
@@ -96,14 +96,14 @@ void op_fold_heads(Tensor y, Tensor x, size_t D);
 // --- attention, per head: Tq queries and Tk keys per sequence ---
 // q and o are [B*Tq, heads*D], k and v are [B*Tk, heads*D]. p is [B*heads*Tq, Tk] with rows in
 // (sequence, head, query) order. With 0 heads (a rank without a head) nothing happens.
-// p = q k^T; also dP = do v^T
+// op_heads_scores computes p = q k^T; also dP = do v^T.
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
-// o = p v; also dq = dS k
+// op_heads_mix computes o = p v; also dq = dS k.
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
-// o = p^T v; also dv = P^T do, dk = dS^T q
+// op_heads_mix_t computes o = p^T v; also dv = P^T do and dk = dS^T q.
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // The positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. The positions ascend and
-// may have gaps, so a rank may hold any chunks of a sequence. NULL: 0, 1, 2, ...
+// may have gaps, so a rank may hold any chunks of a sequence. NULL means 0, 1, 2, ...
 typedef struct {
     size_t B, heads;
     const int *query, *key;
@@ -111,27 +111,27 @@ typedef struct {
 // Writes to each row of p the softmax of scale*s over the keys that do not come after the query,
 // and 0 elsewhere. A row without such keys is all 0. p may be s.
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
-// ds may be dp
+// ds may be dp.
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);
 // Computes the softmax over some of the keys. The caller joins the parts (online softmax; Milakov
 // and Gimelshein 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s)
-// over the local keys that a query attends to; -inf: no such key.
+// over the local keys that a query attends to. lse is -inf if there is no such key.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
-// Joins two parts of attention: o [M, heads*D] and lse [M, heads] of some keys with o_more and
+// Joins two parts of attention. o [M, heads*D] and lse [M, heads] are of some keys, and o_more and
 // lse_more of other keys. Writes the result to o and lse.
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
-// Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query attends to,
-// else 0.
+// Recomputes p from the lse of all keys. p is exp(scale s - lse) for the keys that a query attends
+// to, else 0.
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
 // Computes dot [B*Tq, heads], the sum of p dp over all keys, which equals the sum of o do over the
 // columns of a head. The backward of a softmax over a part of the keys needs dot.
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
-// ds may be dp
+// ds may be dp.
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
-// These functions compute the three products if query i of a sequence attends to keys 0 .. i only
-// (Tq = Tk). These functions do about half the work. The part of p above the diagonal is neither
-// written nor read.
+// Each op_heads_*_triangle function computes its product for queries that attend to keys 0 .. i
+// only, where i is the query's number (Tq = Tk). The function does about half the work. The part of
+// p above the diagonal is neither written nor read.
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
@@ -141,9 +141,9 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
                       size_t head0, HeadsPlace at);
 
 // --- embedding: y[r] = wte[token r - vocab0] + wpe[position r] ---
-// A token outside wte's rows contributes nothing (vocabulary-parallel). Outputs are overwritten. A
-// token's rows of dy are added in order.
-// Writes zero rows for foreign tokens.
+// Writes row token - vocab0 of wte. A token outside wte's rows contributes nothing
+// (vocabulary-parallel), so its row is zero. Outputs are overwritten. The gradient adds a token's
+// rows of dy in order.
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
 // y is NaN where wpe lacks the row. A wpe of 0 columns is absent: y = x.
@@ -152,21 +152,21 @@ void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 
 // --- cross entropy, cut where a vocabulary-parallel head communicates ---
-// Columns of logits are entries vocab0 .. vocab0+cols-1. A negative target is not counted: loss 0,
-// gradient 0.
+// Columns of logits are entries vocab0 .. vocab0+cols-1. A negative target is not counted. Its loss
+// and gradient are 0.
 void op_row_max(Tensor max, Tensor logits); // max[M,1]
-// picked[M,1] = the target's logit, or 0 if the target is another rank's entry
+// picked[M,1] is the target's logit, or 0 if the target is another rank's entry.
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);
 // Replaces logits by exp(logits - max). sum[M,1] is the sum of each row.
 void op_exp_sum(Tensor sum, Tensor logits, Tensor max);
-// loss = log(sum) + max - picked
+// Computes loss = log(sum) + max - picked.
 void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets);
 // Replaces logits, which hold exponentials by now, by (exponential / sum - onehot) * dloss[M,1].
 void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss,
                                size_t vocab0);
 
 // --- optimizers, on flat ranges of equal shape ---
-// w -= lr (scale g + weight_decay w)
+// Computes w -= lr (scale g + weight_decay w).
 void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay);
 // The corrections are 1 - beta^t.
 typedef struct {

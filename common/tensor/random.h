@@ -1,7 +1,7 @@
-// random.h: counter-based randomness. A value is a function of its place (seed, tensor, global
-// index; or step, layer, site, sequence, position, feature). It never depends on a rank, a
-// micro-batch or a local index. So every split draws the same numbers, and a recomputed forward
-// draws them again.
+// random.h: declares counter-based randomness. A value is a function of its place. The place is
+// seed, tensor and global index, or step, layer, site, sequence, position and feature. A value
+// never depends on a rank, a micro-batch or a local index. So every split draws the same numbers,
+// and a recomputed forward draws them again.
 //
 // The functions use the common subset of C and C++, so ops can call them on any device.
 #ifndef RANDOM_H
@@ -10,8 +10,8 @@
 #include <math.h>
 #include "common/device/for_each.h"
 
-// splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes every bit into all other
-// bits.
+// Returns a hash of x by splitmix64's finaliser (Steele, Lea, Flood 2014). The function is a
+// bijection that mixes every bit into all other bits.
 ITEM uint64_t random_mix(uint64_t x) {
     x ^= x >> 30;
     x *= UINT64_C(0xbf58476d1ce4e5b9);

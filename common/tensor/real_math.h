@@ -1,6 +1,6 @@
-// real_math.h: exp and sums that a compiler can vectorise without fast-math, in the common subset
-// of C and C++. libm's exp is a function call per element. This exp is a dozen multiplications and
-// additions without a branch.
+// real_math.h: defines exp and sums that a compiler can vectorise without fast-math, in the common
+// subset of C and C++. libm's exp is a function call per element. This exp is a dozen
+// multiplications and additions without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
 #include <math.h>
@@ -10,13 +10,14 @@
 #include "common/device/for_each.h"
 #include "common/base/real.h"
 
-// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2. ln 2 has two parts, so n times the
-// first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a bias. Adding
-// SHIFT rounds to an integer and leaves n + bias in the low bits. Shifted into the exponent field,
-// these bits are 2^(n-1). The exponent is one less than n, so that the largest results need no
-// infinite factor; the polynomial is doubled instead. e^r = 1 + r + r^2 q(r), with q fitted at
-// Chebyshev's points. The error is at most 2 units in the last place. A result above the largest
-// number is infinity. The result is 0 if x < LOW (results below 2.4e-38, in fp64 4.5e-308), and NaN
+// exp(x) = 2^n e^r with n = round(x / ln 2), so |r| <= ln 2 / 2. The constant ln 2 has two parts,
+// so n times the first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a
+// bias. Adding SHIFT rounds to an integer and leaves n + bias in the low bits. Shifted into the
+// exponent field, these bits are 2^(n-1). The exponent is one less than n, so that the largest
+// results need no infinite factor. The polynomial is doubled instead. The polynomial is e^r = 1 + r
+// + r^2 q(r), with q fitted at Chebyshev's points. The error is at most 2 units in the last place.
+// A result above the largest number is infinity. The result is 0 if x < LOW (results below 2.4e-38,
+// in fp64 4.5e-308), and NaN for NaN.
 // for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
@@ -61,10 +62,10 @@ ITEM float real_sqrt(float x) { return sqrtf(x); }
 #endif
 ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
-// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), in an order that
-// depends on n alone. The macro adds LANES running sums side by side. After every BLOCK terms it
-// adds these sums to a sum in double. So a long row (a vocabulary) loses no accuracy, and every
-// split of the rows gives the same bits.
+// ROW_SUM(type, total, i, n, term) sets total to the sum of term over i in [0, n), in an order that
+// depends on n alone. The macro adds LANES running sums side by side. After every BLOCK terms the
+// macro adds these sums to a sum in double. So a long row (a vocabulary) loses no accuracy, and
+// every split of the rows gives the same bits.
 enum { LANES = 32, BLOCK = 512 };
 #define ROW_SUM(type, total, i, n, ...) \
     do { \

@@ -13,7 +13,7 @@
 #ifdef __cplusplus
 enum { KERNELS_TAKE_HALVES = 1 };
 
-// An element that is about to be read or written.
+// A Cell is an element that is about to be read or written.
 struct Cell {
     void *at;
     Element element;

@@ -27,7 +27,7 @@ ITEM float bits_float(uint32_t bits) {
 
 // A double is rounded to float before it is rounded to 16 bits. To nearest, the first rounding
 // could make a tie that the second one breaks in the wrong direction. So the first rounding is to
-// odd: an inexact result is the neighbour whose last bit is 1, which is never a tie (Boldo and
+// odd. An inexact result is the neighbour whose last bit is 1, which is never a tie (Boldo and
 // Melquiond 2008).
 #ifdef REAL_IS_DOUBLE
 ITEM float real_float(double x) {
@@ -42,8 +42,8 @@ ITEM float real_float(float x) { return x; }
 #endif
 
 ITEM float bf16_value(uint16_t h) { return bits_float((uint32_t)h << 16); }
-// Rounds: adds half of the last place, a little less if the last place is even, then cuts off the
-// lower half of the bits. A carry into the exponent is right.
+// Rounds to bf16. The function adds half of the last place, a little less if the last place is
+// even. Then it cuts off the lower half of the bits. A carry into the exponent is right.
 ITEM uint16_t bf16_round(float x) {
     const uint32_t bits = float_bits(x), up = 0x7fff + (bits >> 16 & 1);
     const bool nan = (bits & 0x7fffffff) > 0x7f800000;
@@ -77,7 +77,7 @@ ITEM real stored_value(Element e, uint16_t h) {
 ITEM uint16_t stored_round(Element e, real x) {
     return e == BF16S ? bf16_round(real_float(x)) : fp16_round(real_float(x));
 }
-// These functions convert elements lo <= c < hi of a row.
+// Converts elements lo <= c < hi of a row. round_part() converts in the other direction.
 ITEM void widen_part(real *y, const uint16_t *x, Element e, size_t lo, size_t hi) {
     if (e == BF16S) {
         INDEPENDENT

@@ -1,6 +1,7 @@
-// tensor.h: a tensor is a row-major matrix, or a rectangle of a larger one. The `cols` elements of
-// a row are neighbours in memory; the next row begins `ld` elements later. Tensors with more axes
-// are stored as matrices: [B*T, C] is B sequences of T positions with C features.
+// tensor.h: declares a tensor, which is a row-major matrix or a rectangle of a larger one. The
+// `cols` elements of a row are neighbours in memory; the next row begins `ld` elements later.
+// Tensors with more axes are stored as matrices: [B*T, C] is B sequences of T positions with C
+// features.
 #ifndef TENSOR_H
 #define TENSOR_H
 #include <stdbool.h>
@@ -42,7 +43,8 @@ void tensor_need_reals(const char *op, const char *name, Tensor t);
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 
-// These functions return views, which do not copy. A range outside t is a fault().
+// Each tensor_*_range and tensor_reshape returns a view, which does not copy. A range outside t is
+// a fault().
 Tensor tensor_row_range(Tensor t, size_t lo, size_t hi); // returns rows lo <= r < hi
 Tensor tensor_col_range(Tensor t, size_t lo, size_t hi); // returns columns lo <= c < hi
 // Returns elements lo <= i < hi of a contiguous tensor, as [1, hi-lo].
@@ -62,7 +64,8 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation);
 // Returns the sum in double. Adds each row, then the rows in order.
 double tensor_sum(Tensor t);
 double tensor_sum_of_squares(Tensor t); // adds in the same order
-// Are the bits equal? Calls fault() if the counts of elements or the element types differ.
+// Returns whether the bits are equal. Calls fault() if the counts of elements or the element types
+// differ.
 bool tensor_equal(Tensor a, Tensor b);
 
 int *ints_new(Arena *a, size_t n); // returns device memory for tokens and targets

@@ -1,7 +1,7 @@
-// planner.c: the functions that planner.html calls, compiled to WebAssembly together with
-// 08_3d/plan_*.c and their modules. The page sets settings by their place in a list; all of them
-// are numbers. Three functions return texts in JSON: the list of settings, the chosen layout, and
-// the search of all layouts.
+// planner.c: defines the functions that planner.html calls, compiled to WebAssembly together with
+// 08_3d/plan_*.c and their modules. The page sets a setting by its place in a list, to a number.
+// Three functions return texts in JSON: the list of settings, the chosen layout, and the search of
+// all layouts.
 //
 // size_t has 64 bits here (wide.h), so counts equal those of the program in every digit.
 #include "docs/book/wasm.h"
@@ -15,8 +15,9 @@ static PlanLayout layout;
 static size_t model, cluster, format, attention, sequence, balance,
     again; // the places of chosen names
 
-// The options of 08_3d/plan. key: the name in a layout's JSON. names: the names to choose from;
-// NULL: the value is a count, or a real number in `unit`.
+// The options of 08_3d/plan.
+//   key    the name in a layout's JSON
+//   names  the names to choose from; NULL for a count, or for a real number in `unit`
 static const char *const attentions[] = { "blockwise", "plain", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2",
                                                                                     "3", NULL };
@@ -175,8 +176,8 @@ const char *EXPORT(planner_layout)(void) {
     return text;
 }
 
-// Reports the progress of the search to the page, which gives the module this function. Outside of
-// a page there is no report.
+// Reports the progress of the search to the page, through a function that the page gives to the
+// module. Outside of a page there is no report.
 #ifdef __wasm__
 __attribute__((import_module("page"), import_name("progress"))) void page_progress(int done,
                                                                                    int all);
@@ -190,8 +191,11 @@ static Run page, *const shown = &page;
 static Run *const shown = NULL;
 #endif
 
-// Returns {"reason": why the first layout is the best, "feasible": N, "front": places of layouts,
-// "layouts": the best layouts first}. cp: the degree of all these layouts; 0: any.
+// Returns a text in JSON. `cp` is the degree of all searched layouts, and 0 means any degree.
+//   reason    why the first layout is the best
+//   feasible  the number of layouts that fit
+//   front     places of layouts
+//   layouts   the best layouts first
 const char *EXPORT(planner_search)(int cp) {
     PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };
     char why[500], part[PLAN_JSON];

@@ -1,5 +1,5 @@
-// Draws planner.html. planner.c, compiled as PLANNER_WASM, computes all data. The module is base64
-// text in the page, because a page that is opened from a file may not fetch().
+// planner.js draws planner.html. planner.c, compiled as PLANNER_WASM, computes all data. The module
+// is base64 text in the page, because a page that is opened from a file may not fetch().
 const byId = id => document.getElementById(id);
 const rect = (kind, x, y, w, h) => `<rect class="${kind}" x="${x.toFixed(2)}" y="${y}" width="${
     Math.max(w, 0).toFixed(2)}" height="${h}"/>`;
@@ -30,7 +30,7 @@ const said = (C, at) => {
 const place = name => settings.findIndex(s => s.name === name);
 const get = name => C.planner_get(place(name));
 const set = (name, value) => C.planner_set(place(name), value);
-const laid = () => settings.filter(s => s.key); // the layout; other settings are the task
+const laid = () => settings.filter(s => s.key); // settings with a key describe the layout
 const mesh = () =>
     laid().slice(0, laid().findIndex(s => s.key === 'micro_batch')); // dp, tp, pp, ...
 const of_layout = (s, layout) =>
@@ -53,7 +53,7 @@ function search() {
       C._initialize?.();
       data.values.forEach((v, i) => C.planner_set(i, v));
       for (const cp of [1, 0])
-        postMessage({ plans: said(C, C.planner_search(cp)), last: !cp }); // any cp: many layouts
+        postMessage({ plans: said(C, C.planner_search(cp)), last: !cp }); // any cp has many layouts
     };
   };
   worker = new Worker(
@@ -83,7 +83,7 @@ function read_address() {
   fastest = !laid().some(s => asked.has(s.name));
   for (const s of chosen())
     set(s.name,
-        Math.max(s.names.indexOf(asked.get(s.name)), 0)); // first, because they set other options
+        Math.max(s.names.indexOf(asked.get(s.name)), 0)); // these set other options
   for (const s of settings) presets[s.name] = get(s.name);
   set('gpus', 1024);
   for (const s of laid()) set(s.name, s.key === 'micro_batch' || !s.names.length ? 1 : 0);
@@ -157,13 +157,13 @@ const steps = ([least, most]) => { // powers of two, and half way between them
   for (let x = 1; x <= most; x *= 2) all.push(x, ...x > 1 ? [x * 1.5] : []);
   return all.filter(x => x >= least && x <= most);
 };
-const moves = {};                                          // by name: shows the present value
+const moves = {};                                          // functions that show a value
 function control(s) {
   const box = document.createElement('label'), id = `set-${s.name}`;
   const named = document.createElement('span');
   named.textContent = TEXT[s.name] ?? s.name;
   box.append(named);
-  if (s.names.length && !s.key) {                          // a list of names
+  if (s.names.length && !s.key) {                          // the setting is a list of names
     const choose = Object.assign(document.createElement('select'), { id });
     choose.append(...s.names.map((name, i) => new Option(name, i)));
     choose.addEventListener('input', () => changed(s, +choose.value));
@@ -173,7 +173,7 @@ function control(s) {
   }
   const slider =
       Object.assign(document.createElement('input'), { id, type: 'range', min: 0, step: 1 });
-  if (s.key) { // a layout's setting: values of the known layouts
+  if (s.key) { // a layout's setting has the values of the known layouts
     const value = document.createElement('output');
     let values = [];
     slider.addEventListener('input', () => {

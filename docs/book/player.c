@@ -1,11 +1,11 @@
-// player.c: the functions that player.html calls, compiled to WebAssembly together with the C of
-// the chapters. Chapters 04 and 05 have the schedules. 04/experiments/pipeline_steps.c lists the
-// executor's steps for a schedule. judge/play/play.c plays these steps, and common/model/costs.c
-// has the sizes. The page passes only ints and doubles.
+// player.c: defines the functions that player.html calls, compiled to WebAssembly together with the
+// C of the chapters. Chapters 04 and 05 have the schedules. 04/experiments/pipeline_steps.c lists
+// the executor's steps for a schedule. judge/play/play.c plays these steps, and
+// common/model/costs.c has the sizes. The page passes only ints and doubles.
 //
-// These files also call communicators, models and lessons, which a page cannot link. The linker
-// drops all functions that this file does not reach (wasm.h). size_t has 32 bits in wasm, so sums
-// over all layers are doubles, and the sliders keep a layer below 2^32 elements.
+// The chapters' files also call communicators, models and lessons, which a page cannot link. The
+// linker drops all functions that player.c does not reach (wasm.h). size_t has 32 bits in wasm, so
+// sums over all layers are doubles, and the sliders keep a layer below 2^32 elements.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"
@@ -32,11 +32,13 @@ static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, s
                                                pipedream,      two_versions };
 enum { INTERLEAVED = 3, ZB_AUTO = 5, TWO_VERSIONS = 7 };
 
-// Plays a schedule: 0 naive, 1 GPipe, 2 1F1B, 3 interleaved with two chunks, 4 ZB-H1, 5 a
-// zero-bubble list for these times with 2p micro-batches in flight, 6 PipeDream, whose
-// micro-batches are mini-batches, 7 2BW with two batches. t_f, t_b and message are in whole units.
-// Returns the time of the step in half units; -1: the lists deadlock; -2: m is no multiple of p;
-// -3: m is less than p.
+// Plays a schedule. t_f, t_b and message are in whole units. Returns the time of the step in half
+// units, -1 if the lists deadlock, -2 if m is no multiple of p, or -3 if m is less than p. The
+// schedules are
+//   0 naive, 1 GPipe, 2 1F1B, 3 interleaved with two chunks, 4 ZB-H1
+//   5 a zero-bubble list for these times with 2p micro-batches in flight
+//   6 PipeDream, whose micro-batches are mini-batches
+//   7 2BW with two batches
 int EXPORT(player_play)(int slot, int schedule, int p, int m, int t_f, int t_b, int message) {
     Timeline *t = &shown[slot];
     size_t forward = 2 * (size_t)t_f, half = (size_t)t_b;
@@ -61,9 +63,9 @@ int EXPORT(player_busy)(int slot) { return (int)timeline_busy(&shown[slot]); }
 int EXPORT(player_chunks)(int slot) { return (int)shown[slot].v; }
 int EXPORT(player_ops)(int slot, int stage) { return (int)shown[slot].n[stage]; }
 
-// Return the fields of op k of a stage. what: 0 forward, 1 backward, 2 backward of the inputs, 3
-// backward of the weights, 4 update. to: the stage that receives the op's message; -1: there is no
-// message.
+// Returns the kind of op k of a stage: 0 forward, 1 backward, 2 backward of the inputs, 3 backward
+// of the weights, 4 update. The functions below return the other fields. player_op_to() returns the
+// stage that receives the op's message, or -1 without a message.
 int EXPORT(player_op_what)(int slot, int stage, int k) {
     return (int)shown[slot].event[stage][k].op.what;
 }
@@ -126,19 +128,22 @@ static double part_of_model(size_t n) {
 }
 double EXPORT(player_parameters)(void) { return part_of_model(1); }
 
-// Returns the bytes of state on rank 0 of n, as in the table of 06/zero.h. what: 0 weights, 1
-// gradients (wte's once), 2 moments and, in mixed precision, an fp32 copy of the weights. Stage 1
-// cuts only the moments and the copy, stage 2 also cuts the gradients, stage 3 cuts all.
+// Returns the bytes of state on rank 0 of n, as in the table of 06/zero.h. `what` is 0 for weights,
+// 1 for gradients (wte's once), and 2 for moments. In mixed precision 2 includes an fp32 copy of
+// the weights. Stage 1 cuts only the moments and the copy, stage 2 also cuts the gradients, stage 3
+// cuts all.
 double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     static const double bytes[2][3] = { { 4, 4, 8 }, { 2, 2, 12 } };
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);
 }
 
 // Returns the most elements per token that rank 0 of t keeps for one micro-batch of all layers.
-// 07_recompute/experiments/03_selective.c has the formula. how: 0 no recomputation, 1 attention
-// probabilities (selective), 2 blocks (full). what: 0 inputs of layers, 1 other items of the
-// blocks, 2 their attention probabilities, 3 items of the head. backward recomputes one block at a
-// time, after the head's items are freed, so the larger of the two counts.
+// 07_recompute/experiments/03_selective.c has the formula.
+//   how   0 no recomputation, 1 attention probabilities (selective), 2 blocks (full)
+//   what  0 inputs of layers, 1 other items of the blocks, 2 attention probabilities, 3 the head's
+//   items
+// Backward recomputes one block at a time, after the head's items are freed, so the larger of the
+// two counts.
 double EXPORT(player_kept)(int how, int what, int t) {
     CutSizes z = cut_sizes(&model, (size_t)t, 0);
     double scores = (double)kept_scores(&z), others = (double)kept_block(&z) - scores,

@@ -1,5 +1,5 @@
-// Draws player.html. player.c, compiled as PLAYER_WASM in player_wasm.js, computes the data. The
-// module is text, because a page that is opened from a file may not fetch().
+// player.js draws player.html. player.c, compiled as PLAYER_WASM in player_wasm.js, computes the
+// data. The module is text, because a page that is opened from a file may not fetch().
 let C;                                             // the functions of player.c
 const at = {};                                     // the values of the sliders
 const byId = id => document.getElementById(id);
@@ -283,7 +283,7 @@ function bars(id, rows, note) {
     }
     svg += '</g>' + text(x + 8, y + 20, bytes(sum), r.chosen ? 'bold' : '');
   });
-  const x = left + 80e9 / most * room;             // the line of a full device with 80 GB
+  const x = left + 80e9 / most * room;             // the line shows a full device with 80 GB
   if (x < WIDTH - 110)
     svg += `<line class="full" x1="${x}" x2="${x}" y1="0" y2="${rows.length * 40 + 4}"/>` +
         text(x, rows.length * 40 + 16, '80 GB', 'mid small');

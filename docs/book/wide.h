@@ -1,5 +1,5 @@
 // wide.h: makes size_t 64 bits wide on wasm32, because the cost model counts elements of whole
-// models. tools/book includes this file before all other files of the planner, so the C library's
+// models. tools/book includes wide.h before all other files of the planner, so the C library's
 // headers still have their own size_t. snprintf() prints %zu as 64 bits.
 #include <math.h>
 #include <stdarg.h>

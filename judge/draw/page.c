@@ -17,8 +17,8 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// Does the output go to a terminal? A launcher gives each process its own terminal, so isatty()
-// alone does not show where the output goes.
+// Returns whether the output goes to a terminal. A launcher gives each process its own terminal, so
+// isatty() alone does not show where the output goes.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !process_launched(&rank, &size);
@@ -183,7 +183,7 @@ static void cell_text(Run *run, const char *cell, char text[64]) {
     const char *a = strrchr(lo, ' '), *b = strrchr(hi, ' ');
     if (!strcmp(lo, hi)) snprintf(text, 64, "%s", lo);
     else if (a && b && !strcmp(a, b))
-        snprintf(text, 64, "%.*s..%s", (int)(a - lo), lo, hi); // 46..246 kB
+        snprintf(text, 64, "%.*s..%s", (int)(a - lo), lo, hi); // prints a text such as 46..246 kB
     else snprintf(text, 64, "%s..%s", lo, hi);
 }
 

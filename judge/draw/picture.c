@@ -38,9 +38,9 @@ static void take_latest(void *latest, size_t rank, const void *data, size_t byte
     if (present > *(Picoseconds *)latest) *(Picoseconds *)latest = present;
 }
 // Waits for the latest rank under the simulated clock, where a barrier takes no time. Ranks may end
-// a step at different times: under ZeRO, a stage with few blocks ends the gather of its weights
-// first. If such a stage began the recorded step at once, the other stages' gathers of the step
-// before would count as a part of the recorded step.
+// a step at different times. Under ZeRO, for example, a stage with few blocks ends the gather of
+// its weights first. If such a stage began the recorded step at once, gathers of the previous step
+// would count as a part of the recorded step.
 static void wait_for_latest(void) {
     Picoseconds present = clock_now(), latest = 0;
     side_gather_each(&present, sizeof present, take_latest, &latest);
@@ -157,8 +157,8 @@ void recording_free(Recording *r) {
 
 // ---- times ----
 
-// The busy stretches of a compute row in order, with the busy time before each stretch. The program
-// calls busy_until() often, so busy_until() uses binary search.
+// The busy stretches of a compute row in order, with the busy time before each stretch.
+// busy_until() uses binary search, because the program calls it often.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -190,8 +190,8 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// Adds rank k's communication: exposed while k waits, hidden while k computes. Needs the simulated
-// clock, which shows when a message moves.
+// Adds rank k's communication. Communication is exposed while k waits, and hidden while k computes.
+// Only the simulated clock shows when a message moves, so the function needs this clock.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
                               const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
@@ -289,7 +289,7 @@ void picture_summary(Run *run, const Timing *t) {
         t->hidden_unknown ? "unknown time" : duration(c, hidden));
     say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal,
                t->flops);
-    // Under the wall clock, the utilisation of the lessons' invented device would mean nothing.
+    // Under the wall clock, the utilisation of the lessons' invented device would have no meaning.
     if (!clock_config()->simulated && !option_given(run, "device")) return;
     say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)",
                clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation,
@@ -303,9 +303,9 @@ static const char *const colour_of[] = {
     "36", "33", "32", "35", "31", "2"
 }; // the index is a value of ChartRow.what
 
-// One row of the chart. Each column has a kind of event, a micro-batch and a chunk. Neighbouring
+// A row of the chart. Each column has a kind of event, a micro-batch and a chunk. Neighbouring
 // equal columns begin with a label, such as F0. Stages with several chunks have short ops, so one
-// letter names the micro-batch, and its case shows the chunk.
+// letter names the micro-batch, and the letter's case shows the chunk.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct {
     uint8_t what[WIDE], number[WIDE], chunk[WIDE];
@@ -346,7 +346,7 @@ static size_t column(const Recording *all, size_t width, Picoseconds t) {
                     0.5);
 }
 
-// Returns the number of chunks per stage: one more than the largest chunk of an op.
+// Returns the number of chunks per stage, which is one more than the largest chunk of an op.
 static size_t most_chunks(const Recording *all) {
     size_t most = 1;
     for (size_t r = 0; r < all->ranks; r++)
@@ -378,8 +378,9 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
-// ---- the link: each communication has at least one column. A communication that begins in a
-// column is drawn over one that began earlier. ----
+// ---- the link ----
+// Each communication has at least one column. A communication that begins in a column is drawn over
+// an earlier communication.
 
 // Returns the letter of a communication. Collectives have a capital in the first column and a small
 // letter in the other columns. A message points to the rank that receives it.
@@ -497,7 +498,7 @@ static bool row_drawn(Run *run, size_t row, size_t rows) {
     return drawn;
 }
 
-// Does the update of any rank fill a column?
+// Returns whether the update of any rank fills a column.
 static bool update_is_drawn(const Recording *all, size_t width) {
     for (size_t r = 0; r < all->ranks; r++)
         for (size_t i = 0; i < all->rank[r].n; i++) {
@@ -509,7 +510,8 @@ static bool update_is_drawn(const Recording *all, size_t width) {
     return false;
 }
 
-// Are two rows of links equal? A call may begin in another column, so capitals equal small letters.
+// Returns whether two rows of links are equal. A call may begin in another column, so capitals
+// equal small letters.
 static bool links_alike(const ChartRow *a, const ChartRow *b) {
     for (size_t x = 0; x < a->width; x++)
         if (tolower(a->text[x]) != tolower(b->text[x])) return false;
@@ -539,7 +541,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%c%s: %s%s%s", capital(title), title + 1, time, fits ? "   " : "\n", key);
-    // The rows of the links, of memory and of computation.
+    // These rows show the links, memory and computation.
     ChartRow *link = host_alloc(all->ranks * sizeof *link),
              *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);
@@ -660,7 +662,7 @@ StateBytes picture_state_now(void) {
 
 static _Thread_local size_t most; // bytes of the longest bar drawn so far
 
-// The bar of ranks first..last, which hold equal bytes.
+// A bar of ranks first..last, which hold equal bytes.
 typedef struct {
     size_t first, last;
     char bar[WIDE + 1], sum[32];

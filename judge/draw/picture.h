@@ -1,5 +1,5 @@
-// picture.h: pictures of a recording (a chart in the terminal, an SVG, a trace for Perfetto), and
-// the times of a step. Call on all ranks:
+// picture.h: declares pictures of a recording (a chart in the terminal, an SVG, a trace for
+// Perfetto), and the times of a step. All ranks make these calls:
 //     picture_begin(run, MEM_ACTIVATIONS); ... one step ... picture_end(run);
 //     Timing t = picture_timing(run);               // for checks and costs
 //     picture_show(run, "title", PICTURE_MEMORY);   // the chart; also --svg and --trace
@@ -14,32 +14,37 @@
 void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run); // all ranks must call this function
 
-// Times of the recorded stretch. The stretch lasts from the first start of a computation or a
+// The times of the recorded stretch. The stretch lasts from the first start of a computation or a
 // collective to the last end, also of a received message, on any rank. All ranks get the same
 // values.
 typedef struct {
     Picoseconds step; // length of the stretch
-    // busy: computation, added over ranks. busiest: computation of the busiest rank, the ideal step
-    // time.
+    // busy: computation, added over ranks.
+    // busiest: computation of the busiest rank, the ideal step time.
     Picoseconds busy, busiest;
-    // The bubble: 1 - busy / (ranks step), and step / busiest - 1.
+    // Both fields are the bubble. idle_of_total is 1 - busy / (ranks step), and idle_of_ideal is
+    // step / busiest - 1.
     double idle_of_total, idle_of_ideal;
-    // Communication while the rank waits, and while it computes; added over ranks.
+    // exposed: communication while the rank waits, added over ranks.
+    // hidden: communication while the rank computes, added over ranks.
     Picoseconds exposed, hidden;
-    // True if data may have moved before a wait under the wall clock. Then hidden has no value.
+    // Under the wall clock data may have moved before a wait. Then this field is true, and hidden
+    // has no value.
     bool hidden_unknown;
-    // flops: added over ranks. utilisation: flops / (ranks step rate), the MFU under the wall
-    // clock.
+    // flops: added over ranks.
+    // utilisation: flops / (ranks step rate), the MFU under the wall clock.
     double flops, utilisation;
 } Timing;
 Timing picture_timing(Run *run);
 
-// PICTURE_MEMORY: a strip of memory under each rank's row. Full height is the peak over all ranks
-// of this picture. SAME_SCALE: full height is at least the previous picture's. NO_FILES: only the
-// chart, for programs with several pictures, because --svg and --trace write one file. DETAIL: the
-// chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row;
-// a call may begin in another column. NO_LINKS: the chart has no rows for the links.
+// The values of `what` can be added.
+//   PICTURE_MEMORY      a strip of memory under each rank's row, in a scale up to the picture's
+//   peak PICTURE_SAME_SCALE  a scale that is at least the previous picture's PICTURE_NO_FILES only
+//   the chart, for programs with several pictures and one --svg or --trace PICTURE_DETAIL      the
+//   chart needs --verbose PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row (a
+//   call's column may differ) PICTURE_NO_LINKS    no rows for the links
 // If there are more than four rows, the chart has the first two and the last row, unless --verbose
+// or PICTURE_EVERY_ROW.
 // or EVERY_ROW.
 enum {
     PICTURE_CHART = 0,
@@ -60,10 +65,10 @@ void picture_summary(Run *run, const Timing *t);
 // SVG odd chunks are pale.
 char *picture_order(Run *run, size_t rank);
 
-// Draws a bar for each rank: the bytes that the rank holds between steps. Neighbours with equal
-// bars share one bar. All ranks must call picture_state(). Call picture_state_now() after the
-// allocation, because this function reads the ledger. The scale is the longest bar so far, so show
-// the largest state first.
+// Draws a bar for each rank, as long as the bytes that the rank holds between steps. Neighbours
+// with equal bars share one bar. All ranks must call picture_state(). Call picture_state_now()
+// after the allocation, because picture_state_now() reads the ledger. The scale is the longest bar
+// so far, so show the largest state first.
 typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state

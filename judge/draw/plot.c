@@ -50,8 +50,8 @@ static void add_tick(Axis *a, double at, double value) {
     a->tick[a->ticks++] = at;
 }
 
-// Puts ticks at powers of ten, or at every second, third, ... power if the axis spans many. If the
-// axis spans less than two powers, ticks are also at 2 and 5.
+// Puts ticks at powers of ten, or at every second, third, ... power if the axis spans many powers.
+// If the axis spans less than two powers, ticks are also at 2 and 5.
 static void log_ticks(Axis *a) {
     double first = floor(a->lo), last = ceil(a->hi), step = ceil((last - first) / 8);
     static const double between[] = { 1, 2, 5 };
@@ -70,7 +70,7 @@ static double nice_step(double range) {
 
 // Computes the ticks. If wide is true, a linear axis begins and ends at a tick.
 static void axis_finish(Axis *a, bool wide) {
-    if (a->lo > a->hi) a->lo = a->hi = 0; // no point at all
+    if (a->lo > a->hi) a->lo = a->hi = 0; // there is no point at all
     double same = a->lo != 0 ? fabs(a->lo) / 2 : 1;
     if (a->log) same = 0.5;
     if (a->hi - a->lo <= 1e-9 * (fabs(a->lo) + fabs(a->hi))) {

@@ -4,8 +4,8 @@
 #define PLOT_H
 #include "judge/draw/picture.h"
 
-// y[n]. NAN means no point; the line continues to the next point. A log axis has no points at or
-// below 0.
+// A line has y[n]. NAN means no point, and the line continues to the next point. A log axis has no
+// points at or below 0.
 typedef struct {
     const char *name;
     const double *y;

@@ -1,5 +1,6 @@
-// svg.h: writes a recording as files. picture.c, svg.c and trace.c use these functions. 05.01 also
-// uses them, and shows schedules without a recording. plot.c draws its own SVG.
+// svg.h: declares the writers of a recording as files. picture.c, svg.c and trace.c use these
+// functions. 05.01 also uses them, and shows schedules without a recording. plot.c draws its own
+// SVG.
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>
@@ -16,13 +17,15 @@ typedef struct {
 typedef struct {
     size_t ranks;
     RankRecording *rank; // NULL on all ranks but rank 0
-    // The first start of a computation or a collective; the last end, also of a received message.
+    // begin: the first start of a computation or a collective.
+    // end: the last end, also of a received message.
     Picoseconds begin, end;
     size_t scale;     // bytes of a full strip of memory
     Picoseconds unit; // unit of printed times, as in "33 units"; 0: picoseconds
     void *buffer[2];
 } Recording;
-// Is e drawn on a rank's link? True for collectives, and for messages that take time.
+// Returns whether e is drawn on a rank's link. Collectives are drawn there, and so are messages
+// that take time.
 static inline bool on_link(const RecordedEvent *e) {
     return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
 }
@@ -37,11 +40,12 @@ void recording_free(Recording *r);
 // Shows r as picture_show() does. r is valid on rank 0.
 void recording_show(Run *run, Recording *r, const char *title, int what);
 
-// Writes a complete SVG file or none (output.h), as trace_write() also does. memory NULL: no strip.
+// Writes a complete SVG file or none (output.h), as trace_write() also does. Without `memory`
+// (NULL) there is no strip.
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory,
                const char *file);
 void svg_text(FILE *f, const char *text); // escapes the special characters of XML
-// Writes Chrome trace event JSON: one process per rank, rows for computing and communication,
-// arrows from send to recv.
+// Writes the JSON of Chrome trace events. A rank is a process with rows for computing and
+// communication. Arrows go from send to recv.
 void trace_write(const Recording *r, const char *file);
 #endif

@@ -1,7 +1,7 @@
 // check.c: compares results with expected results. Rank 0 compares copies that it receives over the
 // side channel, and sends the verdict to every rank. A check of tensors fails if there is no
-// tensor, a name is missing on one side, a shape differs, an element is missing, a value is not
-// finite, replicas differ, or an error is over the limit.
+// tensor, if a name is missing on one side, or if a shape differs. The check also fails if an
+// element is missing, a value is not finite, replicas differ, or an error is over the limit.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -33,8 +33,8 @@ static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char
 
 // ---- one tensor ----
 
-// Does w have a missing element, or a value that cannot be compared? Equality allows infinities;
-// closeness does not.
+// Returns whether w has a missing element, or a value that cannot be compared. Equality allows
+// infinities; closeness does not.
 static bool unfit(Finding *f, const Whole *w, const char *side, Mode mode) {
     for (size_t i = 0; i < w->rows * w->cols; i++) {
         size_t row = i / w->cols, col = i % w->cols;
@@ -61,8 +61,9 @@ static bool clashes(Finding *f, const Whole *w) {
     return true;
 }
 
-// difference: the largest difference of two elements. at: the first element with this difference
-// and with different bits. different: the number of elements with different bits.
+// difference: the largest difference of two elements.
+// at: the first element with this difference and with different bits.
+// different: the number of elements with different bits.
 typedef struct {
     double difference;
     size_t at, different;
@@ -152,8 +153,8 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
     return count;
 }
 
-// Is a worse than b? Findings without an error come first, then failed findings, then larger
-// errors.
+// Returns whether a is worse than b. Findings without an error come first, then failed findings,
+// then larger errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;
@@ -284,7 +285,8 @@ static uint64_t double_bits(double x) {
     return bits;
 }
 
-// Does any rank hold other numbers than rank 0? all has n numbers of each rank, in rank order.
+// Returns whether any rank holds other numbers than rank 0. `all` has n numbers of each rank, in
+// rank order.
 static bool ranks_differ(Finding *f, const double *all, const size_t *sizes, size_t ranks,
                          size_t n) {
     for (size_t r = 1; r < ranks; r++) {

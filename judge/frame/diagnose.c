@@ -1,6 +1,6 @@
 // diagnose.c: writes one sentence about a failed check, with the wrong tensors, their factor and
-// their ranks. Only rank 0 calls these functions. The page shows the sentence of the first check
-// that failed.
+// their ranks. Only rank 0 calls the functions of this file. The page shows the sentence of the
+// first check that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ static void wrong(Run *run, const char *format, ...) {
 
 // ---- one factor ----
 
-// fits: got = factor * want, up to a small relative difference, and factor is not near 1.
+// fits is true if got = factor * want, up to a small relative difference, and factor is not near 1.
 typedef struct {
     double factor;
     bool fits;
@@ -66,7 +66,8 @@ static Factor fit_whole(const Whole *got, const Whole *want) {
 
 // ---- one factor on average, and the wrong elements ----
 
-// Sums over all wrong tensors. products / squares is the factor that fits these tensors best.
+// These sums are over all wrong tensors. products / squares is the factor that fits these tensors
+// best.
 typedef struct {
     double products, squares;
 } Average;
@@ -106,8 +107,8 @@ static const char *elements_text(char text[80], const Whole *got, const Whole *w
 
 // ---- ranks ----
 
-// Names the ranks whose elements differ: "on every rank", "on rank 2", "on ranks 1, 3", "on 5 of 8
-// ranks".
+// Names the ranks whose elements differ, such as "on every rank", "on rank 2", "on ranks 1, 3" or
+// "on 5 of 8 ranks".
 static void ranks_text(char text[64], const bool *differs, const bool *holds, size_t ranks) {
     size_t differing = 0, holding = 0, n = 0;
     for (size_t r = 0; r < ranks; r++) {

@@ -1,12 +1,12 @@
-// frame.h: declarations that the files of the frame share. Lessons include only lesson.h.
+// frame.h: declares what the files of the frame share. Lessons include only lesson.h.
 #ifndef FRAME_H
 #define FRAME_H
 #include "judge/frame/launch.h"
 #include "judge/frame/lesson.h"
 
 // ---- options.c ----
-// text: the given value, the fallback, or `copied`, which option_default() has allocated. heading:
-// a line that --help prints before this option; usually NULL.
+// text: the given value, the fallback, or `copied`, which option_default() has allocated.
+// heading: a line that --help prints before this option; usually NULL.
 typedef struct {
     Option option;
     const char *text, *heading;
@@ -70,7 +70,8 @@ typedef struct {
     CheckKind kind;
 } CheckRecord;
 // The numbers that each rank sends to rank 0. `predicted` comes from the formula, or from the
-// player if there is no formula. agree: the player's number, if there is one, equals `measured`.
+// player if there is no formula. `agree` is true if the player gives no number, or a number equal
+// to `measured`.
 typedef struct {
     double predicted, measured;
     uint64_t id;
@@ -93,7 +94,7 @@ typedef struct PageText {
 
 struct RunState {
     Program *program;
-    // this rank's own copy of the program's options; option_default() changes the copy
+    // This copy of the program's options belongs to this rank; option_default() changes the copy.
     OptionValues settings;
     ConfigRecord *configs;
     CheckRecord *checks;
@@ -106,16 +107,18 @@ struct RunState {
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
-    PageText *texts;        // the last text of page_text(), which links to the earlier texts
-    bool pictured, plotted; // has the lesson drawn a picture of events? a line chart?
-    bool stopped;           // report_stopped() was called
+    PageText *texts; // the last text of page_text(), which links to the earlier texts
+    bool pictured;   // the lesson has drawn a picture of events
+    bool plotted;    // the lesson has drawn a line chart
+    bool stopped;    // report_stopped() was called
 };
 
 // Prints a line for a check and records it. The line shows error_text and limit_text, such as "max
 // 2.1e-07" and "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text); // prints the indented line under a failed check
-void report_costs(Run *run);          // prints the table; without --verbose only failed costs
+// Prints the table of costs; without --verbose only failed costs.
+void report_costs(Run *run);
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 // Returns good or bad, in colour if colours are on.
@@ -125,7 +128,7 @@ uint64_t text_hash(const char *text);
 // ---- page.c: the page, which replaces the log ----
 bool page_on_terminal(void);
 void page_clear_progress(Run *run); // call this function before printing anything else
-size_t page_width(void);            // returns columns: COLUMNS, the terminal's width, or 100
+size_t page_width(void);            // returns the columns: COLUMNS, the terminal's width, or 100
 // Prints text from column `at` on, broken at spaces. Rank 0 calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
@@ -135,9 +138,9 @@ void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, 
 const CostRecord *report_cost(Run *run, const char *id);
 
 // ---- snapshot.c ----
-// A summary of the part of a tensor that a rank holds. count: the number of elements. places: the
-// sum of the hashes of their places. digest: the sum of the hashes of places and bits. Sums do not
-// depend on the order, so the summaries of parts can be added.
+// A summary of the part of a tensor that a rank holds. count is the number of elements. places is
+// the sum of the hashes of their places. digest is the sum of the hashes of places and bits. Sums
+// do not depend on the order, so the summaries of parts can be added.
 typedef struct {
     uint64_t places, digest;
     size_t count, nans, rank;
@@ -167,7 +170,8 @@ struct Snapshot {
 Whole *snapshot_find(Snapshot *s, const char *name); // returns NULL if the name is unknown
 double whole_largest(const Whole *w);                // returns the largest absolute value
 
-// ---- diagnose.c, on rank 0: keeps a sentence about the first check that failed ----
+// ---- diagnose.c ----
+// Rank 0 keeps a sentence about the first check that failed.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
                       const double *want, size_t n, double limit);

@@ -7,8 +7,8 @@
 #include <unistd.h>
 #include "common/device/device.h"
 
-// Refuses processes that cannot find each other. srun starts such processes without a PMI plugin.
-// Each process would be a world of one rank.
+// Ends processes that cannot find each other. srun without a PMI plugin starts such processes, and
+// each process is a world of one rank.
 static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");

@@ -1,5 +1,5 @@
-// lesson.h: declares the frame of every program: options, the title, checks, costs, the verdict,
-// JSON and the exit status.
+// lesson.h: declares the frame of every program. The frame has options, the title, checks, costs,
+// the verdict, JSON and the exit status.
 #ifndef LESSON_H
 #define LESSON_H
 #include "common/comm/comm.h"
@@ -12,17 +12,19 @@ typedef struct {
 } LessonInfo;
 extern const LessonInfo lesson_info;
 
-// A lesson's own options, read with option_*. The table ends with {0}. `value` is the kind of
-// value, which is checked before the lesson starts. "N" is a whole number. "X", "SECONDS" and
-// "MINUTES" are numbers. "a|b|c" is one of these words. Any other word means any text, and NULL
-// means a flag. fallback NULL: there is no default. An option with the name of a common option
-// replaces its values and default. The option also replaces the help, unless its own help is NULL.
-// Example: {"dp", "N", "1", "data-parallel replicas"}
+// A lesson's own options, read with option_*. The table ends with {0}. The frame checks values
+// before the lesson starts.
+//   value     "N" for a whole number; "X", "SECONDS" or "MINUTES" for a number; "a|b|c" for one of
+//             these words; any other word for any text; NULL for a flag
+//   fallback  the default; NULL for no default
+// An option with the name of a common option replaces its values and default. The option also
+// replaces the help, unless its own help is NULL. Example: {"dp", "N", "1", "data-parallel
+// replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;
-// Entries for --help of a program with many options: a heading for the options that follow, and a
-// command with its description.
+// These entries are for --help of a program with many options. OPTION_GROUP is a heading for the
+// options that follow, and OPTION_EXAMPLE is a command with its description.
 #define OPTION_GROUP(heading) \
     { "", NULL, NULL, heading }
 #define OPTION_EXAMPLE(command, does) \
@@ -62,7 +64,7 @@ void option_default(Run *run, const char *name, const char *text);
 // Returns the element type of --storage. A lesson that can store 16 bits lists one of the first two
 // entries among its own options. ONLY_STORAGE_OPTION is for a lesson whose gradients of weights are
 // reals in any storage. REALS_ONLY is for a lesson that stores reals only, with the reason. The
-// frame refuses --storage bf16 and fp16 for such a lesson, and for programs with none of the three
+// frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
 // entries.
 Element option_storage(const Run *run);
 bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
@@ -100,18 +102,19 @@ void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
 // another order, relative to the largest element. In 16 bits an error near a tie of the rounding
-// becomes a whole unit in the last place, and the next layers pass the unit on. storage_limit() is
-// 32 halves of a unit. In 16 bits numbers_limit() is an eighth of storage_limit(), because losses
-// are sums of many elements. Each limit is 1.0 to 2.4 times the largest error of two thousand runs
-// of the lessons with 50 seeds. The limits are for trainings that do not diverge. If the loss grows
-// 28 times in two steps, the rounding error grows with the loss and exceeds the limit of reals,
-// too. rounding_limit() and numbers_limit() are the limits of --storage.
+// becomes a whole unit in the last place, and the next layers pass the unit on. So storage_limit()
+// is 32 halves of a unit. In 16 bits numbers_limit() is an eighth of storage_limit(), because
+// losses are sums of many elements. Each limit is 1.0 to 2.4 times the largest error of two
+// thousand runs of the lessons with 50 seeds. The limits are for trainings that do not diverge. If
+// the loss grows 28 times in two steps, the rounding error grows with the loss. The error then
+// exceeds the limit of reals, too. rounding_limit() and numbers_limit() are the limits of
+// --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
 double numbers_limit(const Run *run);
-// Returns the limit of a sum whose terms are added in the same order: 0. With --reduce fast the
-// library has its own order, so the limit is rounding_limit().
+// Returns the limit of a sum whose terms are added in the same order. The limit is 0. With --reduce
+// fast the library has its own order, so the limit is rounding_limit().
 double exact_limit(const Run *run);
 
 // ---- Snapshots: whole tensors, assembled on rank 0 over the side channel ----
@@ -140,11 +143,11 @@ const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
 // ---- Checks: all ranks call them. Rank 0 judges and prints; all ranks get the verdict. ----
-// Compares every tensor of got with the tensor of the same name in want. Both snapshots must have
-// the same names. No element may be missing or NaN, and replicas must be identical. error = max
-// |a-b| / max(max |b|, 1e-3 max |b| over all tensors); absolute if want is zero everywhere. The
-// unsplit computation fills want on rank 0 only. Up to six tensors get a line each. More tensors
-// share one line, which names the worst tensor.
+// Compares every tensor of got with the tensor of the same name in want. The two snapshots must
+// have the same names. No element may be missing or NaN, and replicas must be identical. The error
+// is max |a-b| / max(max |b|, 1e-3 max |b| over all tensors). If want is zero everywhere, the error
+// is absolute. The unsplit computation fills want on rank 0 only. Up to six tensors get a line
+// each. More tensors share one line, which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // Checks that got and want are equal in every bit.
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);
@@ -157,11 +160,11 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
                    const double *want, size_t n, double limit);
 // Checks a statement, which must hold on every rank.
 bool check_true(Run *run, const char *what, const char *name, bool holds);
-// Checks the opposite of check_close: the error must be at least `limit`. Lessons use this check to
-// show that a wrong method fails. The check adds nothing to the digest.
+// Checks the opposite of check_close, so the error must be at least `limit`. Lessons use this check
+// to show that a wrong method fails. The check adds nothing to the digest.
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-// check_close, check_equal, check_replicas and check_numbers add every `got` to the digest, a
-// commutative sum of hashes of (name, index, bits).
+// check_close, check_equal, check_replicas and check_numbers add every `got` to the digest. The
+// digest is a commutative sum of hashes of (name, index, bits).
 
 // ---- Costs: the experiment's predictions, and the library's measurements ----
 // An experiment predicts by a closed form, by a list of expected steps for judge/play, or by both.
@@ -173,8 +176,8 @@ static inline Predicted formula(double value) { return (Predicted){ true, value 
 static inline Predicted played(double value) { return (Predicted){ true, value }; }
 static const Predicted NOT_PREDICTED = { 0 };
 // Checks that each given prediction equals `measured`, on every rank. Every rank passes its own
-// numbers. id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run;
-// tables find a cost by its id. name is its printed name. unit is "bytes", "calls", "ps", "FLOPs",
+// numbers. id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run.
+// Tables find a cost by its id. name is its printed name. unit is "bytes", "calls", "ps", "FLOPs",
 // ... In the JSON, a cost without a formula is "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
@@ -191,19 +194,19 @@ typedef struct {
 void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
 
 // The table of results has a row per quantity, a column per method, and a column of formulas. A
-// cell is the id of a cost, which shows the measured value, or a text after "=", or NULL. columns
-// ends with NULL, rows with {0}. Call results() after the costs; rank 0 prints.
+// cell is NULL, or a text after "=", or the id of a cost, whose measured value the cell shows.
+// columns ends with NULL, rows with {0}. Call results() after the costs; rank 0 prints.
 enum { RESULT_COLUMNS = 6 };
 typedef struct {
     const char *what, *formula, *cell[RESULT_COLUMNS];
 } Result;
-// Writes a value with a readable unit, as in a cell: "ps" 2.60 ms, "bytes" 338 kB, "millionths"
-// 27.3 %.
+// Writes a value with a readable unit, as in a cell. Examples are 2.60 ms for "ps", 338 kB for
+// "bytes" and 27.3 % for "millionths".
 void page_value(char *text, size_t room, double value, const char *unit);
 // Writes the same as a cell with a text: "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
-// Formats a text as printf does: a cell, a title, an id or a part of a sentence. The text lasts to
-// the end of the run. value_text and value_cell do the same with the texts of page_value and
+// Formats a text as printf does, for a cell, a title, an id or a part of a sentence. The text lasts
+// to the end of the run. value_text and value_cell do the same with the texts of page_value and
 // page_cell.
 const char *page_text(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *value_text(Run *run, double value, const char *unit);

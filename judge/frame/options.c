@@ -65,7 +65,8 @@ static Kind kind_of(const Option *o) {
     return strchr(o->value, '|') != NULL ? CHOICE : TEXT;
 }
 
-// ---- values: the whole text is one value; whole numbers have no sign; overflow is an error ----
+// ---- values ----
+// The whole text is one value. Whole numbers have no sign, and an overflow is an error.
 
 static bool read_whole(const char *text, uint64_t *value) {
     if (*text == 0 || strspn(text, "0123456789") != strlen(text)) return false;
@@ -178,7 +179,7 @@ void options_free(OptionValues *s) {
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
-        if (*o->name == 0) { // a heading or an example
+        if (*o->name == 0) { // the entry is a heading or an example
             heading = o->help;
             continue;
         }
@@ -275,7 +276,7 @@ static _Noreturn void unknown_option(const OptionValues *s, const char *argument
                 nearest->name);
 }
 
-// Refuses the beginning of a name, which getopt_long() accepts. A later option must not change the
+// Rejects the beginning of a name, which getopt_long() accepts. A later option must not change the
 // meaning of an old command line.
 static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
@@ -295,8 +296,8 @@ static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv)
     unknown_option(s, argv[optind - 1]);
 }
 
-// The place of a file: device and inode. If the file does not exist yet, device and inode are those
-// of its folder, and name is the file's name.
+// The place of a file is its device and inode. If the file does not exist yet, device and inode are
+// those of its folder, and name is the file's name.
 typedef struct {
     dev_t device;
     ino_t inode;
@@ -403,7 +404,7 @@ void options_print_help(const OptionValues *s, const char *program) {
     print_options(s->list, s->common);
     bool titled = false;
     for (const Option *o = s->own; o && o->name; o++) {
-        if (*o->name || !o->value) continue; // no example
+        if (*o->name || !o->value) continue; // an example has a value and no name
         if (!titled) printf("\nExamples:\n");
         printf("  %s\n      %s\n", o->value, o->help);
         titled = true;

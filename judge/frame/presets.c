@@ -6,8 +6,8 @@
 // fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both blocks, products
 // and the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
 // common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
-// few per cent of an all-reduce. The lesson's memory is that of an A100 in the scale of the link
-// "fast": as 2039 GB/s to 300 GB/s.
+// few per cent of an all-reduce. The lesson's memory is slowed down as the link "fast" is, from
+// 2039 GB/s with a link of 300 GB/s.
 const ClockDevice clock_devices[] = {
     { "lesson", 1e9, 400e6 * 2039 / 300, "one FLOP per nanosecond, scaled to the lessons' models" },
     { "h100", 989.4e12, 3352e9, "NVIDIA H100 SXM data sheet: dense bf16, 80 GB of HBM3" },

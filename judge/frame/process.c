@@ -64,9 +64,9 @@ static void abort_all(int status) {
     _exit(status);
 }
 
-// May a process read the memory of another process here? Open MPI's receivers copy long messages
-// this way, while their senders compute. Many containers forbid such copies, and then Open MPI
-// would print an error for every message.
+// Returns whether a process may read the memory of another process here. Open MPI's receivers copy
+// long messages this way, while their senders compute. Many containers forbid such copies, and then
+// Open MPI would print an error for every message.
 static bool single_copy_works(void) {
     static volatile int original = 1;
     int copied = 0, status = 1;
@@ -75,15 +75,15 @@ static bool single_copy_works(void) {
     pid_t child = fork();
     if (child == 0) {
         struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
-        original = 0; // in the child only: a 1 read below comes from the parent
+        original = 0; // the parent keeps 1, so a 1 that is read comes from it
         _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
                                                                                             : 1);
     }
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// Ends the process when SIGALRM arrives, because MPI_Init waits for all ranks without a deadline:
-// one missing rank would stop the other ranks for ever. watch_start() sets the alarm. watch_start()
+// Ends the process when SIGALRM arrives. MPI_Init waits for all ranks without a deadline, so one
+// missing rank would stop the other ranks for ever. watch_start() sets the alarm. watch_start()
 // reads --timeout itself, because the program has not read its options yet.
 static void started_too_late(int signal) {
     static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Did a launcher start this process? Before process_begin() the environment shows the answer.
-// Without a launcher *rank is 0 and *size is 1.
+// Returns whether a launcher started this process. Before process_begin() the environment shows the
+// answer. Without a launcher *rank is 0 and *size is 1.
 bool process_launched(size_t *rank, size_t *size);
 void process_begin(int *argc, char ***argv); // calls MPI_Init if a launcher started the process
 // Chooses a GPU for this process. Returns true if no two processes of one host have the same GPU.

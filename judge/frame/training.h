@@ -34,10 +34,10 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 // Puts tensors into a snapshot under the parameters' names. Puts all weights that this rank holds,
 // so that the checks compare replicas. Puts only the parts of gradients, m and v that this rank
 // owns, because other parts of a gradient may be partial sums. Puts only tensors for which `which`
-// returns true; NULL: all.
+// returns true, or all tensors if `which` is NULL.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
-// Puts one parameter, as model_snapshot does.
+// Puts a single parameter, as model_snapshot does.
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);
 
 // ---- The recorded values of a training ----
@@ -46,7 +46,9 @@ typedef struct {
     size_t steps;
     double *loss, *norm; // [steps] mean loss per counted token, gradient norm before clipping
     Element storage;
-    // Gradients of step 0; gradients of every step; weights after every step.
+    // first: gradients of step 0.
+    // gradients: gradients of every step.
+    // weights: weights after every step.
     Snapshot *first, *gradients, *weights;
     bool adamw;
 } Trajectory;
@@ -61,8 +63,8 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t,
                         const Batch *batch);
 // Runs all steps, on micro-batches of one shard. Every step begins with a reset of the peaks, so
-// the peaks are afterwards those of the last step. With t->recorded the last step is also recorded;
-// then all ranks must call this function.
+// the peaks are afterwards those of the last step. With t->recorded the last step is also recorded,
+// and all ranks must call this function.
 void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
                   Step *step, void *lesson);
 
@@ -81,7 +83,7 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 // gradients of step 0 only. AdamW divides a gradient by its own size, so a rounding error near zero
 // becomes a whole step. Then the two trainings have different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
-// Each of these functions does one half of training_compare().
+// training_compare_tensors and training_compare_numbers are the two halves of training_compare().
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
@@ -89,17 +91,19 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
 // Returns storage_limit() of the training's model. training_compare_numbers takes an eighth of a
 // limit of 16 bits for losses, a quarter for gradient norms.
 double training_limit(const Training *t);
-// Returns the limit for the same terms in the same order: 0, or training_limit() with --reduce
-// fast.
+// Returns the limit for the same terms in the same order. The limit is 0, or training_limit() with
+// --reduce fast.
 double training_exact(const Run *run, const Training *t);
 // Stores the training's model as --storage and --gradients ask. If the model has 16 bits, the page
 // says so. config_store does the same without the sentence.
 void training_store(Run *run, Training *t);
 void config_store(Run *run, ModelConfig *c);
-// Was every step clipped? Otherwise a comparison does not test clipping in every step.
+// Returns whether every step was clipped. Otherwise a comparison does not test clipping in every
+// step.
 bool trajectory_clipped(const Trajectory *c, double clip);
 // Compares the split training with the unsplit training, within training_limit(), with every step
-// clipped: first under SGD, then under AdamW. With t->recorded, AdamW's last step is recorded.
+// clipped. The first comparison is under SGD, the second under AdamW. With t->recorded, AdamW's
+// last step is recorded.
 typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson);

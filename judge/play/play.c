@@ -14,20 +14,23 @@ typedef struct {
 // A collective or a message.
 typedef struct {
     CommKind kind;
-    size_t bytes;           // of the whole tensor
-    size_t arrived;         // number of ranks that have started the transfer
-    Picoseconds begin, end; // on the lane; begin: the latest start so far, until all have arrived
+    size_t bytes;      // of the whole tensor
+    size_t arrived;    // number of ranks that have started the transfer
+    Picoseconds begin; // on the lane; until all ranks have arrived, the latest start so far
+    Picoseconds end;   // on the lane
 } Transfer;
 // The collectives of a group, or the messages from one rank to another. Transfers leave in order.
 typedef struct {
     Transfer *transfer;
-    size_t n, complete;          // complete: number of transfers that have left
-    size_t sends, posts, posted; // messages: in the lists so far; posted: receives done
+    size_t n, complete;  // complete: number of transfers that have left
+    size_t sends, posts; // messages in the lists so far
+    size_t posted;       // receives done
     Picoseconds free_at;
 } Lane;
 typedef struct {
     size_t rank;
-    size_t listed, started; // collectives in the member's list; collectives that it has started
+    size_t listed;  // collectives in the member's list
+    size_t started; // collectives that the member has started
 } Member;
 typedef struct {
     char name[12];
@@ -148,7 +151,7 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
     return add(p, rank, (PlayStep){ .what = PLAY_WORK, .takes = takes });
 }
 
-// Returns the time of a transfer. cards: 0 inside a node.
+// Returns the time of a transfer. `cards` is 0 inside a node.
 static Picoseconds transfer_time(const Play *p, size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
     if (link.beta == 0) return 0;
@@ -177,7 +180,7 @@ size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t coun
     const Group *g = &p->group[group];
     if (kind == COMM_BROADCAST || kind == COMM_REDUCE)
         fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
-    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // of a ring
+    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // a ring has these steps
     PlayStep s = { .what = PLAY_START, .group = group, .member = member_of(g, rank) };
     s.number = g->member[s.member].listed++;
     s.takes = transfer_time(p, g->cards, steps, steps * ceil_div(count, g->n) * size);
@@ -208,7 +211,7 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
     const Group *g = &p->group[group];
     bool near =
-        to < g->n && same_node(p, rank, g->member[to].rank); // message() refuses other members
+        to < g->n && same_node(p, rank, g->member[to].rank); // message() rejects other members
     return play_send_taking(p, rank, group, to, bytes, transfer_time(p, !near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
@@ -238,8 +241,8 @@ static Transfer *transfer_of(const Play *p, const PlayStep *s) {
     return &lane_of(p, s)->transfer[s->number];
 }
 
-// Have all members started every collective that this rank has started? s: a collective of this
-// rank. Only the rank's latest collective can be incomplete.
+// Returns whether all members have started every collective that this rank has started. s is a
+// collective of this rank. Only the rank's latest collective can be incomplete.
 static bool all_met(const Play *p, const PlayStep *s) {
     const Group *g = &p->group[s->group];
     return g->member[s->member].started <= g->collectives.complete;
@@ -258,8 +261,9 @@ static void arrive(const Play *p, const PlayStep *s, size_t ranks, Picoseconds n
     lane->complete++;
 }
 
-// Can a rank continue after a wait for its step s? Then *clock moves to the end of a collective or
-// of a received message. A sender continues when the receive is posted, and its clock stays.
+// Returns whether a rank can continue after a wait for its step s. If so, *clock moves to the end
+// of a collective or of a received message. A sender continues when the receive is posted, and its
+// clock stays.
 static bool is_over(const Play *p, const PlayStep *s, Picoseconds *clock) {
     if (s->what == PLAY_SEND) return lane_of(p, s)->posted > s->number;
     if (s->what == PLAY_WORK || s->what == PLAY_WAIT) return true;
@@ -338,7 +342,7 @@ static Picoseconds busy_between(const Rank *r, Picoseconds begin, Picoseconds en
 }
 
 // Returns the complete collective that a rank starts in step s, or the message that the rank
-// receives in step s. NULL: the step is no such step.
+// receives in step s. Returns NULL for any other step.
 static const Transfer *communication(const Play *p, const Rank *r, const PlayStep *s) {
     if (s->what == PLAY_START)
         return lane_of(p, s)->complete > s->number ? transfer_of(p, s) : NULL;
@@ -387,7 +391,7 @@ char *play_why(const Play *p) {
                     s->peer, g->name);
             continue;
         }
-        const size_t number = g->collectives.complete; // the incomplete collective
+        const size_t number = g->collectives.complete; // this collective is incomplete
         fprintf(f, "in %s on %s", comm_kind_name[g->collectives.transfer[number].kind], g->name);
         const char *before = ", not reached by";
         for (size_t i = 0; i < g->n; i++) {

@@ -1,8 +1,8 @@
-// play.h: the player. An experiment lists the expected steps of each rank, from sizes alone:
-// products, collectives, messages, bytes held and dropped. The player computes their cost: peaks of
-// memory, the time of the step, exposed and hidden communication. If the ranks wait for each other,
-// the player shows which rank waits for which. The player calls no model and nothing of
-// common/comm.
+// play.h: declares the player. An experiment lists the expected steps of each rank, from sizes
+// alone. The steps are products, collectives, messages, and bytes held and dropped. The player
+// computes their cost, which is peaks of memory, the time of the step, and exposed and hidden
+// communication. If the ranks wait for each other, the player shows which rank waits for which. The
+// player calls no model and nothing of common/comm.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -29,8 +29,8 @@
 #include "common/comm/comm.h"
 
 typedef struct Play Play;
-// Returns a player with the links and nodes of `clock`; NULL: no link takes time. To play other
-// links, pass a changed copy of clock_config().
+// Returns a player with the links and nodes of `clock`. If clock is NULL, no link takes time. To
+// play other links, pass a changed copy of clock_config().
 Play *play_new(size_t ranks, const ClockConfig *clock);
 void play_free(Play *p);
 // Adds a communicator of n ranks: first, first + stride, ... Member i of the group is rank first +
@@ -45,13 +45,13 @@ size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
 // list.
 size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
-// Starts a collective. count: elements of the whole tensor; size: bytes per element. Calls that end
-// in _rows cut between rows: count is then the number of rows, and size the bytes per row. If
-// another member has another collective at the same place among the group's collectives, the
-// function calls fault(). play_send and play_post call fault() if the lengths of a message and its
-// receive differ.
+// Starts a collective. `count` is the elements of the whole tensor, and `size` the bytes per
+// element. Calls that end in _rows cut between rows, so count is the number of rows, and size the
+// bytes per row. The group's other members must have the same collective at the same place;
+// otherwise the function calls fault(). play_send and play_post call fault() if the lengths of a
+// message and its receive differ.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// Sends a message. to, from: members of the group. play_post starts a receive.
+// Sends a message to member `to` of the group. play_post starts a receive from member `from`.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
 // Sends a message that takes a given time, on any link.
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
@@ -74,16 +74,16 @@ bool play_run(Play *p);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
 Picoseconds play_end(const Play *p, size_t rank); // returns the end of this rank's last step
 
-// Times of all ranks, defined as in Timing of judge/draw/picture.h. step lasts from the first start
-// to the last end of a product, of a collective or of a received message. exposed and hidden are
-// added over the ranks.
+// The times of all ranks, defined as in Timing of judge/draw/picture.h. The field `step` lasts from
+// the first start to the last end of a product, of a collective or of a received message. The
+// fields `exposed` and `hidden` are added over the ranks.
 typedef struct {
     Picoseconds step, exposed, hidden;
 } PlayTiming;
 PlayTiming play_timing(const Play *p);
 
-// One step, after play_run. begin and end are times of a product, of a message on its lane, or of a
-// wait.
+// A step, after play_run. The fields `begin` and `end` are times of a product, of a message on its
+// lane, or of a wait.
 typedef enum { PLAY_WORK, PLAY_START, PLAY_SEND, PLAY_POST, PLAY_WAIT } PlayWhat;
 typedef struct {
     PlayWhat what;
