@@ -10,12 +10,12 @@
 //     row and one block of W along its column. A Transformer block has 4 linear layers. A linear
 //     layer has one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
-// Costs: counted in received elements, because a broadcast's sent bytes are booked at its root
-//     alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
+// Costs: received elements, because the ledger counts a broadcast's sent bytes at its root alone. A
+//     product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
 //     |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D
-//     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1), from
-//     BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the unsplit
-//     product within rounding, because a sum over K is added in q parts.
+//     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1). This inequality
+//     holds from BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the
+//     unsplit product within rounding, because a sum over K is added in q parts.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //

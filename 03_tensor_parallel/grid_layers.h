@@ -1,6 +1,6 @@
-// grid_layers.h: functions of grid_layers.c that the block of grid_block.c calls. These functions
-// cut a model into q x q blocks, and compute norms whose features are spread over a row of the
-// grid.
+// grid_layers.h: declares the functions of grid_layers.c that the block of grid_block.c calls.
+// These functions cut a model into q x q blocks, and compute norms whose features are spread over a
+// row of the grid.
 #ifndef GRID_LAYERS_H
 #define GRID_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"

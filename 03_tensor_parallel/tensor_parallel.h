@@ -1,5 +1,5 @@
-// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each
-// section names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3)
+// tensor_parallel.h: declares the functions of this chapter that later lessons and chapters call.
+// Each section names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3)
 // cuts the weight matrices of every layer over the t ranks of a group, tp:
 //
 //     tensor                      cut               each rank holds
@@ -98,9 +98,11 @@ typedef struct {
 Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
 // Returns q for q x q ranks. Calls usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
-// All ranks of the grid must call these functions. k: the cut of K, on both factors. A product
-// overwrites its output.
-// y [M, N] = x [M, K] w [K, N]; x [M, K] = y [M, N] w [K, N]^T; w [K, N] = x [M, K]^T y [M, N].
+// All ranks of the grid must call these functions. k is the cut of K, on both factors. A product
+// overwrites its output:
+//     summa_product       y [M, N] = x [M, K] w [K, N]
+//     summa_product_nt    x [M, K] = y [M, N] w [K, N]^T
+//     summa_product_tn    w [K, N] = x [M, K]^T y [M, N]
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k);
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k);
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
@@ -147,10 +149,9 @@ void tesseract(Model *m, const CommGrid *g);
 // sequence at all. ----
 typedef struct {
     CommGrid grid;
-    // the q^2 ranks with this rank's col; with its row
-    Comm *same_col, *same_row;
-    // backward gathers x and w again; else gathered x and w are saved
-    bool gather_again;
+    Comm *same_col;    // the q^2 ranks with this rank's col
+    Comm *same_row;    // the q^2 ranks with this rank's row
+    bool gather_again; // backward gathers x and w again; if false, gathered x and w are saved
 } Cube;
 // Returns q for q x q x q ranks. Calls usage_error() if the number of ranks is not a cube.
 size_t cube_side(size_t ranks);
@@ -159,12 +160,11 @@ Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
 // The layout of an activation. The rows are whole sequences.
 typedef struct {
-    // the ranks over which the rows are cut first
-    Comm *layers;
-    // then the rows are cut over `rows`, and the columns over `cols`
-    Comm *rows, *cols;
-    // sequences of the rank's layer, positions of each
-    size_t B, T;
+    Comm *layers; // the ranks over which the rows are cut first
+    Comm *rows;   // the ranks over which the rows of a layer are cut
+    Comm *cols;   // the ranks over which the columns are cut
+    size_t B;     // sequences of the rank's layer
+    size_t T;     // positions of each sequence
 } CubeLayout;
 CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
 CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l

@@ -1,5 +1,6 @@
-// 10_tesseract.c (experiment): a GPT is trained on d grids of ranks and compared with the unsplit
-// one. The table compares the d grids with one grid of q x q ranks, whose costs are computed.
+// 10_tesseract.c (experiment): trains a GPT on d grids of ranks, and compares the GPT with the
+// unsplit one. The table compares the d grids with one grid of q x q ranks, whose costs are
+// computed.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 

@@ -1,6 +1,6 @@
-// 04_partition.c (experiment): a training whose blocks move between stages equals gradient
-// accumulation in every bit, and its slowest stage is as fast as in the best cut. cuts.c checks the
-// search for the best cut alone; partition_costs.c predicts times and messages.
+// 04_partition.c (experiment): checks that a training whose blocks move between stages equals
+// gradient accumulation in every bit. The slowest stage must be as fast as in the best cut. cuts.c
+// checks the search for the best cut alone. partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
@@ -41,14 +41,15 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
     return m;
 }
 
-// Returns the blocks of all stages as a text, such as "3 4 3".
+// Returns the blocks of all stages as a text, such as "3-4-3".
 static const char *blocks_text(Run *run, const size_t *blocks) {
     const char *text = page_text(run, "%zu", blocks[0]);
-    for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s %zu", text, blocks[i]);
+    for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s-%zu", text, blocks[i]);
     return text;
 }
 
-// Trains by GPipe. r->blocks[0] holds the first cut. every: steps between two cuts; 0: blocks stay.
+// Trains by GPipe. r->blocks[0] holds the first cut. Before every `every`-th step blocks may move.
+// If `every` is 0, blocks stay.
 static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
@@ -148,6 +149,7 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
     const char *cut = blocks_text(run, moved->blocks[MOVE_EVERY]);
     const char *last = blocks_text(run, moved->blocks[LAST]);
+    const char *first = blocks_text(run, stays->blocks[0]);
     if (run->world->size == 1) {
         say_answer(run, "One stage has all %s blocks, so there is nothing to cut.", cut);
         say_cost(run, "nothing is sent.");
@@ -157,12 +159,11 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
             time[s] = value_text(run, (double)moved->timing[s].step, "ps");
             fixed[s] = value_text(run, (double)stays->timing[s].step, "ps");
         }
-        say_answer(
-            run,
-            "The cut whose slowest stage costs least: %s takes %s a step, %s %s. With changed "
-            "costs %s takes %s, not %s.",
-            cut, time[MOVE_EVERY], blocks_text(run, stays->blocks[0]), fixed[MOVE_EVERY], last,
-            time[LAST], fixed[LAST]);
+        say_answer(run,
+                   "The cut whose slowest stage costs least: a step takes %s with %s, %s with %s. "
+                   "With changed costs %s takes %s, and %s takes %s.",
+                   time[MOVE_EVERY], cut, fixed[MOVE_EVERY], first, last, time[LAST], first,
+                   fixed[LAST]);
         say_cost(
             run,
             "%s sent per rank for the blocks that move. A new cut comes late, after a measured "
@@ -199,14 +200,12 @@ static void partition(Run *run) {
     training_store(run, &t);
     partition_cuts(run);
     CutSizes z = cut_sizes(&t.model, 1, 0);
-    say(run, "A cut is the number of blocks of each stage, here %s. The head, on the last stage,",
-        blocks_text(run, moved.blocks[0]));
     say(run,
-        "takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as long. One "
-        "training keeps",
+        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as "
+        "long. A cut is",
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
     say(run,
-        "its cut. In the other one blocks move: before every %dnd step to the best cut for the "
+        "the blocks of each stage. Every %dnd step the moving cut becomes the best cut for the "
         "step before.",
         MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);

@@ -74,7 +74,7 @@ static void post(Writer *w, size_t stage, size_t at) {
     w->posted[stage] = play_post(w->play, w->rank, w->s->group, stage, bytes);
 }
 
-// Does the needed op stand in the list of this stage before place `at`?
+// Returns whether the needed op is in the list of this stage before place `at`.
 static bool is_before(const Writer *w, PipeOp needed, size_t at) {
     while (at-- > 0)
         if (steps_op_is(w->s->list->ops[at], needed)) return true;

@@ -89,7 +89,7 @@ void stages_compare(Run *run, const Training *training, const StagesWay *way, si
             }
             training_compare(run, way[k].what, &got, &want, 0);
             if (t.clip > 0)
-                check_true(run, "clipping", "is at work in every step",
+                check_true(run, "clipping", "shortens the gradient in every step",
                            trajectory_clipped(&got, t.clip));
             trajectory_free(&got);
         }
