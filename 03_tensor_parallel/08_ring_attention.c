@@ -4,7 +4,8 @@
 // vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70
 //
 // Holds: each rank has all parameters, and T/N of the T positions of each of B sequences.
-//     Contiguous: one chunk. Zigzag: chunk i of 2N from the front and chunk i from the back.
+//     A contiguous rank has one chunk. A zigzag rank has chunk i of 2N from the front and chunk i
+//     from the back.
 // Sends: per layer, round the ring. Forward: k and v make N-1 hops. Backward: k and v make N-1
 //     hops, dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller all-reduces
 //     all gradients.

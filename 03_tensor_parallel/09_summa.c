@@ -38,7 +38,7 @@
 //
 // Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
 // out n groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns
-// whole. For q = 2 this cuts the 20 columns into 12 and 8.
+// whole. For q = 2 shard_range then cuts the 20 columns into 12 and 8.
 
 // Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
@@ -123,7 +123,7 @@ void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, con
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy,
                            Param *p) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dw = tensor_like(&scratch, p[0].g); // partial sums travel as gradients are stored
+    Tensor dw = tensor_like(&scratch, p[0].g); // partial sums have the element type of gradients
     Tensor db = tensor_shaped(&scratch, tensor_shape(1, dy.cols, p[0].g.element));
     summa_product_tn(g, dw, x, dy, k);
     param_add_gradient(&p[0], dw);

@@ -15,9 +15,9 @@
 
 // ---- 08_ring_attention.c ----
 extern const AttentionKind ring_attention, ring_attention_zigzag;
-// Returns the positions of rank i of n in a sequence of T positions. With contiguous chunks these
-// are the i-th of n chunks. With zigzag chunks these are chunk i of 2n from the front and chunk i
-// from the back. shard_range makes the chunks, so n need not divide T.
+// Returns the positions of rank i of n in a sequence of T positions. A contiguous rank has the i-th
+// of n chunks. A zigzag rank has chunk i of 2n from the front and chunk i from the back.
+// shard_range makes the chunks, so n need not divide T.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
 
 // ---- context_parallel.c ----

@@ -59,8 +59,8 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_
 extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
-// These functions go from own rows to all rows and back. whole [M, C]: all rows. own [M/tp, C]: the
-// rows of this rank, which may be none.
+// These functions go from own rows to all rows and back. whole [M, C] has all rows. own [M/tp, C]
+// has the rows of this rank, which may be none.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
@@ -76,8 +76,8 @@ extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
 extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 
 // ---- grid_layers.c: a grid of ranks ----
-// Ranks as a matrix of rows x cols in `depth` layers: rank = col + cols * (row + rows * layer).
-// depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
+// A grid is a matrix of rows x cols ranks in `depth` layers: rank = col + cols * (row + rows *
+// layer). depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
 typedef struct {
     size_t rows, cols, depth, row, col, layer; // sizes, and this rank's coordinates
     Comm *in_row;                              // [cols] ranks of this row and layer, by column
@@ -91,7 +91,8 @@ void comm_grid_free(CommGrid *g);
 
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
 // Block (i, j) is on the rank of row i and column j.
-// The cut of one side of a matrix in q pieces. shard_range deals out n groups of `each` elements.
+// A SummaCut cuts one side of a matrix in q pieces. shard_range deals out n groups of `each`
+// elements.
 typedef struct {
     size_t n, each;
 } SummaCut;
@@ -108,8 +109,8 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut 
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
 // Returns the rank's own block, or room in arena a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
-// These functions run a linear layer. p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only.
-// Backward adds to the gradients of both and overwrites dx.
+// These functions run a linear layer. p[0] are the weights [K, N]. p[1] is the bias [N], on row 0
+// only. Backward adds to the gradients of both and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
@@ -132,7 +133,8 @@ typedef struct {
 } TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
 CommGrid tesseract_grid(Comm *ranks, size_t depth); // collective
-// Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums().
+// Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums()
+// adds them.
 void tesseract(Model *m, const CommGrid *g);
 
 // ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of
@@ -186,6 +188,6 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
 // live as long as m. Calls usage_error() if a rank has no head or vocabulary entry. Every rank gets
 // the tokens of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts,
 // so the sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
-// model_partial_sums().
+// model_partial_sums() adds them.
 void cube_parallel(Model *m, const Cube *c);
 #endif

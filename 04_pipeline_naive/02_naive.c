@@ -28,8 +28,8 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
     // receive dy, backward, send dx. The first and the last stage (s.first, s.last) have a
     // neighbour on one side only. With b = &s.micro[k], micro-batch k has the tensors b->x and
     // b->dx of shape b->in, and b->y and b->dy of shape b->out. Allocate x in &b->input;
-    // pipeline_backward frees it. Allocate the other three in an arena of MEM_COMMUNICATION that
-    // you free yourself, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
+    // pipeline_backward frees x. Allocate the other three in an arena of MEM_COMMUNICATION that you
+    // free yourself, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
     // pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];

@@ -18,7 +18,7 @@
 // stage's input and output. dx and dy are the gradients of x and y. Stage i receives dy from stage
 // i + 1.
 // Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as gradient
-// accumulation on one device adds them, so every bit is equal; torchgpipe's order is descending.
+// accumulation on one device adds them, so every bit is equal. torchgpipe's order is descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>

@@ -1,6 +1,5 @@
-// executor.c: states the rule which op needs which other op, and has the executor. The executor
-// runs any list, and sends and receives while the stage computes. pipeline.h states the executor's
-// guarantees.
+// executor.c: finds the op that another op needs, and runs any list of ops. The executor sends and
+// receives while the stage computes. pipeline.h states the executor's guarantees.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 

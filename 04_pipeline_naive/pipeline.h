@@ -14,9 +14,9 @@
 
 // ---------------------------------------------------------------- stage.c: one stage computes
 
-// Returns the layers of stage i. blocks [p] has the number of blocks of each stage; for example,
-// {3, 4, 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the
-// last stage has the head and the loss.
+// Returns the layers of stage i. blocks [p] has the number of blocks of each stage, such as {3, 4,
+// 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the last
+// stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.

@@ -24,10 +24,10 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     if (kind == CONTEXT_ULYSSES) {
         const size_t most = ceil_div(z.key_heads, n), keys = part_size(z.key_heads, n, rank);
         const size_t heads = keys * ratio, part = c * most * z.D * e, pairs = z.T * (z.T + 1) / 2;
-        return (Attended){ // q, k, v, out and their gradients; q and out: `ratio` parts each
+        return (Attended){ // sends q, k, v, out and their gradients; q and out are `ratio` parts
                            .sent = 4 * (ratio + 1) * (n - 1) * part,
                            .calls = 4,
-                           // q, out, lse; k, v
+                           // keeps q, out and lse, and k and v
                            .kept = z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e),
                            .buffers = 2 * (ratio + 2) * n * part, // q, k, v, twice
                            .flops = 7 * (double)heads * work_product(pairs, 1, z.D).flops

@@ -1,6 +1,6 @@
 // experiments.h: declares the functions that several experiments of this chapter and of chapter 08
-// share. The functions train a few layers or a GPT. They predict the costs of ring attention, of
-// grids and cubes, and of all ways to cut a model.
+// share. The functions train a few layers or a GPT. The functions also predict the costs of ring
+// attention, of grids and cubes, and of all ways to cut a model.
 #ifndef TENSOR_PARALLEL_EXPERIMENTS_H
 #define TENSOR_PARALLEL_EXPERIMENTS_H
 #include "03_tensor_parallel/compare.h"
@@ -56,8 +56,8 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // all-reduce all ranks wait for the slowest, and nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
 // Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
-// step they take. The function reads the costs "step" and "exposed". `calls` is the id of the
-// number of all-reduces.
+// step these all-reduces take. The function reads the costs "step" and "exposed". `calls` is the id
+// of the number of all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
 // Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
@@ -206,7 +206,8 @@ typedef struct {
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
 
 // ---- grid_costs.c ----
-// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
+// These functions predict the costs of the layers of grid_layers.c for one rank of a q x q x depth
+// grid, from sizes alone.
 
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
@@ -241,7 +242,8 @@ size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
 // ---- cube_costs.c ----
-// The costs of the layers of cube_layers.c for one rank of a q x q x q cube, from sizes alone.
+// These functions predict the costs of the layers of cube_layers.c for one rank of a q x q x q
+// cube, from sizes alone.
 
 // The axes of a cube: a rank's row, its column, and the ranks at its place in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
@@ -295,7 +297,8 @@ double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
-// Linear layers alone: the first halves of the experiments 09_summa.c and 11_cube.c.
+// These functions run linear layers alone, in the first halves of the experiments 09_summa.c and
+// 11_cube.c.
 
 typedef struct {
     size_t B, T, K, N;
@@ -308,7 +311,7 @@ void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
 void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----
-// The table and the plot of 12_compare.c that are computed, with a column or a line for each way.
+// way_tables() computes a table and a plot of 12_compare.c, with a column or a line for each way.
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
 // Prints the costs of one block of GPT-3's width on 64 ranks, and a plot of its received elements

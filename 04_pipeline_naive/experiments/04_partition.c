@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The head has 331 vocabulary entries, so it costs about as much as two blocks. A micro-batch has
-// one sequence.
+// The head has 331 vocabulary entries, so the head costs about as much as two blocks. A micro-batch
+// has one sequence.
 static const ModelConfig sizes = {
     .layers = 10, .width = 12, .heads = 3, .context = 10, .vocab = 331, .dropout = 0.1
 };
@@ -95,8 +95,8 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
     if (me.tied) comm_free(me.tied);
 }
 
-// Reads the blocks of each stage from --blocks. Default: 3, 4, 3 on three stages, else as equal as
-// possible.
+// Reads the blocks of each stage from --blocks. The default is 3, 4, 3 on three stages, and
+// elsewhere as equal as possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     size_t p = run->world->size, sum = 0;
     for (size_t i = 0; i < p; i++)

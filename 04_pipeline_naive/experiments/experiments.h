@@ -119,8 +119,8 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
 double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger is paused
 
 // ---- partition_costs.c ----
-// These functions measure a training whose blocks may move between stages (04_partition.c), and
-// compare the measurements with predictions from sizes alone.
+// These functions compare the measurements of a training whose blocks may move between stages
+// (04_partition.c) with predictions from sizes alone.
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
