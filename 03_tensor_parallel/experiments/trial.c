@@ -139,7 +139,7 @@ void trial_train(Trial *t, TrialResult *r) {
     arena_free(&parameters);
     arena_free(&gradients);
     ledger_pause();
-    // A rank that has some columns of Y has computed their part of the loss only.
+    // A rank that has some columns of Y has computed the loss of these columns only.
     if (range_size(t->y_cols) != t->N) comm_all_reduce_doubles(t->tp, r->loss, TRIAL_STEPS);
     ledger_resume();
 }

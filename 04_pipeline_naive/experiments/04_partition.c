@@ -53,7 +53,7 @@ static const char *blocks_text(Run *run, const size_t *blocks) {
 static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
-    PipelineRank me = {
+    PipelineRank rank = {
         .pp = pp, .tied = pipeline_tied_group(pp), .clip = t->clip, .schedule = schedule_gpipe
     };
     Optimizer o = t->optimizer;
@@ -76,7 +76,7 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
         comm_all_reduce_doubles(pp, &done, 1); // a barrier: every block has arrived
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
-        StepResult seen = pipeline_step(&me, m, &o, batch, t->micro_batches);
+        StepResult seen = pipeline_step(&rank, m, &o, batch, t->micro_batches);
         picture_end(run);
         r->timing[s] = picture_timing(run);
         trajectory_record(out, s, m, seen.loss, seen.norm);
@@ -92,7 +92,7 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
     }
     free(cost);
     model_free(m);
-    if (me.tied) comm_free(me.tied);
+    if (rank.tied) comm_free(rank.tied);
 }
 
 // Reads the blocks of each stage from --blocks. The default is 3, 4, 3 on three stages, and
