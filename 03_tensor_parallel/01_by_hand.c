@@ -7,7 +7,7 @@
 // Sends:  by columns, t partial sums of dX [M, K] are added. By rows, t partial sums of Y [M, N]
 //         are added.
 // Saves:  each shard multiplies by, and updates, 1/t of W.
-// Costs:  one sum over the shards per step: backward (columns) or forward (rows).
+// Costs:  one sum over the shards per step, in backward (columns) or in forward (rows).
 // Shoeybi et al. 2019, section 3. Left out: the bias, and real ranks. A loop over i plays all
 // shards.
 #include "03_tensor_parallel/by_hand.h"
@@ -43,7 +43,7 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
                     l->dx_part[i][m][k] += l->dy[m][n] * l->w[k][n];
             }
     }
-    // The all-reduce: the partial sums of all shards are added, in the order of the shards.
+    // The all-reduce adds the partial sums of all shards, in the order of the shards.
     for (int m = 0; m < M; m++)
         for (int k = 0; k < K; k++) {
             l->dx[m][k] = 0;
@@ -75,7 +75,7 @@ void by_hand_rows(HandLayer *l, size_t shards, double rate) {
                     l->y_part[i][m][n] += l->x[m][k] * l->w[k][n];
             }
     }
-    // The all-reduce. The partial sums of Y are added now, because dY needs all of Y on every
+    // The all-reduce adds the partial sums of Y before backward, because dY needs all of Y on every
     // shard.
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) {

@@ -8,9 +8,9 @@
 //         2 (t-1) ceil(M C/t) elements.
 // Saves:  each rank has 1/t of 2 C F + F parameters, 2 M F kept elements, 12 M C F FLOPs per step.
 // Costs:  two all-reduces per step, exposed. Each rank keeps all of b and X.
-// These are the numbers with GELU. M tokens, C columns of X, F hidden columns, t ranks. Y, dX and
-// the gradients must equal the unsplit MLP's within rounding. Shoeybi et al. 2019, section 3. Left
-// out: norms and the residual path (06_transformer.c).
+// The numbers hold for GELU, M tokens, C columns of X, F hidden columns and t ranks. Y, dX and the
+// gradients must equal the unsplit MLP's within rounding. Shoeybi et al. 2019, section 3. Left out:
+// norms and the residual path (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Cuts the MLP of a Transformer, Y = GELU(X A + a) B + b. A is cut by columns and B by rows, by the

@@ -3,7 +3,7 @@
 // question: Why is attention split by whole heads?
 //
 // Holds:  each rank has H/t heads: W_qkv [C, 3C/t], b_qkv [3C/t], W_O [C/t, C], and all of b_O. X,
-//         Y, dX and dY [M, C] are whole. M = B T tokens.
+//         Y, dX and dY [M, C] are whole, with M = B T tokens.
 // Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
 //         2 (t-1) ceil(M C/t) elements.
 // Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, and

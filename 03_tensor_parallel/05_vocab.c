@@ -8,8 +8,8 @@
 //         each). Backward all-reduces dX (M C elements). Of n elements each rank sends
 //         2 (t-1) ceil(n/t).
 // Saves:  each rank has 1/t of E, of its gradient, and of the logits M V, which backward reads.
-// Costs:  five all-reduces per step, exposed. The loss exchanges 3 M elements; logits would be M V.
-// The loss and all gradients must equal the unsplit computation's within rounding, and the
+// Costs:  five all-reduces per step, exposed. The loss exchanges 3 M elements instead of the M V
+// logits. The loss and all gradients must equal the unsplit computation's within rounding, and the
 // looked-up rows in every bit. Shoeybi et al. 2019, section 3. Left out: positions, norms, and
 // GPT's layers (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -35,14 +35,14 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     Tensor max = tensor_new(&scratch, logits.rows, 1);
     Tensor picked = tensor_new(&scratch, logits.rows, 1);
     op_row_max(max, logits);
-    // 1: the ranks will add their exponentials, so all exponentials must be relative to the same
-    // number: the largest logit of all ranks.
+    // 1. The ranks will add their exponentials. So all exponentials must be relative to the same
+    // number, the largest logit of all ranks.
     comm_all_reduce_max(tp, max); // M elements
     op_pick_target(picked, logits, targets, first);
-    // 2: one rank holds the target's logit. The other ranks have put 0.
+    // 2. One rank holds the target's logit. The other ranks have put 0.
     comm_all_reduce(tp, picked);  // M elements
     op_exp_sum(sum, logits, max); // logits <- exp(logits - max)
-    // 3: each rank has the sum over its own vocabulary entries only.
+    // 3. Each rank has the sum over its own vocabulary entries only.
     comm_all_reduce(tp, sum);                       // M elements
     op_token_loss(loss, picked, max, sum, targets); // log(sum) + max - picked
     arena_free(&scratch);

@@ -4,8 +4,8 @@
 //
 // Holds:  each rank has 1/t of every matrix: attention by heads, the MLP by hidden columns, wte by
 //         entries. Norms, biases of the row-cut matrices, wpe and activations between layers,
-//         [M, C], are whole. M = B T.
-// Sends:  all-reduces. A micro-batch has four of M C elements per block (two forward, two
+//         [M, C] with M = B T, are whole.
+// Sends:  a micro-batch makes four all-reduces of M C elements per block (two forward, two
 //         backward). At the model's ends the embedding's output and the head's dX have one of M C
 //         each, and the loss has three of M (05_vocab.c). A step has one of 12 L + 4 doubles for
 //         the norm.

@@ -4,15 +4,17 @@
 // vary: CHUNK 128|160|224, HEADS 6|10, D 6|8
 //
 // Holds: each rank has all parameters, and T/N of the T positions of each of B sequences.
-//     Contiguous: one chunk. Zigzag: chunk i of 2N from the front and chunk i from the back.
+//     A contiguous rank has one chunk. A zigzag rank has chunk i of 2N from the front and chunk i
+//     from the back.
 // Sends: per layer, round the ring. Forward: k and v make N-1 hops. Backward: k and v make N-1
 //     hops, dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller all-reduces
 //     all gradients.
-// Saves: a rank has 1/N of the activations. A rank keeps one element per query and head of the
-//     scores.
+// Saves: a rank has 1/N of the activations. Of the scores a rank keeps one element per query and
+//     head.
 // Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
-//     of one rank's queries with one rank's keys are a square. Contiguous and causal: the first
-//     rank computes 1/2 square, the last N - 1/2. Zigzag: every rank N/2.
+//     of one rank's queries with one rank's keys are a square. With contiguous chunks and a causal
+//     mask the first rank computes 1/2 square, and the last rank N - 1/2. With zigzag chunks every
+//     rank computes N/2.
 // Attention's output and its gradients must equal those of one device within rounding.
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
 // zhuzilin/ring-flash-attention (zigzag). Left out: several documents in one sequence.
@@ -32,10 +34,14 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 
 // -------------------------------------------------- online softmax: two partial results become one
 // Softmax divides by a sum over all keys, but the keys arrive one block at a time. For the keys
-// seen so far, a query has three values per head. m: the maximum of its scores. l: the sum of
-// exp(score - m). out: the sum of exp(score - m) v, divided by l. The two numbers m and l are kept
-// as one, lse = m + log l. The keys of the next block alone give out_b and lse_b. merge() joins
-// both results:
+// seen so far, a query has three values per head:
+//
+//     m    the maximum of its scores
+//     l    the sum of exp(score - m)
+//     out  the sum of exp(score - m) v, divided by l
+//
+// A rank keeps m and l as one number, lse = m + log l. The keys of the next block alone give out_b
+// and lse_b. merge() joins both results:
 //
 //     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) overflows
 //     w    = exp(lse - m')                        both sums of exponentials, relative to exp(m'):
@@ -109,7 +115,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
             leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        // this rank's part of the block's dk | dv
+        // sum is this rank's part of the block's dk | dv.
         Tensor sum = ring_sums(h, ring_owner(cp, k), &sums[k % 2]);
         tensor_fill(sum, 0);
         // Computes p again from the final lse, and adds to dq and to sum.
@@ -117,11 +123,11 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         // EXERCISE 03.08a (4 points): return dk and dv to their rank. sum [B*T/N, 2A] is the part
         // of this rank's queries, for the present keys. In step 1 and later, sum_coming receives
         // the parts of all ranks that had these keys before: add it to sum. Then start to send sum
-        // to the next rank. Also start to receive the previous rank's sum in sum_coming; it belongs
-        // to the keys of step k + 1, so ring_sums makes its room in sums[k % 2]. In the last step
-        // these keys are this rank's own: receive in home. sum_leaves and sum_arrives are the
-        // requests. Before all this, wait for those of step k - 1; after the addition, free their
-        // room, sums[(k + 1) % 2]. A group of one rank sends nothing and copies sum to home.
+        // to the next rank. Also start to receive the previous rank's sum in sum_coming. That sum
+        // belongs to the keys of step k + 1, so ring_sums makes its room in sums[k % 2]. In the
+        // last step these keys are this rank's own: receive in home. sum_leaves and sum_arrives are
+        // the requests. Before all this, wait for those of step k - 1; after the addition, free
+        // their room, sums[(k + 1) % 2]. A group of one rank sends nothing and copies sum to home.
         comm_wait(sum_arrives);
         if (k > 0) op_add(sum, sum, sum_coming);
         comm_wait(sum_leaves);

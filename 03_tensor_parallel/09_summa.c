@@ -10,12 +10,12 @@
 //     row and one block of W along its column. A Transformer block has 4 linear layers. A linear
 //     layer has one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
-// Costs: counted in received elements, because a broadcast's sent bytes are booked at its root
-//     alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
+// Costs: received elements, because the ledger counts a broadcast's sent bytes at its root alone. A
+//     product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
 //     |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D
-//     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1), from
-//     BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the unsplit
-//     product within rounding, because a sum over K is added in q parts.
+//     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1). This inequality
+//     holds from BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the
+//     unsplit product within rounding, because a sum over K is added in q parts.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //
@@ -38,7 +38,7 @@
 //
 // Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
 // out n groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns
-// whole. For q = 2 this cuts the 20 columns into 12 and 8.
+// whole. For q = 2 shard_range then cuts the 20 columns into 12 and 8.
 
 // Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
@@ -123,7 +123,7 @@ void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, con
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy,
                            Param *p) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dw = tensor_like(&scratch, p[0].g); // partial sums travel as gradients are stored
+    Tensor dw = tensor_like(&scratch, p[0].g); // partial sums have the element type of gradients
     Tensor db = tensor_shaped(&scratch, tensor_shape(1, dy.cols, p[0].g.element));
     summa_product_tn(g, dw, x, dy, k);
     param_add_gradient(&p[0], dw);

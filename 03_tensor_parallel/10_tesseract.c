@@ -47,9 +47,9 @@ void tesseract(Model *m, const CommGrid *g) {
     summa(m, g); // cuts every layer in the same way
     // EXERCISE 03.10a (3 points): mark the parameters that all grids share. The g->depth ranks of
     // g->in_depth hold the same block of every parameter of every unit (m->units[i].params[k]).
-    // Each of them has seen only the tokens of its grid. Set the group over which the gradient is a
-    // partial sum (Param.partial), and whether this rank's copy counts in the gradient norm
-    // (Param.in_norm).
+    // Each of these ranks has seen only the tokens of its grid. Set the group over which the
+    // gradient is a partial sum (Param.partial), and whether this rank's copy counts in the
+    // gradient norm (Param.in_norm).
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
             // model_partial_sums() all-reduces this block over depth, once per step.

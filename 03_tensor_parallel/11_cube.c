@@ -13,9 +13,9 @@
 //     (divided by q^2), or backward gathers them again.
 // Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
 //     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
-//     block has 39 BTC + 36 C^2. 1D sends 8 BTC (t-1)/t and holds all of X on each rank: 3D sends
-//     less from BT = 3 C/(q^2+q-3) tokens per micro-batch on, if the gathered X and W stay.
-//     Y, dX and dW must equal those of the unsplit product within rounding.
+//     block has 39 BTC + 36 C^2. 1D sends 8 BTC (t-1)/t and holds all of X on each rank. If the
+//     gathered X and W stay, 3D sends less than 1D from BT = 3 C/(q^2+q-3) tokens per micro-batch
+//     on. Y, dX and dW must equal those of the unsplit product within rounding.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make a GPT of such linear
 // layers.
@@ -93,7 +93,7 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dX = tensor_like(&scratch, o.x);
-    // partial sums travel as gradients are stored
+    // Partial sums have the element type of gradients.
     Tensor dW = tensor_shaped(&scratch, tensor_shape(o.w.rows, o.w.cols, w->g.element));
     Tensor dw = tensor_like(&scratch, w->g);
     // EXERCISE 03.11a (4 points): backward of y = x w. dy [M/q^2, N/q] has the layout of y. o.x

@@ -8,8 +8,8 @@
 //     gradients over the depth. The ring sends keys, values and their gradients, and the gradients
 //     of all weights.
 // Saves: activations are divided by t, but 1D keeps 4 BTC of each block whole.
-// Costs: tensor_way_received() has the elements that a rank receives per block: t ranks, BT tokens,
-//     width C.
+// Costs: tensor_way_received() has the elements that a rank receives per block, for t ranks, BT
+//     tokens and width C.
 // The formulas are those of lessons 06 to 11 without vectors and norms. Left out: latency, overlap.
 //
 //     way       function             lesson   cuts
@@ -42,10 +42,10 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     return (TensorWayShape){ 0, 0 };
 }
 
-// all_reduce(n) returns the share of a tensor that a rank receives in an all-reduce over n ranks.
+// Returns the share of a tensor that a rank receives in an all-reduce over n ranks.
 static double all_reduce(double n) { return 2 * (n - 1) / n; }
-// X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). W: the elements of these matrices,
-// 12 C^2.
+// Returns the elements that a rank receives per block. X counts the inputs of the block's four
+// matrices, BTC (1 + 1 + 1 + 4). W counts the elements of these matrices, 12 C^2.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width) {
     const TensorWayShape s = tensor_way_shape(way, ranks);
     const double t = (double)ranks, q = (double)s.q, d = (double)s.depth;

@@ -5,9 +5,9 @@
 //
 // Holds: each rank has all parameters. Outside attention a rank has T/N contiguous positions of
 //     each of B sequences, inside attention all positions of H/N of the H heads.
-// Sends: forward of a layer sends q, k and v in an all-to-all from [T/N positions, all heads] to
-//     [all positions, H/N heads], and the output in one back. Backward makes both in reverse. A
-//     rank sends (N-1)/N of each of these eight tensors of B T C/N elements.
+// Sends: in forward of a layer an all-to-all takes q, k and v from [T/N positions, all heads] to
+//     [all positions, H/N heads]. A second all-to-all takes the output back. Backward makes both in
+//     reverse. A rank sends (N-1)/N of each of these eight tensors of B T C/N elements.
 // Saves: a rank keeps 1/N of the activations. Attention runs as on one device, with fewer heads.
 // Costs: each rank sends 8(N-1)/N B T C/N elements per layer, N times less than tensor parallelism.
 //     N is at most H, or with grouped heads at most the number of heads of k and v. The parts of an
@@ -56,12 +56,13 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     Arena room = arena(MEM_COMMUNICATION);
     const Shape all = tensor_shape(cp->size * pieces * most_rows, width, rows.element);
     Tensor out = tensor_shaped(&room, all), in = tensor_shaped(&room, all);
-    // EXERCISE 03.14a (5 points): from positions to heads, and back. `out` is sent, `in` received;
-    // both have room for cp->size parts; part j goes to rank j, or comes from it. A part has
-    // `pieces` pieces of most_rows rows each. Fill `out` with zeros, because pieces may be smaller
-    // than their room. Copy piece i for rank j into the first rows and columns of its room:
-    // part_of_rows(h, rows, blocks, j, i) if to_heads, else part_of_heads(h, heads, blocks, j, i).
-    // Make ONE comm_all_to_all. Then copy the pieces out of `in`, to the other of the two.
+    // EXERCISE 03.14a (5 points): from positions to heads, and back. `out` is sent, and `in` is
+    // received. Both tensors have room for cp->size parts. Part j of `out` goes to rank j, and part
+    // j of `in` comes from rank j. A part has `pieces` pieces of most_rows rows each. Fill `out`
+    // with zeros, because pieces may be smaller than their room. Copy piece i for rank j into the
+    // first rows and columns of its room: part_of_rows(h, rows, blocks, j, i) if to_heads, else
+    // part_of_heads(h, heads, blocks, j, i). Make ONE comm_all_to_all. Then copy the pieces out of
+    // `in`, to the other of the two.
     tensor_fill(out, 0);
     for (size_t j = 0; j < cp->size; j++)
         for (size_t i = 0; i < pieces; i++) {
@@ -85,7 +86,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
 }
 
 // Returns this rank's heads with all positions, for attention as on one device.
-static AttentionHeads my_heads(const AttentionHeads *h) {
+static AttentionHeads local_heads(const AttentionHeads *h) {
     AttentionHeads local = *h;
     Range r = shard_range(key_heads(h), h->cp->size, h->cp->rank);
     size_t ratio = attention_ratio(h);
@@ -106,7 +107,7 @@ static Saved inside(const Saved *s) {
 }
 
 static void forward(const AttentionHeads *h, Saved *s) {
-    AttentionHeads local = my_heads(h);
+    AttentionHeads local = local_heads(h);
     size_t columns = range_size(local.heads) * h->D;
     size_t qkv = columns + 2 * attention_key_columns(&local);
     size_t ratio = attention_ratio(h);
@@ -120,7 +121,7 @@ static void forward(const AttentionHeads *h, Saved *s) {
     exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], ratio, false);
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
-    AttentionHeads local = my_heads(h);
+    AttentionHeads local = local_heads(h);
     Saved inner = inside(s);
     size_t ratio = attention_ratio(h);
     Arena scratch = arena(MEM_WORKSPACE);

@@ -1,5 +1,5 @@
-// by_hand.h: the layer of 01_by_hand.c, Y = X W in whole numbers, and its two splits. One process
-// plays all ranks; each rank's part of W is called a shard.
+// by_hand.h: declares the layer of 01_by_hand.c, Y = X W in whole numbers, and its two splits. One
+// process plays all ranks. Each rank's part of W is called a shard.
 #ifndef TENSOR_PARALLEL_BY_HAND_H
 #define TENSOR_PARALLEL_BY_HAND_H
 #include "common/base/util.h"

@@ -1,5 +1,5 @@
-// compare.h: the six ways of this chapter to cut a block over ranks, and the elements that a rank
-// receives in each of them (12_compare.c).
+// compare.h: names the six ways of this chapter to cut a block over ranks, and declares how many
+// elements a rank receives in each way (12_compare.c).
 #ifndef TENSOR_WAYS_H
 #define TENSOR_WAYS_H
 #include <stddef.h>
@@ -9,9 +9,10 @@ typedef struct {
     size_t q, depth;
 } TensorWayShape; // q x q x depth ranks; q 0: impossible
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
-// Returns the elements that one rank receives for one block, forward and backward; 0 where q is 0.
+// Returns the elements that one rank receives for one block, forward and backward. Returns 0 where
+// q is 0.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);
-// Returns the number of tokens, in units of the width, from which `way` receives less than `other`;
-// 0 if there is no such number.
+// Returns the number of tokens, in units of the width, from which `way` receives less than `other`.
+// Returns 0 if there is no such number.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks);
 #endif

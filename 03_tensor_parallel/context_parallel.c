@@ -1,5 +1,5 @@
-// context_parallel.c: which positions each rank of a group has, the room of a block in the ring of
-// 08_ring_attention.c, and how a model gets attention over a group.
+// context_parallel.c: finds the positions of each rank of a group, makes room for a block in the
+// ring of 08_ring_attention.c, and gives a model attention over a group.
 #include "03_tensor_parallel/context_parallel.h"
 
 Positions context_positions_of(const AttentionHeads *h, size_t rank) {

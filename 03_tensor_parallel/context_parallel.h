@@ -1,7 +1,7 @@
-// context_parallel.h: context parallelism. The N ranks of a group, cp, have different positions of
-// the same B sequences of T positions. Only attention communicates, because all other parts of a
-// GPT work on one position at a time. Every rank has all parameters, and their gradients are summed
-// over the group, as in data parallelism. C columns, H heads:
+// context_parallel.h: declares context parallelism. The N ranks of a group, cp, have different
+// positions of the same B sequences of T positions. Only attention communicates, because all other
+// parts of a GPT work on one position at a time. Every rank has all parameters, and their gradients
+// are summed over the group, as in data parallelism. The table holds for C columns and H heads:
 //
 //     kind                     elements sent per layer and rank    elements kept of the scores
 //     ring_attention           (6N-4) B T C/N                      B H T/N
@@ -15,19 +15,19 @@
 
 // ---- 08_ring_attention.c ----
 extern const AttentionKind ring_attention, ring_attention_zigzag;
-// Returns the positions of rank i of n in a sequence of T positions. Contiguous: the i-th of n
-// chunks. Zigzag: chunk i of 2n from the front and chunk i from the back. shard_range makes the
-// chunks, so n need not divide T.
+// Returns the positions of rank i of n in a sequence of T positions. A contiguous rank has the i-th
+// of n chunks. A zigzag rank has chunk i of 2n from the front and chunk i from the back.
+// shard_range makes the chunks, so n need not divide T.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
 
 // ---- context_parallel.c ----
-// Gives the blocks of a described model attention of this kind over cp. Call this before
+// Gives the blocks of a described model attention of this kind over cp. Call this function before
 // recompute(). Returns this rank's positions, for Data.positions. Calls usage_error() if there are
 // fewer positions than ranks, or, for Ulysses, fewer heads.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 // Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A].
 Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room);
-// Returns room for dk | dv of a block. These are sums over all ranks, so they are reals in any
+// Returns room for dk | dv of a block. dk and dv are sums over all ranks, so they are reals in any
 // storage.
 Tensor ring_sums(const AttentionHeads *h, size_t owner, Arena *room);
 // Returns a copy of this rank's k | v in one contiguous tensor, which can be sent.

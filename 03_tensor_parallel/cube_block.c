@@ -1,6 +1,6 @@
-// cube_block.c: the block of a GPT on a cube. The block's steps are those of the unsplit block in
-// common/model/layer.c. A linear layer calls the products of 11_cube.c and saves their operands. A
-// norm adds two sums per row over ranks (cube_layers.c). All other steps send nothing.
+// cube_block.c: computes the block of a GPT on a cube. The block's steps are those of the unsplit
+// block in common/model/layer.c. A linear layer calls the products of 11_cube.c and saves their
+// operands. A norm adds two sums per row over ranks (cube_layers.c). All other steps send nothing.
 #include "03_tensor_parallel/cube_layers.h"
 
 // ---------------------------------------------------------- a linear layer that saves its operands

@@ -1,5 +1,5 @@
-// cube_layers.c: the cube of ranks, and GPT's layers on a cube. The file has the cut of the
-// parameters, the norms, the embedding, the head and the loss. The transformer block is in
+// cube_layers.c: makes the cube of ranks, and computes GPT's layers on a cube. The file has the cut
+// of the parameters, the norms, the embedding, the head and the loss. The transformer block is in
 // cube_block.c. common/model/layer.c has the same layers unsplit. The residual stream has the
 // layout of cube_layout(): rows are cut over layer, then row, and columns over col. The logits have
 // the swapped layout.

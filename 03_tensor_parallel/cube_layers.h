@@ -1,5 +1,6 @@
-// cube_layers.h: functions of cube_layers.c that the block of cube_block.c calls. These are layouts
-// of activations, norms whose features are spread over ranks, and the operands that a layer saves.
+// cube_layers.h: declares the functions of cube_layers.c that the block of cube_block.c calls. The
+// functions return layouts of activations, compute norms whose features are spread over ranks, and
+// find the operands that a layer saves.
 #ifndef CUBE_LAYERS_H
 #define CUBE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -22,9 +23,9 @@ Shape cube_stream_shape(const Layer *l, const Batch *b); // [M/q^2, C/q]
 Batch cube_rows(const Batch *b, CubeLayout at);          // with this rank's sequences only
 Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site);
 
-// These functions compute norms. C: the features of a whole token. Forward and backward all-reduce
-// 2 elements per row over at.cols. The gradients of gain and bias are partial sums over this rank's
-// rows.
+// These functions compute norms. C counts the features of a whole token. Forward and backward
+// all-reduce 2 elements per row over at.cols. The gradients of gain and bias are partial sums over
+// this rank's rows.
 void cube_norm_forward(CubeLayout at, size_t C, Tensor y, Tensor stats, Tensor x, const Param *gain,
                        const Param *bias);
 void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor stats, Param *gain,

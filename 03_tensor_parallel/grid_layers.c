@@ -1,5 +1,5 @@
-// grid_layers.c: grids of ranks, and GPT's layers on a grid. The file has the cut of the
-// parameters, the norms, the embedding, the head and the loss. The transformer block is in
+// grid_layers.c: makes grids of ranks, and computes GPT's layers on a grid. The file has the cut of
+// the parameters, the norms, the embedding, the head and the loss. The transformer block is in
 // grid_block.c.
 //
 // Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of

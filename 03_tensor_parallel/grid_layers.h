@@ -1,6 +1,6 @@
-// grid_layers.h: functions of grid_layers.c that the block of grid_block.c calls. These functions
-// cut a model into q x q blocks, and compute norms whose features are spread over a row of the
-// grid.
+// grid_layers.h: declares the functions of grid_layers.c that the block of grid_block.c calls.
+// These functions cut a model into q x q blocks, and compute norms whose features are spread over a
+// row of the grid.
 #ifndef GRID_LAYERS_H
 #define GRID_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -12,8 +12,9 @@ SummaCut summa_by_feature(const ModelConfig *c);
 SummaCut summa_by_head(const ModelConfig *c);
 SummaCut summa_by_hidden(const ModelConfig *c);
 Shape summa_features(const Layer *l, const Batch *b); // [M/q, C/q]
-// Returns the dropout masks of this rank's sequences (own: summa_batch) and features. Masks depend
-// on global coordinates, so all ways of cutting a model drop the same elements.
+// Returns the dropout masks of this rank's sequences and features. `own` is the batch of
+// summa_batch(). Masks depend on global coordinates, so all ways of cutting a model drop the same
+// elements.
 Dropout summa_dropout(const Layer *l, const Batch *own, int site);
 
 // These functions compute norms, with the gain p[0] and the bias p[1] on row 0. Forward broadcasts

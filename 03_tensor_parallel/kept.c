@@ -1,4 +1,4 @@
-// kept.c: number of elements that a rank of a grid or a cube keeps between forward and backward.
+// kept.c: counts the elements that a rank of a grid or a cube keeps between forward and backward.
 #include "03_tensor_parallel/kept.h"
 #include "common/model/block.h"
 
@@ -29,7 +29,7 @@ KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwi
     size_t operands = straight * 2 * C + swapped * (A + F); // this rank's X of each product
     size_t norms = straight * (C + 4); // the input of the second norm, the statistics of both norms
     size_t outputs = swapped * (3 * A + F); // q, k, v; the MLP before its activation
-    // The probabilities, and with dropout also the probabilities after dropout.
+    // A rank keeps the probabilities, and with dropout also the probabilities after dropout.
     size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);
     KeptElements kept = { .scores = blockwise ? 0 : probabilities };
     kept.block = operands + norms + outputs + (blockwise ? swapped * heads : probabilities);

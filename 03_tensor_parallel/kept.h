@@ -1,4 +1,4 @@
-// kept.h: the number of elements that a rank of a grid (09_summa.c, 10_tesseract.c) or a cube
+// kept.h: counts the elements that a rank of a grid (09_summa.c, 10_tesseract.c) or a cube
 // (11_cube.c) keeps between forward and backward, from sizes alone. common/model/costs.h counts the
 // elements for 1D.
 #ifndef KEPT_IN_SHARDS_H
@@ -12,14 +12,17 @@ CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank);
 // Returns how many of B sequences the rank's row has.
 size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B);
 
-// Elements on a rank of a q x q x q cube that gathers X and W again in backward: of a block, of its
-// attention scores, of the head, and of the tensors between a stage's layers. Selective
-// recomputation drops the scores. blockwise: attention keeps one element per query and head instead
-// of the scores. block_reals and head_reals: those of block and of head that are
-// reals in any storage.
+// The kept elements of a rank of a q x q x q cube that gathers X and W again in backward.
 typedef struct {
-    size_t block, scores, head, between, block_reals, head_reals;
+    size_t block;       // of a block
+    size_t scores;      // of a block's attention scores, which selective recomputation drops
+    size_t head;        // of the head
+    size_t between;     // of the tensors between a stage's layers
+    size_t block_reals; // the part of `block` that is reals in any storage
+    size_t head_reals;  // the part of `head` that is reals in any storage
 } KeptElements;
+// Counts the kept elements. If `blockwise`, attention keeps one element per query and head instead
+// of the scores.
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B);
 #endif

@@ -1,8 +1,8 @@
-// sequence_layers.c: the embedding and the head of a sequence-parallel model, a rank's rows, and
-// how a model gets these layers. 07_sequence_parallel.c has the block and the four functions that
-// communicate. Each collective has M*C elements. The embedding makes a reduce-scatter forward and
-// an all-gather of dy backward. The head makes an all-gather forward and a reduce-scatter backward.
-// The head makes one more all-gather in backward if it has KEEP_SHARD.
+// sequence_layers.c: computes the embedding and the head of a sequence-parallel model, finds a
+// rank's rows, and gives a model these layers. 07_sequence_parallel.c has the block and the four
+// functions that communicate. Each collective has M*C elements. The embedding makes a
+// reduce-scatter forward and an all-gather of dy backward. The head makes an all-gather forward and
+// a reduce-scatter backward. The head makes one more all-gather in backward if it has KEEP_SHARD.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {

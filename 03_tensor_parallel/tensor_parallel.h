@@ -1,5 +1,5 @@
-// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each
-// section names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3)
+// tensor_parallel.h: declares the functions of this chapter that later lessons and chapters call.
+// Each section names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3)
 // cuts the weight matrices of every layer over the t ranks of a group, tp:
 //
 //     tensor                      cut               each rank holds
@@ -59,8 +59,8 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_
 extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
-// These functions go from own rows to all rows and back. whole [M, C]: all rows. own [M/tp, C]: the
-// rows of this rank, which may be none.
+// These functions go from own rows to all rows and back. whole [M, C] has all rows. own [M/tp, C]
+// has the rows of this rank, which may be none.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
@@ -76,8 +76,8 @@ extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
 extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 
 // ---- grid_layers.c: a grid of ranks ----
-// Ranks as a matrix of rows x cols in `depth` layers: rank = col + cols * (row + rows * layer).
-// depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
+// A grid is a matrix of rows x cols ranks in `depth` layers: rank = col + cols * (row + rows *
+// layer). depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
 typedef struct {
     size_t rows, cols, depth, row, col, layer; // sizes, and this rank's coordinates
     Comm *in_row;                              // [cols] ranks of this row and layer, by column
@@ -91,23 +91,26 @@ void comm_grid_free(CommGrid *g);
 
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
 // Block (i, j) is on the rank of row i and column j.
-// The cut of one side of a matrix in q pieces. shard_range deals out n groups of `each` elements.
+// A SummaCut cuts one side of a matrix in q pieces. shard_range deals out n groups of `each`
+// elements.
 typedef struct {
     size_t n, each;
 } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
 // Returns q for q x q ranks. Calls usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
-// All ranks of the grid must call these functions. k: the cut of K, on both factors. A product
-// overwrites its output.
-// y [M, N] = x [M, K] w [K, N]; x [M, K] = y [M, N] w [K, N]^T; w [K, N] = x [M, K]^T y [M, N].
+// All ranks of the grid must call these functions. k is the cut of K, on both factors. A product
+// overwrites its output:
+//     summa_product       y [M, N] = x [M, K] w [K, N]
+//     summa_product_nt    x [M, K] = y [M, N] w [K, N]^T
+//     summa_product_tn    w [K, N] = x [M, K]^T y [M, N]
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k);
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k);
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
 // Returns the rank's own block, or room in arena a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
-// These functions run a linear layer. p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only.
-// Backward adds to the gradients of both and overwrites dx.
+// These functions run a linear layer. p[0] are the weights [K, N]. p[1] is the bias [N], on row 0
+// only. Backward adds to the gradients of both and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
@@ -130,7 +133,8 @@ typedef struct {
 } TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
 CommGrid tesseract_grid(Comm *ranks, size_t depth); // collective
-// Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums().
+// Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums()
+// adds them.
 void tesseract(Model *m, const CommGrid *g);
 
 // ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of
@@ -147,10 +151,9 @@ void tesseract(Model *m, const CommGrid *g);
 // sequence at all. ----
 typedef struct {
     CommGrid grid;
-    // the q^2 ranks with this rank's col; with its row
-    Comm *same_col, *same_row;
-    // backward gathers x and w again; else gathered x and w are saved
-    bool gather_again;
+    Comm *same_col;    // the q^2 ranks with this rank's col
+    Comm *same_row;    // the q^2 ranks with this rank's row
+    bool gather_again; // backward gathers x and w again; if false, gathered x and w are saved
 } Cube;
 // Returns q for q x q x q ranks. Calls usage_error() if the number of ranks is not a cube.
 size_t cube_side(size_t ranks);
@@ -159,12 +162,11 @@ Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
 // The layout of an activation. The rows are whole sequences.
 typedef struct {
-    // the ranks over which the rows are cut first
-    Comm *layers;
-    // then the rows are cut over `rows`, and the columns over `cols`
-    Comm *rows, *cols;
-    // sequences of the rank's layer, positions of each
-    size_t B, T;
+    Comm *layers; // the ranks over which the rows are cut first
+    Comm *rows;   // the ranks over which the rows of a layer are cut
+    Comm *cols;   // the ranks over which the columns are cut
+    size_t B;     // sequences of the rank's layer
+    size_t T;     // positions of each sequence
 } CubeLayout;
 CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
 CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l
@@ -186,6 +188,6 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
 // live as long as m. Calls usage_error() if a rank has no head or vocabulary entry. Every rank gets
 // the tokens of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts,
 // so the sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
-// model_partial_sums().
+// model_partial_sums() adds them.
 void cube_parallel(Model *m, const Cube *c);
 #endif

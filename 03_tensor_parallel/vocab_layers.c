@@ -1,6 +1,6 @@
-// vocab_layers.c: the embedding, the head and the loss of a GPT as layers, which 06_transformer.c
-// puts into a model. The layers call the functions of 05_vocab.c. M = B T tokens. Each rank has V/t
-// vocabulary entries, l->vocab.
+// vocab_layers.c: makes layers of the embedding, the head and the loss of a GPT. 06_transformer.c
+// puts these layers into a model. The layers call the functions of 05_vocab.c. M is the number of
+// tokens, B T. Each rank has V/t vocabulary entries, l->vocab.
 #include "03_tensor_parallel/tensor_parallel.h"
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {

@@ -74,13 +74,13 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 
 // ---------------------------------------------------------------- when each op runs
 
-// The units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
+// The units of time at which the ops end, [device][micro-batch]. 0 means that the op has not run.
 typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;
 
-// Has the op ended whose result `op` of device i needs? *ready becomes the time at which that op
-// ended, or 0 if `op` needs no result.
+// Returns whether the op has ended whose result `op` of device i needs. *ready becomes the time at
+// which that op ended, or 0 if `op` needs no result.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
     if (op.what == 'F' && i == 0) return true; // samples are always there

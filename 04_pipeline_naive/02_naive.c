@@ -4,8 +4,8 @@
 // vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has shard_range(L, p, i) of the L blocks, their gradients and optimizer state. Rank
-//     0 also has the embedding, the last rank the last norm and the head. Both have the embedding
-//     table wte, V*C elements.
+//     0 also has the embedding, the last rank the last norm and the head. These two ranks both have
+//     the embedding table wte, V*C elements.
 // Sends: per micro-batch y [B*T, C] to rank i + 1 and dx [B*T, C] to rank i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all
 //     ranks.
@@ -14,22 +14,22 @@
 //     is idle for 1 - 1/p of the step.
 // Every bit of loss, norm and weights must equal that of one device that adds the gradients of the
 // same m micro-batches in the same order.
-// p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions, C columns;
-// f, b, d: the times of a stage's forward, of its backward and of a message.
+// There are p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions
+// and C columns. f, b and d are the times of a stage's forward, of its backward and of a message.
 // Left out: ranks that work at the same time (03_gpipe.c).
 #include "04_pipeline_naive/pipeline.h"
 
 // Runs all micro-batches of a step on this stage, one after the other. x is the input of the
-// stage's layers and y their output; dx and dy are the gradients of x and y. comm_send returns when
-// the neighbour has received the message, so the sent tensor can be freed.
+// stage's layers, and y is their output. dx and dy are the gradients of x and y. comm_send returns
+// when the neighbour has received the message, so the sent tensor can be freed.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.02a (4 points): the naive loop. For each micro-batch: receive x, forward, send y;
     // receive dy, backward, send dx. The first and the last stage (s.first, s.last) have a
     // neighbour on one side only. With b = &s.micro[k], micro-batch k has the tensors b->x and
     // b->dx of shape b->in, and b->y and b->dy of shape b->out. Allocate x in &b->input;
-    // pipeline_backward frees it. Allocate the other three in an arena of MEM_COMMUNICATION that
-    // you free yourself, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
+    // pipeline_backward frees x. Allocate the other three in an arena of MEM_COMMUNICATION that you
+    // free yourself, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
     // pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
@@ -90,10 +90,10 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
         model_fold_tied(m);
         return;
     }
-    // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages.
-    // model_wte(m) is the embedding's unit on the first stage and NULL elsewhere;
-    // model_wte_head(m) is the head's copy of it on the last stage. The gradient g of both units
-    // must become the sum of the two. One call; tied is the group of these two stages.
+    // EXERCISE 04.02b (2 points): the tied sum. This stage is the first or the last of several
+    // stages. model_wte(m) is the embedding's unit on the first stage and NULL elsewhere.
+    // model_wte_head(m) is the head's copy of this unit on the last stage. The gradient g of both
+    // units must become the sum of the two. Make one call. tied is the group of these two stages.
     Unit *table = model_wte(m) ? model_wte(m) : model_wte_head(m);
     comm_all_reduce(tied, table->g); // V*C elements; g is a partial sum, of one use
     // END

@@ -3,7 +3,7 @@
 // question: How much less idle are the stages when a batch is cut into micro-batches, and what does that cost?
 // vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has neighbouring layers, their gradients and optimizer state; the first and the
+// Holds: rank i has neighbouring layers, their gradients and optimizer state. The first and the
 //     last rank both have wte. Every stage keeps the activations of all m micro-batches, because
 //     the backwards come after the last forward.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
@@ -14,10 +14,11 @@
 //     Messages of time d <= f add 2(p-1)d where the executor runs the list (pipeline_run), because
 //     the executor does not wait for sends.
 // Costs: m micro-batches in flight instead of one.
-// f, b, d: the times of a stage's forward, of its backward and of a message. x, y: a stage's input
-// and output. dx, dy: the gradients of x and y; stage i receives dy from stage i + 1.
+// f, b and d are the times of a stage's forward, of its backward and of a message. x and y are a
+// stage's input and output. dx and dy are the gradients of x and y. Stage i receives dy from stage
+// i + 1.
 // Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as gradient
-// accumulation on one device adds them, so every bit is equal; torchgpipe's order is descending.
+// accumulation on one device adds them, so every bit is equal. torchgpipe's order is descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 //     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
 // Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
 //     pace.
-// Costs: O(L^2 p) comparisons to find a cut; the bytes of the blocks that move.
+// Costs: O(L^2 p) comparisons to find a cut, and the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
 // No value depends on the number of a rank, so moving layers changes no bit of the training.
@@ -27,12 +27,12 @@
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from); // the i of best[k][j]
-    // Stages of equally many layers, until a better cut is found.
+    // The stages have equally many layers until a better cut is found.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
-    // stage of the first j layers on k stages; from[k * (n+1) + j] is the first layer of the last
-    // of these stages. No layers on 0 stages cost 0. Where there is no cut, because k = 0 or
-    // j < k, best is INFINITY. At the end read first[p-1], ..., first[0] off backwards; the last
+    // stage of the first j layers on k stages. from[k * (n+1) + j] is the first layer of the last
+    // of these stages. No layers on 0 stages cost 0. best is INFINITY where there is no cut,
+    // because k = 0 or j < k. At the end read first[p-1], ..., first[0] off backwards. The last
     // stage ends at n. Among equal cuts take the one whose last stage begins earliest.
     for (size_t k = 0; k <= p; k++)
         for (size_t j = 0; j <= n; j++) {
@@ -64,7 +64,7 @@ size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
 // measured. Afterwards `cost` has the costs of all layers.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
     size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
-    // L + 2 doubles; for each layer its stage adds the cost, and the other stages add zeros
+    // Sums L + 2 doubles. For each layer its stage adds the cost, and the other stages add zeros.
     comm_all_reduce_doubles(pp, cost, n);
     partition_min_max(cost, n, p, first);
     for (size_t i = 0; i < p; i++) blocks[i] = first[i + 1] - first[i] - (i == 0) - (i + 1 == p);
@@ -108,15 +108,15 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
         size_t old = stage_of_block(pp, before, k), new = stage_of_block(pp, after, k);
         Unit *old_unit = block_of(from, k), *new_unit = block_of(to, k);
         // EXERCISE 04.04b (3 points): a block moves. Block k goes from stage `old` to stage `new`
-        // of pp; these may be the same stage. old_unit is the block's unit on this stage until now,
-        // new_unit its unit from now on; NULL where this stage does not have the block. Copy or
-        // send the weights, weights_of(old_unit), with AdamW (o->kind) the moments m and v, and the
-        // master, if it has data; the new unit then has master_made. Calls: comm_send, comm_recv,
-        // copy_state.
+        // of pp. The two may be the same stage. old_unit is the block's unit on this stage before
+        // the move, and new_unit is its unit afterwards. A unit is NULL where this stage does not
+        // have the block. Copy or send the weights, weights_of(old_unit), and with AdamW (o->kind)
+        // the moments m and v. If the master has data, copy or send the master, too, and set
+        // master_made in the new unit. Calls: comm_send, comm_recv, copy_state.
         if (old == new) {
             if (old_unit) copy_state(new_unit, old_unit, o);
         } else if (pp->rank == old) {
-            // 12C^2 + 13C elements; with AdamW three times as many
+            // Sends 12C^2 + 13C elements, with AdamW three times as many.
             comm_send(pp, weights_of(old_unit), new);
             if (o->kind == ADAMW) comm_send(pp, old_unit->m, new);
             if (o->kind == ADAMW) comm_send(pp, old_unit->v, new);

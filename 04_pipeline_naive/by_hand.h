@@ -25,8 +25,10 @@ typedef struct {
     size_t start[2 * PIECES]; // the unit of time at which each op started
 } Device;
 typedef struct {
-    size_t p, pieces; // devices, micro-batches
-    size_t end, busy; // end of the last op; units of work of all devices
+    size_t p;      // devices
+    size_t pieces; // micro-batches
+    size_t end;    // the end of the last op
+    size_t busy;   // units of work of all devices
     double loss;
     real x[SAMPLES], target[SAMPLES];
     Device device[LAYERS]; // [p]

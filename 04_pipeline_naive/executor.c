@@ -1,6 +1,5 @@
-// executor.c: the rule that says which op needs which other op, and the executor. The executor runs
-// any list, and sends and receives while the stage computes. pipeline.h states the executor's
-// guarantees.
+// executor.c: finds the op that another op needs, and runs any list of ops. The executor sends and
+// receives while the stage computes. pipeline.h states the executor's guarantees.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
@@ -56,7 +55,9 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 // the next micro-batch is computed into another buffer.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
-    size_t peer, n, turn;        // n buffers; turn: the next buffer
+    size_t peer;                 // the stage that receives
+    size_t n;                    // number of buffers
+    size_t turn;                 // the next buffer
     Tensor buffer[SEND_BUFFERS]; // [largest B*T, C] each, MEM_COMMUNICATION
     Request *request[SEND_BUFFERS];
 } Sends;
@@ -70,16 +71,18 @@ struct Executor {
     const Schedule *list;
     PipelineStage *stage;
     Arena buffers;
-    Sends activations, gradients; // sends to the next stage, and to the stage before
-    Receives receive[2]; // [0]: from the stage before, [1]: from the next (p = 2: [0] is both)
+    Sends activations;   // to the next stage
+    Sends gradients;     // to the stage before
+    Receives receive[2]; // from the stage before, from the next stage; with p = 2 [0] is both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {
     return &e->stage->micro[op.chunk * e->stage->micro_batches + op.micro_batch];
 }
 
-// Does op `at` of the list need a message, and from which stage? Messages need no names, because
-// the lists of the two stages have the messages in the same order.
+// Returns whether op `at` of the list needs a message. *stage becomes the stage that sends the
+// message. Messages need no names, because the lists of the two stages have the messages in the
+// same order.
 static bool receives(const Executor *e, size_t at, size_t *stage) {
     StageOp needs;
     bool any = pipe_op_needs(e->list->ops[at], e->pp->rank, e->pp->size, e->stage->chunks, &needs);
@@ -102,7 +105,7 @@ static void post_receive(Executor *e, size_t stage, size_t at) {
 }
 
 // Waits for the posted message from `stage`, posts the next receive, and returns the message. The
-// message's memory belongs to `category` from now on. at: the place in the list of the op that
+// message's memory belongs to `category` from now on. `at` is the place in the list of the op that
 // takes the message.
 static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCategory category) {
     Receives *r = &e->receive[stage != e->stage->before];

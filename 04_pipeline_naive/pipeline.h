@@ -1,5 +1,6 @@
-// pipeline.h: a pipeline cuts a model into stages of neighbouring layers, one stage per rank. Stage
-// i of p is rank i of the group pp; a step has m micro-batches.
+// pipeline.h: declares pipelines. A pipeline cuts a model into stages of neighbouring layers, one
+// stage per rank. Stage i of p is rank i of the group pp. A step has m micro-batches. The files
+// are:
 //     stage.c        forward and backward of a stage; no message
 //     02_naive.c     the naive loop with its messages, and the end of a step
 //     03_gpipe.c     GPipe's loops; schedules, which are lists of ops
@@ -13,9 +14,9 @@
 
 // ---------------------------------------------------------------- stage.c: one stage computes
 
-// Returns the layers of stage i. blocks [p] has the number of blocks of each stage; for example,
-// {3, 4, 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the
-// last stage has the head and the loss.
+// Returns the layers of stage i. blocks [p] has the number of blocks of each stage, such as {3, 4,
+// 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the last
+// stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
@@ -23,10 +24,13 @@ typedef struct {
     const Batch *batch; // the micro-batch's tokens and targets
     Layer *layers;      // [n_layers] of the stage, or of one chunk of the stage
     size_t n_layers;
-    Shape in, out;         // the shape of x and dx; of y and dy
-    bool end;              // the layers end with the loss: y is a loss per token
-    Tensor x, y;           // the layers' input (first stage: none), output (last: none)
-    Tensor dy, dx;         // gradients of y (last stage: none), of x (first: none)
+    Shape in;              // the shape of x and dx
+    Shape out;             // the shape of y and dy
+    bool end;              // the layers end with the loss, so y is a loss per token
+    Tensor x;              // the layers' input; none on the first stage
+    Tensor y;              // the layers' output; none on the last stage
+    Tensor dy;             // the gradient of y; none on the last stage
+    Tensor dx;             // the gradient of x; none on the first stage
     Arena input;           // holds x until the backward is done
     Arena gradient;        // holds dy under the executor
     ActivationStash *kept; // what layers keep from forward to backward; NULL before and after
@@ -38,12 +42,14 @@ typedef struct {
     size_t in_flight; // most micro-batches between their forward and their backward
 } PipelineResult;
 typedef struct {
-    Model *m;                     // this stage's layers
-    size_t micro_batches, chunks; // m; parts of the model on this stage (1 in this chapter)
-    PipelineBatch *micro;         // [chunks * m]: all micro-batches of one chunk, then of the next
-    bool first, last;             // this is stage 0, stage p - 1
-    size_t before, next;          // ranks of the neighbours, in a ring
-    size_t in_flight;             // micro-batches between their forward and their backward now
+    Model *m;             // this stage's layers
+    size_t micro_batches; // m
+    size_t chunks;        // parts of the model on this stage; 1 in this chapter
+    PipelineBatch *micro; // [chunks * m]: all micro-batches of one chunk, then of the next
+    bool first;           // this stage is stage 0
+    bool last;            // this stage is stage p - 1
+    size_t before, next;  // ranks of the neighbours, in a ring
+    size_t in_flight;     // micro-batches between their forward and their backward at present
     PipelineResult result;
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
@@ -65,7 +71,7 @@ typedef PipelineResult PipelineLoop(Comm *pp, Model *m, const Batch *batch, size
 PipelineLoop pipeline_naive, pipeline_gpipe;
 
 // Sums the gradients of the tied embedding over the two stages that hold a copy of the embedding.
-// tied is the group {first, last}, and NULL on other stages. In a pipeline of one stage the
+// `tied` is the group {first, last}, and NULL on other stages. In a pipeline of one stage the
 // function adds the gradients of the two uses. Call this function after the last backward.
 void pipeline_tied_sum(Model *m, Comm *tied);
 // Returns the group {first, last} of the pipeline pp, or NULL on middle stages and in a pipeline of
@@ -80,12 +86,12 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // The ops of a stage. BACKWARD does BACKWARD_INPUTS and BACKWARD_WEIGHTS in one op.
 typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } PipeWhat;
-// chunk: a stage may hold several chunks of the model; chunk c on stage i of p is part c*p + i of
-// all v*p parts (05.03). version: the version of the weights that the op reads (05.04). chunk and
-// version are 0 in the lists of this chapter.
+// An op of a list. A stage may hold several chunks of the model (05.03). Chunk c on stage i of p is
+// part c*p + i of all v*p parts. In the lists of this chapter chunk and version are 0.
 typedef struct {
     PipeWhat what;
-    size_t micro_batch, chunk, version;
+    size_t micro_batch, chunk;
+    size_t version; // the version of the weights that the op reads (05.04)
 } PipeOp;
 typedef struct {
     size_t stage;
@@ -112,14 +118,16 @@ void schedule_free(Schedule *s);
 
 // The groups and the settings of this rank in a training of a pipeline.
 typedef struct {
-    Comm *pp, *tied;       // pp: all stages. tied: {first, last}, or NULL
+    Comm *pp;              // all stages
+    Comm *tied;            // {first, last}, or NULL
     double clip;           // largest norm of the gradient; 0: no clipping
     ScheduleRule schedule; // writes the list that pipeline_step runs
     size_t in_flight;      // most micro-batches in flight in the last step
 } PipelineRank;
 typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                 size_t micro_batches);
-PipelineStep naive_step, pipeline_step; // 02_naive.c: its own loop; 03_gpipe.c: any list
+PipelineStep naive_step;    // 02_naive.c: the step by its own loop
+PipelineStep pipeline_step; // 03_gpipe.c: the step by any list
 // Ends a step of any schedule (02_naive.c): sums the tied gradient, the loss and the gradient's
 // squares, then updates the weights.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
@@ -128,17 +136,17 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 // ---------------------------------------------------------------- executor.c
 
 // Finds the op that must be done before `op` of stage i of p, by the rule of every pipeline. *needs
-// becomes that op and its stage. v: the chunks on each stage. Returns false if `op` needs no other
-// op. If the two ops are on different stages, `op` receives a message from needs->stage.
+// becomes that op and its stage. v counts the chunks on each stage. Returns false if `op` needs no
+// other op. If the two ops are on different stages, `op` receives a message from needs->stage.
 //     forward k                 forward k of the part before; the first part needs none
 //     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own
 //                               forward k
 //     backward of weights k     its own backward of inputs k
-// pipe_op_is: is `op` the needed op? A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes this op's y (forward) or dx (backward). *feeds becomes
 // that op and its stage. Returns false if no op takes a result of `op`.
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
+// Returns whether `op` is the needed op. A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_is(PipeOp op, PipeOp needed);
 
 // The executor sends and receives the messages of any list; a lesson's loop computes. The executor

@@ -1,6 +1,6 @@
 // 02_linear.c: trains one linear layer, Y = dropout(X W + b), three times: cut by columns, cut by
-// rows, and unsplit. All three must agree. The table compares the bytes of both cuts. 4 ranks
-// divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
+// rows, and unsplit. All three trainings must agree. The table compares the bytes of both cuts. 4
+// ranks divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 
@@ -66,9 +66,9 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Checks the costs of a cut. Columns: W and b are cut, K N/t + N/t elements. X is whole. The
-// all-reduce adds dX [M, K] in backward. Rows: W is cut and b is whole, K N/t + N elements. X is
-// cut. The all-reduce adds Y [M, N] in forward.
+// Checks the costs of a cut. By columns, W and b are cut, K N/t + N/t elements, and X is whole. The
+// all-reduce adds dX [M, K] in backward. By rows, W is cut and b is whole, K N/t + N elements, and
+// X is cut. The all-reduce adds Y [M, N] in forward.
 static void costs(Run *run, bool rows, const TrialResult *r) {
     const size_t n = run->world->size, e = element_size(option_storage(run));
     const size_t own = range_size(shard_range(rows ? K : N, n, run->world->rank));

@@ -72,7 +72,8 @@ static void costs(Run *run, const TrialResult *r) {
                                    .sent = 2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e) };
     trial_costs(run, "%s", "%s", &predicted, r);
 
-    // A forward has X A, with GATES matrices, and a product with B. A backward has each twice.
+    // A forward has X A, with GATES matrices, and a product with B. A backward has two products for
+    // each of these.
     const size_t most = range_size(shard_range(F, n, 0));
     const double forward = work_product(M, GATES * most, C).time + work_product(M, C, most).time;
     trial_times(run, "The MLP over its ranks, last step", 3 * forward, communication);
@@ -90,7 +91,8 @@ static double gelu_of(double u) {
     return value;
 }
 
-// Prints the table, with a column for A cut by rows. Then each rank's X A is a partial sum.
+// Prints the table, with a column for A cut by rows. With this cut each rank's X A is a partial
+// sum.
 // GELU(u + v) is not GELU(u) + GELU(v), so the ranks would have to add [M, F] before GELU, four
 // times as much as [M, C] if F = 4 C.
 static void table(Run *run, const TrialResult *r) {

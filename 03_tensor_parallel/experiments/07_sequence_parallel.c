@@ -1,5 +1,5 @@
-// 07_sequence_parallel.c: trains a GPT three ways: tensor parallel as in lesson 06, sequence
-// parallel with inputs kept whole, and sequence parallel with inputs gathered again. The two
+// 07_sequence_parallel.c: trains a GPT in three ways. The first is tensor parallel, as in lesson
+// 06. The other two are sequence parallel, with inputs kept whole or gathered again. The two
 // sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
 // predict calls, bytes, memory and time.
 #include "03_tensor_parallel/experiments/experiments.h"

@@ -1,11 +1,11 @@
-// 08_ring_attention.c: compares both cuts of the ring with one device: a GPT that trains with its
-// positions cut over all ranks, and attention alone on longer sequences (attend.c).
+// 08_ring_attention.c: compares both cuts of the ring with one device. A GPT trains with its
+// positions cut over all ranks. Attention alone runs on longer sequences (attend.c).
 // context_costs.c predicts bytes, memory and times.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <string.h>
 
-// Attention alone, of one sequence. A deviation of 16 makes scores of several hundred, whose
-// exponential no float can hold.
+// The sizes of attention alone, on one sequence. A deviation of 16 makes scores of several hundred.
+// A 32-bit float cannot hold the exponential of such a score.
 enum { CHUNK = 192, HEADS = 8, D = 4, DEVIATION = 16 };
 
 // Runs attention alone in both cuts, and checks the costs. Shows the forward of both, and writes

@@ -1,5 +1,5 @@
-// 09_summa.c (experiment): one linear layer (grids.c) and then a GPT are computed in q x q
-// blocks and compared with the unsplit ones. Costs per rank: received bytes, memory, time.
+// 09_summa.c (experiment): computes one linear layer (grids.c), and then a GPT, in q x q blocks,
+// and compares both with the unsplit ones. The costs per rank are received bytes, memory and time.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them

@@ -1,5 +1,6 @@
-// 10_tesseract.c (experiment): a GPT is trained on d grids of ranks and compared with the unsplit
-// one. The table compares the d grids with one grid of q x q ranks, whose costs are computed.
+// 10_tesseract.c (experiment): trains a GPT on d grids of ranks, and compares the GPT with the
+// unsplit one. The table compares the d grids with one grid of q x q ranks, whose costs are
+// computed.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -7,7 +8,8 @@ enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
 
 static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
 
-// Prints the table. `first`: rank 0 of one grid that trains the same batch alone, as in lesson 09.
+// Prints the table. `first` is rank 0 of one grid that trains the same batch alone, as in lesson
+// 09.
 static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t sequences,
                   double took) {
     const ModelConfig *c = at->c;

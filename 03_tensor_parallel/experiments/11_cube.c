@@ -1,6 +1,6 @@
-// 11_cube.c (experiment): two linear layers (grids.c) and then a GPT are split over a cube
-// and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
-// them again, with the same bits. Bytes along each axis, memory and time are predicted.
+// 11_cube.c (experiment): splits two linear layers (grids.c), and then a GPT, over a cube, and
+// compares both with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
+// X and W again, with the same bits. Bytes along each axis, memory and time are predicted.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -19,7 +19,7 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     const GptMeasured *r = &x->measured;
     const double row = r->layers[GPT_ROW].sent, col = r->layers[GPT_COL].sent;
     const double depth = r->layers[GPT_DEPTH].sent;
-    // numbers: the time of the all-reduces of the loss and of the gradient norm. Rank 0 has the
+    // numbers is the time of the all-reduces of the loss and of the gradient norm. Rank 0 has the
     // largest part of every tensor, so the other ranks wait for it.
     const double numbers = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
                            ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
@@ -114,7 +114,7 @@ static void introduction(Run *run, size_t q) {
 }
 
 // Trains both ways with one optimizer: backward reads the gathered X and W that forward kept, or
-// gathers them again. Both ways must agree in every bit.
+// gathers X and W again. Both ways must agree in every bit.
 static void both_ways(void *cut_gpt, const Training *t, Trajectory *kept) {
     CutGpt *x = cut_gpt;
     Run *run = kept->run;

@@ -132,7 +132,10 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
     const TensorWay smallest = least(memory, n), fewest = least(bytes, n);
-    const char *speed = "";
+    const char *speed = "", *with_sp = "";
+    if (smallest != WAY_SP)
+        with_sp = page_text(run, "; %s keeps %s", tensor_way_name[WAY_SP],
+                            value_text(run, memory[WAY_SP], "bytes"));
     if (clock_config()->simulated) {
         const TensorWay first = least(time[0], n), second = least(time[1], n);
         speed =
@@ -143,15 +146,19 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
     }
     if (!answer_alone(run))
         say_answer(run,
-                   "%s keeps least, %s of weights and activations. %s receives least, %s per "
+                   "%s keeps least, %s of weights and activations%s. %s receives least, %s per "
                    "step.%s At GPT-3's width on 64 ranks %s receives least.",
-                   tensor_way_name[smallest], value_text(run, memory[smallest], "bytes"),
+                   tensor_way_name[smallest], value_text(run, memory[smallest], "bytes"), with_sp,
                    tensor_way_name[fewest], value_text(run, bytes[fewest], "bytes"), speed,
                    tensor_way_name[wide]);
-    say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
+    say_cost(run,
+             "2D, 2.5D and 3D send weights, too, in every micro-batch. The ring holds all weights "
+             "on each rank: %s, in 1D %s.",
+             cost_text(run, "parameters.ring"), cost_text(run, "parameters.1d"));
     say_use_when(
-        run, "in a node: 1D + SP, for any number of ranks and sequences. Between nodes: pipeline "
-             "stages (04), else 2D to 3D. For a sequence too long for a rank: ring attention.");
+        run,
+        "in a node: 1D + SP, because it works with one sequence and with any number of ranks "
+        "up to the heads. Between nodes: pipelines (04), else 2D to 3D. Long sequences: ring.");
 }
 
 // ---------------------------------------------------------------- the run

@@ -34,7 +34,7 @@ static void ring_self(Run *run) {
                 { "sent per rank", "c C times 8(N-1); ring: 6N-4", EACH("sent") },
                 { "sends and collectives", "4(N-1) + 2; ring: 3N-2", EACH("calls") },
                 { "kept for backward", "scores c H T; ring: c H", EACH("kept") },
-                { "computed per rank", "6 products; ring: 7, without masks", EACH("flops") },
+                { "computed per rank", "6 products; ring: 7, no masked pairs", EACH("flops") },
                 { simulated ? "forward" : NULL, "slowest rank", EACH("forward") },
                 { "backward", "slowest rank", EACH("backward") },
                 { 0 } });

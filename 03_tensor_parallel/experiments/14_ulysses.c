@@ -12,12 +12,12 @@ static void table(Run *run, size_t T) {
     const char *heads = page_text(run, "=%d", HEADS), *groups = page_text(run, "=%d", GROUPS);
     results(run, (const char *const[]){ "ring", "RSA", "Ulysses", "grouped", NULL },
             (const Result[]){
-                { "sent per rank", "forward and backward", EACH("sent") },
+                { "sent per rank", "forward + backward", EACH("sent") },
                 { "  times c C", NULL, { "=6N-4", "=8(N-1)", "=8(N-1)/N", "=6(N-1)/N" } },
-                { "sends, collectives", "forward and backward", EACH("calls") },
-                { "kept for backward", "RSA: scores, c H T", EACH("kept") },
-                { "computed per rank", "RSA: masked pairs too", EACH("flops") },
-                { "largest N", "T/2; T; heads of k and v", { half, all, heads, groups } },
+                { "sends, collectives", "forward + backward", EACH("calls") },
+                { "kept for backward", "RSA: scores c H T", EACH("kept") },
+                { "computed per rank", "RSA: masked, too", EACH("flops") },
+                { "largest N", "T/2; T; k, v heads", { half, all, heads, groups } },
                 { 0 } });
 }
 

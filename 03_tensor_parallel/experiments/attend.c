@@ -1,5 +1,5 @@
-// attend.c: compares a kind of context parallelism with one device: attention alone, without the
-// rest of a model, and the training of a GPT. context_costs.c checks the costs of attention alone.
+// attend.c: compares a kind of context parallelism with one device, for attention without the rest
+// of a model and for the training of a GPT. context_costs.c checks the costs of attention alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include "common/comm/record.h"
@@ -37,7 +37,7 @@ static int *numbers_of(Arena *a, Positions own, size_t B) {
 }
 
 // pass_begins() starts to record one pass. pass_ends() adds the pass's messages to r and returns
-// the times. alone: on one device, not recorded.
+// the times. If `alone`, the pass runs on one device and is not recorded.
 static void pass_begins(Run *run, bool alone, EventKind pass) {
     if (!alone) {
         ranks_together(run->world);
@@ -55,8 +55,8 @@ static Timing pass_ends(Run *run, bool alone, Attended *r) {
     return picture_timing(run);
 }
 
-// Runs forward and backward of attention. kind NULL: all positions on this rank. Puts the output
-// and the gradients of q, k, v into s.
+// Runs forward and backward of attention. If kind is NULL, this rank has all positions. Puts the
+// output and the gradients of q, k, v into s.
 static Attended run_attention(Run *run, const AttentionKind *kind, ContextSizes z, Snapshot *s,
                               const char *title, int picture) {
     Comm *cp = run->world;
@@ -118,7 +118,7 @@ Snapshot *attend_one_device(Run *run, ContextSizes z) {
 
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title,
                 int picture) {
-    // In fp32 a score of 500 is rounded by 3e-5, and so is its exponential, relatively.
+    // In fp32 a score of 500 is rounded by 3e-5, so its exponential has a relative error of 3e-5.
     double limit = sizeof(real) == 8 || z.deviation <= 1 ? LIMIT_ROUNDING : 1e-3;
     if (z.storage != REALS) limit = storage_limit(z.storage);
     Snapshot *got = snapshot_new(run);

@@ -8,8 +8,8 @@ const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysse
 
 // ---------------------------------------------------------------- messages, memory, work
 
-// Returns a rank's messages, kept bytes, buffers and FLOPs, of forward and backward together. c:
-// positions of a chunk; A: columns of the keys.
+// Returns a rank's messages, kept bytes, buffers and FLOPs, of forward and backward together. c
+// counts the positions of a chunk, and A counts the columns of the keys.
 static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, A = z.key_heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage), r = sizeof(real);
@@ -24,10 +24,10 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     if (kind == CONTEXT_ULYSSES) {
         const size_t most = ceil_div(z.key_heads, n), keys = part_size(z.key_heads, n, rank);
         const size_t heads = keys * ratio, part = c * most * z.D * e, pairs = z.T * (z.T + 1) / 2;
-        return (Attended){ // q, k, v, out and their gradients; q and out: `ratio` parts each
+        return (Attended){ // sends q, k, v, out and their gradients; q and out are `ratio` parts
                            .sent = 4 * (ratio + 1) * (n - 1) * part,
                            .calls = 4,
-                           // q, out, lse; k, v
+                           // keeps q, out and lse, and k and v
                            .kept = z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e),
                            .buffers = 2 * (ratio + 2) * n * part, // q, k, v, twice
                            .flops = 7 * (double)heads * work_product(pairs, 1, z.D).flops
@@ -40,8 +40,8 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     return (Attended){ .sent = (4 * (n - 1) * e + 2 * hops * r) * c * A,
                        .calls = n > 1 ? 3 * n - 2 : 0,
                        .kept = z.heads * c * r, // lse
-                       // k | v: the present block, and with n > 2 the coming block. dk | dv: the
-                       // present block, and with n > 1 the leaving and the coming block.
+                       // k | v need the present block, and with n > 2 the coming block. dk | dv
+                       // need the present block, and with n > 1 the leaving and the coming block.
                        .buffers = ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A,
                        .flops = 7 * (double)z.heads * work_product(pairs, 1, z.D).flops };
 }
@@ -113,9 +113,9 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     return t;
 }
 
-// Returns the time of a forward or backward. RSA: every rank does the same. A pass of k or v hides
-// its messages behind products. The products for dK and dV need no pass. Ulysses: rank 0 has the
-// most heads.
+// Returns the time of a forward or backward. In RSA every rank does the same. A pass of k or v
+// hides its messages behind products. The products for dK and dV need no pass. In Ulysses rank 0
+// has the most heads.
 static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const size_t c = z.T / n, A = z.heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage);
@@ -157,7 +157,8 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
                                        { 0 } });
         return;
     }
-    // The rings have no formula for their times: their steps are played. busy: the mean of ranks.
+    // The times of the rings have no formula, so their steps are played. busy is the mean of the
+    // ranks.
     const RingTime ring = context_ring_time(kind, z, n, false);
     const double busy = ring.busy / ((double)n * ring.step);
     check_costs(run, ids, names,

@@ -14,10 +14,16 @@ double cube_bytes(const CubeTraffic *t) {
 // ---------------------------------------------------------------- sizes of one rank
 
 typedef struct {
-    size_t B;                 // sequences of the rank's layer
-    size_t straight, swapped; // sequences of the rank, by layout
-    size_t M, N;              // tokens of straight and of swapped
-    size_t C, heads, A, F, V; // the rank's features, heads and their columns, hidden, entries
+    size_t B;        // sequences of the rank's layer
+    size_t straight; // sequences of the rank in the layout of a block's input
+    size_t swapped;  // sequences of the rank in the swapped layout
+    size_t M;        // tokens of `straight`
+    size_t N;        // tokens of `swapped`
+    size_t C;        // the rank's features
+    size_t heads;    // the rank's heads
+    size_t A;        // columns of these heads
+    size_t F;        // hidden columns
+    size_t V;        // vocabulary entries
 } Sizes;
 static Sizes sizes(const CubePlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
@@ -57,8 +63,9 @@ static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
 // These functions count the calls of y = x w. operands() counts the all-gathers of x and w. sums()
 // counts the reduce-scatter of y. The rows of x are cut by the ranks' row numbers, so x is gathered
-// along CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The parameters
-// w and y: bytes of an element of w (or of its gradient), and of y.
+// along CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The parameter
+// w is the bytes of an element of w, or of its gradient. The parameter y is the bytes of an element
+// of y.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t K,
                      size_t N, size_t w) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, at->c->context * K, stored(at));
@@ -110,8 +117,8 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     return s;
 }
 
-// Counts five all-reduces per block, because neighbouring vectors share one: norm; q|k|v;
-// projection and norm; fc; out.
+// Counts five all-reduces per block, because neighbouring vectors share an all-reduce. The five are
+// for norm, q|k|v, projection with norm, fc, and out.
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     const Sizes z = sizes(at, 0);
     const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };

@@ -1,6 +1,6 @@
-// experiments.h: functions that several experiments of this chapter and of chapter 08 share:
-// trainings of a few layers, costs of sequence and ring attention, of grids and cubes, of the ways
-// to cut a model.
+// experiments.h: declares the functions that several experiments of this chapter and of chapter 08
+// share. The functions train a few layers or a GPT. The functions also predict the costs of ring
+// attention, of grids and cubes, and of all ways to cut a model.
 #ifndef TENSOR_PARALLEL_EXPERIMENTS_H
 #define TENSOR_PARALLEL_EXPERIMENTS_H
 #include "03_tensor_parallel/compare.h"
@@ -27,10 +27,14 @@ enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
 // The results of one of the two trainings.
 typedef struct {
-    Snapshot *seen, *weights; // outputs and gradients of every step; final weights
+    Snapshot *seen;    // outputs and gradients of every step
+    Snapshot *weights; // final weights
     double loss[TRIAL_STEPS];
-    // In the last step: bytes on this rank, the peak of activations, all-reduces, bytes sent.
-    size_t parameters, gradients, activations, calls, sent;
+    // The numbers of the last step, on this rank:
+    size_t parameters, gradients; // bytes
+    size_t activations;           // bytes at their peak
+    size_t calls;                 // all-reduces
+    size_t sent;                  // bytes
 } TrialResult;
 
 // A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
@@ -39,21 +43,21 @@ typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
 // ---- The costs that the lessons share. ----
-// The predictions for one rank and one step.
+// The predictions for one rank and one step of a trial.
 typedef struct {
     size_t parameters, kept; // elements
     size_t calls;            // all-reduces
     double sent;             // bytes
 } TrialCosts;
-// Compares the predictions with r. ids and names: as in check_costs().
+// Compares the predictions with r. ids and names are those of check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r);
 // Checks the times of the recorded step in ps, and shows a picture of this step. In every
 // all-reduce all ranks wait for the slowest, and nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
 // Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
-// step they take. The function reads the costs "step" and "exposed". calls: the id of the number of
-// all-reduces.
+// step these all-reduces take. The function reads the costs "step" and "exposed". `calls` is the id
+// of the number of all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
 // Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
@@ -71,7 +75,8 @@ struct Trial {
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
     size_t n_params;            // counted by trial_train
-    double deviation, rate;     // deviation of the initial weights; learning rate of SGD
+    double deviation;           // deviation of the initial weights
+    double rate;                // learning rate of SGD
     double dropout;             // the probability that an element of Y is dropped
     Element storage;            // element type of X, Y, their gradients and the weights
     Saved saved;                // kept from forward to backward
@@ -91,22 +96,23 @@ ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 // Returns a training of three clipped steps on synthetic tokens, with one micro-batch each.
 Training gpt_training(ModelConfig c, size_t sequences);
 
-// The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
-// two planes: the ranks with this rank's column, and with its row.
+// The communicators of a way. Every way has the world. Grids and cubes have three axes. A cube also
+// has two planes, the ranks with this rank's column and those with its row.
 enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
 typedef struct {
     double calls[COMM_KINDS], sent, received; // bytes of this rank
 } GroupTraffic;
 typedef GroupTraffic AxisTraffic; // along an axis of a grid
 enum { GPT_STEPS = 3 };
-// Measured on one rank in the last step; step_time: in each step.
+// The measurements of one rank in the last step.
 typedef struct {
-    size_t steps; // finished steps
-    // Traffic in the layers, and afterwards for the sums of partial gradients.
-    GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
-    Picoseconds layers_time;          // the time of layers and sums
-    Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
-    size_t parameters, gradients, optimizer, activations; // bytes. activations: their peak
+    size_t steps;                            // finished steps
+    GroupTraffic layers[GPT_GROUPS];         // in the layers
+    GroupTraffic sums[GPT_GROUPS];           // after the layers, for the sums of partial gradients
+    Picoseconds layers_time;                 // the time of layers and sums
+    Picoseconds step_time[GPT_STEPS];        // of each step, with the loss, without the norm
+    size_t parameters, gradients, optimizer; // bytes
+    size_t activations;                      // bytes at their peak
 } GptMeasured;
 double gpt_received(const GptMeasured *r); // bytes of all groups
 typedef struct CutGpt CutGpt;
@@ -117,17 +123,19 @@ struct CutGpt {
     const AttentionKind *attention; // the ring
     CommGrid grid;                  // 2D, 2.5D
     Cube cube;                      // 3D
-    // Called before each step; NULL: nothing. If given, a step ends with all ranks together.
+    // Is called before each step. If the function is NULL, nothing is called. If not, a step ends
+    // with all ranks together.
     void (*begin_step)(CutGpt *x);
     GptMeasured measured;
 };
 void gpt_train(void *cut_gpt, const Training *t, Trajectory *out); // a SplitTraining
 
-// Predictions for one rank. kept_reals: the kept elements that are reals in any storage. received:
-// bytes per step. time: ps per step, if no rank waits for another one.
+// The predictions for one rank.
 typedef struct {
-    size_t parameters, gradients, kept, kept_reals; // elements
-    double received, time;
+    size_t parameters, gradients, kept; // elements
+    size_t kept_reals;                  // the kept elements that are reals in any storage
+    double received;                    // bytes per step
+    double time;                        // ps per step, if no rank waits for another one
 } RankShare;
 double share_kept_bytes(const ModelConfig *c, const RankShare *s);
 // Checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept". gpt_costs_1d()
@@ -147,24 +155,30 @@ GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
 
-// B sequences of T positions. key_heads: heads of key and of value, a divisor of heads. Each serves
-// a group of query heads. D: columns of one head. deviation: of q, k and v. drop: share of
-// probabilities that dropout removes. theta: base of rotary positions, 0: none.
+// The sizes of attention alone.
 typedef struct {
-    size_t B, T, heads, key_heads, D;
+    size_t B;         // sequences
+    size_t T;         // positions of each sequence
+    size_t heads;     // heads of the query
+    size_t key_heads; // heads of key and of value, a divisor of `heads`
+    size_t D;         // columns of one head
     Element storage;
-    double deviation, drop, theta;
+    double deviation; // of q, k and v
+    double drop;      // share of probabilities that dropout removes
+    double theta;     // base of rotary positions; 0: none
 } ContextSizes;
-// Measurements of a rank, in a forward and a backward. calls: sends and collectives. kept: bytes
-// for backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
-// this rank.
+// The measurements of a rank, in a forward and a backward.
 typedef struct {
-    size_t sent, calls, kept, buffers;
-    double flops;
+    size_t sent;    // bytes
+    size_t calls;   // sends and collectives
+    size_t kept;    // bytes for backward, besides q, k, v and the output
+    size_t buffers; // bytes of messages at their peak
+    double flops;   // of this rank
     Timing forward, backward;
 } Attended;
 // Runs attention on all ranks, and compares the output and the gradients of q, k and v with `want`.
-// title, picture: of the forward, for picture_show(); NULL: none.
+// title and picture are those of picture_show(), for the forward. If title is NULL, nothing is
+// drawn.
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
 // Runs attention on one device (rank 0, uncounted), and returns the output and the gradients.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
@@ -176,7 +190,7 @@ void attend_uneven(Run *run, int kind, ContextSizes z);
 void attend_trainings(Run *run, int first, int last);
 
 // ---- context_costs.c ----
-// Predictions of attention alone: one sequence, whose T positions n divides.
+// The predictions are for attention alone on one sequence whose T positions n divides.
 
 extern const char *const context_id[CONTEXT_KINDS];
 // Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
@@ -184,15 +198,16 @@ extern const char *const context_id[CONTEXT_KINDS];
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 // Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
-// RING and ZIGZAG, played step by step. step: the time of the last rank. busy: all ranks'
-// computing, in ps.
+// The times of CONTEXT_RING and CONTEXT_ZIGZAG, played step by step.
 typedef struct {
-    double step, busy;
+    double step; // the time of the last rank
+    double busy; // the computing of all ranks, in ps
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
 
 // ---- grid_costs.c ----
-// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
+// These functions predict the costs of the layers of grid_layers.c for one rank of a q x q x depth
+// grid, from sizes alone.
 
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
@@ -206,7 +221,7 @@ typedef struct {
 } GridPlace;
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
 size_t grid_sequences(const GridPlace *at, size_t B); // those of B that the rank's row has
-bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
+bool grid_even(const GridPlace *at, size_t B);        // returns whether all blocks are equal
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
@@ -227,14 +242,16 @@ size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
 // ---- cube_costs.c ----
-// The costs of the layers of cube_layers.c for one rank of a q x q x q cube, from sizes alone.
+// These functions predict the costs of the layers of cube_layers.c for one rank of a q x q x q
+// cube, from sizes alone.
 
 // The axes of a cube: a rank's row, its column, and the ranks at its place in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
-// bytes: those that a rank sends. A rank receives as many bytes, because every call is a ring.
-// time: in ps, one call after another, if no rank waits for another.
+// The traffic of a rank. A rank receives as many bytes as it sends, because every call is a ring.
 typedef struct {
-    double calls, bytes[CUBE_AXES], time;
+    double calls;
+    double bytes[CUBE_AXES]; // sent along each axis
+    double time;             // ps, one call after another, if no rank waits for another one
 } CubeTraffic;
 double cube_bytes(const CubeTraffic *t); // along all axes
 
@@ -272,15 +289,16 @@ RankShare line_share(const CutSizes *z, size_t B);
 RankShare grid_share(const GridPlace *at, size_t B);
 RankShare cube_share(const CubePlace *at, size_t B);
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
-// Returns how many of the kept elements are scores of attention; the mean of n ranks.
+// Returns how many of the kept elements are scores of attention, as the mean of n ranks.
 double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
-// Checks the costs of x, which has trained on a grid: calls and bytes along each axis (ids
-// "row.sent" and so on; "received": the sum of the axes), the memory of a rank, and where all
-// blocks are equal the time of the layers.
+// Checks the costs of x, which has trained on a grid. The costs are calls and bytes along each axis
+// (ids "row.sent" and so on), the received bytes of all axes (id "received") and the memory of a
+// rank. Where all blocks are equal, also checks the time of the layers.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
-// Linear layers alone: the first halves of the experiments 09_summa.c and 11_cube.c.
+// These functions run linear layers alone, in the first halves of the experiments 09_summa.c and
+// 11_cube.c.
 
 typedef struct {
     size_t B, T, K, N;
@@ -288,12 +306,12 @@ typedef struct {
 // Compares Y = X W + b and its gradients with the unsplit ones, and shows the picture. Checks the
 // bytes that a rank receives and its memory where q divides all sizes.
 void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
-// Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
-// where q^2 divides the sizes. shown: the page has a picture of this run.
+// Compares Y = X V and Z = Y W and their gradients with the unsplit ones. If `shown`, shows the
+// picture and checks the bytes sent. Then q^2 must divide the sizes.
 void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----
-// The table and the plot of 12_compare.c that are computed, with a column or a line for each way.
+// way_tables() computes a table and a plot of 12_compare.c, with a column or a line for each way.
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
 // Prints the costs of one block of GPT-3's width on 64 ranks, and a plot of its received elements

@@ -27,7 +27,7 @@ Training gpt_training(ModelConfig c, size_t sequences) {
 
 // ---------------------------------------------------------------- groups and their traffic
 
-// Sets group to the communicators of this way; NULL where the way has no such group.
+// Sets group to the communicators of this way. An entry is NULL where the way has no such group.
 static void groups_of(const CutGpt *x, Comm *group[GPT_GROUPS]) {
     const CommGrid *g = x->way == WAY_3D ? &x->cube.grid : &x->grid;
     Comm *all[GPT_GROUPS] = { x->world,    g->in_row,        g->in_col,
@@ -140,8 +140,8 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
                                BY_FORMULA(share_kept_bytes(c, s)), r->activations },
                              { 0 } });
 }
-// Checks the traffic of all-reduces. Of [M, C] there are four per block, one in the embedding and
-// one of the head's dx; of [M, 1] three in the loss.
+// Checks the traffic of all-reduces. Each block has four of [M, C]. The embedding has one of [M,
+// C], and so has the head's dx. The loss has three of [M, 1].
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
     const RankShare share = line_share(&z, sequences);

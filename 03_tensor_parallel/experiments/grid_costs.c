@@ -71,23 +71,23 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- calls
 
-// Bytes of an element: of weights and activations, and of gradients of weights. Statistics, logits
-// and the loss are reals in any storage.
+// The count of a rank. Statistics, logits and the loss are reals in any storage.
 typedef struct {
     const GridPlace *at;
-    size_t stored, gradient;
-    GridTraffic t;
+    size_t stored;   // bytes of an element of weights and activations
+    size_t gradient; // bytes of an element of gradients of weights
+    GridTraffic t;   // counted so far
 } Count;
 typedef enum { ROW, COLUMN } Axis;
 
 // Counts a broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
-// size: bytes of an element.
+// size is the bytes of an element.
 static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements, size_t size) {
     AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
-    size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
+    size_t q = c->at->q, place = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
     double bytes = q > 1 ? (double)(elements * size) : 0;
-    bool sends = kind == COMM_BROADCAST ? me == root : me != root;
-    bool receives = kind == COMM_BROADCAST ? me != root : me != first;
+    bool sends = kind == COMM_BROADCAST ? place == root : place != root;
+    bool receives = kind == COMM_BROADCAST ? place != root : place != first;
     a->calls[kind]++;
     a->sent += sends * bytes;
     a->received += receives * bytes;
@@ -102,10 +102,10 @@ static void all_reduce(GridTraffic *t, AxisTraffic *axis, size_t n, size_t eleme
     t->transfers += ring_time(ALL_REDUCE_PASSES, n, elements, size);
 }
 
-// Counts one product in q turns, Y = X W, dX = dY W^T or dW = X^T dY. M: tokens of the rank's row.
-// N: outputs of the rank's column. A turn moves a block of X (or dX) along the row and a block of W
-// (or dW) along the column. x: bytes of an element along the row; the head's are logits or their
-// gradients.
+// Counts one product in q turns, Y = X W, dX = dY W^T or dW = X^T dY. M counts the tokens of the
+// rank's row, and N the outputs of the rank's column. A turn moves a block of X (or dX) along the
+// row and a block of W (or dW) along the column. x is the bytes of an element along the row. In the
+// head these elements are logits or their gradients.
 typedef enum { OF_Y, OF_DX, OF_DW } Product;
 static void product(Count *c, Product of, size_t M, SummaCut k, size_t N, size_t x) {
     for (size_t l = 0; l < c->at->q; l++) {

@@ -1,6 +1,6 @@
-// grids.c: linear layers without the rest of a model, split and unsplit: one layer Y = X W + b on
-// a grid (09_summa.c), and two layers Y = X V, Z = Y W on a cube (11_cube.c). Every rank draws the
-// whole tensors and takes its parts.
+// grids.c: runs linear layers without the rest of a model, split and unsplit. On a grid, one layer
+// computes Y = X W + b (09_summa.c). On a cube, two layers compute Y = X V and Z = Y W (11_cube.c).
+// Every rank draws the whole tensors and takes its parts.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
@@ -133,7 +133,8 @@ static Window activation(CubeLayout at, size_t sequences, size_t cols) {
     return (Window){ { r.lo * at.T, r.hi * at.T },
                      shard_range(cols, at.cols->size, at.cols->rank) };
 }
-// Returns this rank's part of weights. at: the layout of the inputs that these weights multiply.
+// Returns this rank's part of weights. `at` is the layout of the inputs that these weights
+// multiply.
 static Window weights(CubeLayout at, size_t rows, size_t cols) {
     Range gathered = shard_range(rows, at.cols->size, at.cols->rank);
     Range own = shard_range(range_size(gathered), at.layers->size, at.layers->rank);

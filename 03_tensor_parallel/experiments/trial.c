@@ -18,7 +18,7 @@ Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N) {
 }
 
 typedef enum { X = 101, TARGET, WEIGHTS, MASK } TrialData; // the random numbers of a trial
-// Returns the key of these random numbers. i: the step, or the number of the parameter.
+// Returns the key of these random numbers. `i` is the step, or the number of the parameter.
 static uint64_t key_of(const Trial *t, TrialData what, size_t i) {
     return random_key(random_key(t->run->seed, what), i);
 }
@@ -139,7 +139,7 @@ void trial_train(Trial *t, TrialResult *r) {
     arena_free(&parameters);
     arena_free(&gradients);
     ledger_pause();
-    // A rank that has some columns of Y has computed their part of the loss only.
+    // A rank that has some columns of Y has computed the loss of these columns only.
     if (range_size(t->y_cols) != t->N) comm_all_reduce_doubles(t->tp, r->loss, TRIAL_STEPS);
     ledger_resume();
 }

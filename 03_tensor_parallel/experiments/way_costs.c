@@ -1,5 +1,6 @@
-// way_costs.c: predicts what one rank holds, keeps, receives and computes in each of the six ways
-// to cut a GPT, from sizes alone, and checks the costs of a GPT on a grid (lessons 09 and 10).
+// way_costs.c: predicts, from sizes alone, what one rank holds, keeps, receives and computes in
+// each of the six ways to cut a GPT. The file also checks the costs of a GPT on a grid (lessons 09
+// and 10).
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- the share of one rank

@@ -1,5 +1,5 @@
-// way_tables.c: the table of 12_compare.c at a real size and its plot of received elements. Both
-// follow from sizes alone; no rank trains for them.
+// way_tables.c: computes the table of 12_compare.c at a real size, and the plot of received
+// elements, from sizes alone. No rank trains for the table or the plot.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
@@ -51,12 +51,10 @@ static TensorWay block_table(Run *run) {
         "Computed: one block of GPT-3's width on %d ranks, in millions of elements per rank. "
         "%d sequences",
         RANKS, SEQUENCES);
-    say(run,
-        "of %zu tokens; %zu heads, as %d ranks cannot share GPT-3's 96. 2.5D: 4 x 4 x 4. %s "
-        "receives least.",
-        wide.context, wide.heads, RANKS, tensor_way_name[fewest]);
+    say(run, "of %zu tokens; %zu heads, because GPT-3's 96 do not divide by %d. 2.5D: 4 x 4 x 4.",
+        wide.context, wide.heads, RANKS);
     results(run, tensor_way_name, rows);
-    // 2e-3: the formulas leave out vectors and norms.
+    // The limit is 2e-3, because the formulas leave out vectors and norms.
     check_numbers(run, "received for a block", "counted / formula", ratio, one, TENSOR_WAYS, 2e-3);
     return fewest;
 }

@@ -111,12 +111,12 @@ static void by_hand(Run *run) {
         "%d devices have one layer each. A batch of %d samples is cut into %d micro-batches. A row "
         "is a device.",
         LAYERS, SAMPLES, PIECES);
-    say(run, "F0 is the forward of micro-batch 0; it takes f = 1 unit of time, two signs. B0-- is "
-             "its backward,");
-    say(run, "b = 2 units. \". \" is an idle unit. A forward needs the output of the device above, "
-             "a backward the");
-    say(run, "gradient from the device below.");
-    // Two devices with two layers each; the batch is one micro-batch.
+    say(run, "F0 is the forward of micro-batch 0. F0 takes f = 1 unit of time, drawn as two "
+             "characters. B0-- is");
+    say(run, "its backward, b = 2 units. \". \" is an idle unit. A forward needs the output of the "
+             "device above,");
+    say(run, "a backward the gradient from the device below.");
+    // The two devices have two layers each, and the batch is one micro-batch.
     compare(run, "naive, 2 devices = unsplit", NULL, &two);
     compare(run, "naive, 4 devices = unsplit",
             "Naive: a micro-batch goes through all devices and comes back before the next one "

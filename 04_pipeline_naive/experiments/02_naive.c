@@ -24,6 +24,22 @@ static double step_time(const Training *t, size_t p) {
     return work + transfer + stage_sums_time(&t->model, p); // all ranks wait for the sums
 }
 
+// Returns a line with the blocks of each rank, and which ranks compute longest. The first ranks
+// have one block more than the others. The head of the last rank takes less time than a block. If
+// all ranks have equally many blocks, the line is empty.
+static const char *cut_line(Run *run, const ModelConfig *c) {
+    const size_t p = run->world->size, longer = c->layers % p;
+    const char *blocks = page_text(run, "%zu", range_size(shard_range(c->layers, p, 0)));
+    const char *longest = "rank 0 computes";
+    if (longer == 0) return "";
+    for (size_t i = 1; i < p; i++)
+        blocks = page_text(run, "%s%s%zu", blocks, i + 1 < p ? ", " : " and ",
+                           range_size(shard_range(c->layers, p, i)));
+    if (longer > 1) longest = page_text(run, "ranks 0 to %zu compute", longer - 1);
+    return page_text(run, "  The ranks have %s of the %zu blocks, so %s longest.\n", blocks,
+                     c->layers, longest);
+}
+
 // Prints the page's table, the costs of the model on one device and on each rank, and the answer.
 static void show(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, m = t->micro_batches;
@@ -46,15 +62,15 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
     const char *ranks = page_text(run, "each of %zu ranks", p);
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     say(run,
-        "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. a..b: "
+        "%s  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. a..b: "
         "smallest\n"
         "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
         "head.\n"
-        "  A: at the end of the step all ranks add the loss and the squares of the gradient norm.\n"
+        "  A: all ranks add the loss, and the squares of their gradients for the gradient norm.\n"
         "  With equal stages and no messages a rank is idle for 1-1/p = %.0f %% of the step "
         "(04.03).",
-        m, m > 1 ? "es" : "", t->sequences / m, t->model.context, t->model.width,
-        100 * (1 - 1 / (double)p));
+        cut_line(run, &t->model), m, m > 1 ? "es" : "", t->sequences / m, t->model.context,
+        t->model.width, 100 * (1 - 1 / (double)p));
     say_answer(run,
                "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of weights. But "
                "only one rank works at a time, so the ranks are idle for %.0f %% of the step.",
@@ -73,7 +89,7 @@ static void naive(Run *run) {
     const StagesWay way = { "naive = unsplit", .step = naive_step };
     const StagesWay single = { "a sequence each = unsplit", .step = naive_step };
     StageCosts seen, unused;
-    // One step in which each sequence is a micro-batch, so that the loop has several turns.
+    // Trains one step in which each sequence is a micro-batch, so that the loop has several turns.
     Training one_by_one = t;
     one_by_one.micro_batches = SEQUENCES;
     one_by_one.steps = 1;

@@ -14,7 +14,7 @@ enum { SEQUENCES = 7 };
 // ---------------------------------------------------------------- equal stages
 
 // Runs GPipe and the naive order on equal stages, for m = 1 to 32. Checks the costs, and prints the
-// page's table and answer. unequal: the idle share of the trained model's stages.
+// page's table and answer. `unequal` is the idle share of the trained model's stages.
 //
 // The first message of each link and direction is exposed. The other messages hide behind the work
 // of their receiver. If a message (d) takes longer than that work, the difference is exposed.
@@ -76,8 +76,10 @@ static void equal_stages(Run *run, const Stack *stack, double unequal) {
                "m = 32. Here a larger m is a larger batch. Against the naive order the price is "
                "memory: for m = 32 GPipe keeps %s, the naive order %s.",
                p, idle[0] + 1, idle[3] + 1, idle[5] + 1, kept[5] + 1, kept[0] + 1);
-    say_cost(run, "activations of m micro-batches. Messages have the same bytes. If d <= f, only "
-                  "the first message of each link and direction delays the step.");
+    say_cost(
+        run,
+        "activations of m micro-batches. GPipe sends as many bytes as the naive order. "
+        "If d is at most f, only the first message of each link and direction delays the step.");
     say_use_when(run, "m is at least 4 p. Prefer 1F1B (05.02): the same bubble, less memory.");
 }
 
@@ -92,7 +94,7 @@ static void gpipe(Run *run) {
     const Timing drawn = stack_play(run, &stack, schedule_gpipe, t.micro_batches).timing;
     picture_show(run, "GPipe, equal stages", PICTURE_MEMORY);
     picture_summary(run, &drawn);
-    // The lesson's own loops, then the executor with the lists of both lessons.
+    // Runs the lesson's own loops, then the executor with the lists of both lessons.
     enum { LOOPS, NAIVE_LIST, GPIPE_LIST, WAYS };
     static const StagesWay ways[WAYS] = {
         { .what = "GPipe, own loops = accumulation", .loop = pipeline_gpipe },

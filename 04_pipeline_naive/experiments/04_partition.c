@@ -1,12 +1,12 @@
-// 04_partition.c (experiment): a training whose blocks move between stages equals gradient
-// accumulation in every bit, and its slowest stage is as fast as in the best cut. cuts.c checks the
-// search for the best cut alone; partition_costs.c predicts times and messages.
+// 04_partition.c (experiment): checks that a training whose blocks move between stages equals
+// gradient accumulation in every bit. The slowest stage must be as fast as in the best cut. cuts.c
+// checks the search for the best cut alone. partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
 
-// The head has 331 vocabulary entries, so it costs about as much as two blocks. A micro-batch has
-// one sequence.
+// The head has 331 vocabulary entries, so the head costs about as much as two blocks. A micro-batch
+// has one sequence.
 static const ModelConfig sizes = {
     .layers = 10, .width = 12, .heads = 3, .context = 10, .vocab = 331, .dropout = 0.1
 };
@@ -41,18 +41,19 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
     return m;
 }
 
-// Returns the blocks of all stages as a text, such as "3 4 3".
+// Returns the blocks of all stages as a text, such as "3-4-3".
 static const char *blocks_text(Run *run, const size_t *blocks) {
     const char *text = page_text(run, "%zu", blocks[0]);
-    for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s %zu", text, blocks[i]);
+    for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s-%zu", text, blocks[i]);
     return text;
 }
 
-// Trains by GPipe. r->blocks[0] holds the first cut. every: steps between two cuts; 0: blocks stay.
+// Trains by GPipe. r->blocks[0] holds the first cut. Before every `every`-th step blocks may move.
+// If `every` is 0, blocks stay.
 static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
-    PipelineRank me = {
+    PipelineRank rank = {
         .pp = pp, .tied = pipeline_tied_group(pp), .clip = t->clip, .schedule = schedule_gpipe
     };
     Optimizer o = t->optimizer;
@@ -75,7 +76,7 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
         comm_all_reduce_doubles(pp, &done, 1); // a barrier: every block has arrived
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
-        StepResult seen = pipeline_step(&me, m, &o, batch, t->micro_batches);
+        StepResult seen = pipeline_step(&rank, m, &o, batch, t->micro_batches);
         picture_end(run);
         r->timing[s] = picture_timing(run);
         trajectory_record(out, s, m, seen.loss, seen.norm);
@@ -91,11 +92,11 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
     }
     free(cost);
     model_free(m);
-    if (me.tied) comm_free(me.tied);
+    if (rank.tied) comm_free(rank.tied);
 }
 
-// Reads the blocks of each stage from --blocks. Default: 3, 4, 3 on three stages, else as equal as
-// possible.
+// Reads the blocks of each stage from --blocks. The default is 3, 4, 3 on three stages, and
+// elsewhere as equal as possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     size_t p = run->world->size, sum = 0;
     for (size_t i = 0; i < p; i++)
@@ -148,6 +149,7 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
     const char *cut = blocks_text(run, moved->blocks[MOVE_EVERY]);
     const char *last = blocks_text(run, moved->blocks[LAST]);
+    const char *first = blocks_text(run, stays->blocks[0]);
     if (run->world->size == 1) {
         say_answer(run, "One stage has all %s blocks, so there is nothing to cut.", cut);
         say_cost(run, "nothing is sent.");
@@ -157,12 +159,11 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
             time[s] = value_text(run, (double)moved->timing[s].step, "ps");
             fixed[s] = value_text(run, (double)stays->timing[s].step, "ps");
         }
-        say_answer(
-            run,
-            "The cut whose slowest stage costs least: %s takes %s a step, %s %s. With changed "
-            "costs %s takes %s, not %s.",
-            cut, time[MOVE_EVERY], blocks_text(run, stays->blocks[0]), fixed[MOVE_EVERY], last,
-            time[LAST], fixed[LAST]);
+        say_answer(run,
+                   "The cut whose slowest stage costs least: a step takes %s with %s, %s with %s. "
+                   "With changed costs %s takes %s, and %s takes %s.",
+                   time[MOVE_EVERY], cut, fixed[MOVE_EVERY], first, last, time[LAST], first,
+                   fixed[LAST]);
         say_cost(
             run,
             "%s sent per rank for the blocks that move. A new cut comes late, after a measured "
@@ -199,14 +200,12 @@ static void partition(Run *run) {
     training_store(run, &t);
     partition_cuts(run);
     CutSizes z = cut_sizes(&t.model, 1, 0);
-    say(run, "A cut is the number of blocks of each stage, here %s. The head, on the last stage,",
-        blocks_text(run, moved.blocks[0]));
     say(run,
-        "takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as long. One "
-        "training keeps",
+        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as "
+        "long. A cut is",
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
     say(run,
-        "its cut. In the other one blocks move: before every %dnd step to the best cut for the "
+        "the blocks of each stage. Every %dnd step the moving cut becomes the best cut for the "
         "step before.",
         MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);

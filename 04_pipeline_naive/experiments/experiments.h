@@ -1,5 +1,6 @@
-// experiments.h: functions that the experiments of chapters 04 and 05 share: trainings of stages,
-// stacks of equal stages, costs from sizes. timeline.h plays lists without a model.
+// experiments.h: declares the functions that the experiments of chapters 04 and 05 share. The
+// functions train stages, run stacks of equal stages, and predict costs from sizes. timeline.h
+// plays lists without a model.
 #ifndef PIPELINE_EXPERIMENTS_H
 #define PIPELINE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/timeline.h"
@@ -14,14 +15,14 @@
 // Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
 // Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
-// differs from the other steps shows as a fraction. loss, unsplit_loss: of the last step.
+// differs from the other steps shows as a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // in the last step
     size_t parameters, gradients, optimizer; // bytes live
     size_t activations, message_buffers;     // peak bytes of the last step
     Timing timing;                           // times of the last step, if that step was recorded
-    double loss, unsplit_loss;
+    double loss, unsplit_loss;               // of the last step
 } StageCosts;
 
 // Returns a training of three steps, of `sequences` synthetic sequences in --micro-batches pieces.
@@ -29,45 +30,46 @@ typedef struct {
 // caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. what: the name of the comparison with one device. A training calls `step`, with a
-// PipelineRank that has this schedule; or, without a step, the lesson's own loop and then
-// pipeline_update. stage: makes this rank's model, which may have several chunks; NULL: stages as
-// equal as possible. title: of a recorded step's picture, which needs --verbose.
+// A way to train. A training calls `step`, with a PipelineRank that has this schedule. If `step` is
+// NULL, the training calls `loop` and then pipeline_update.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
-    const char *what, *title;
+    const char *what;  // the name of the comparison with one device
+    const char *title; // of a recorded step's picture, which needs --verbose
     PipelineStep *step;
     ScheduleRule schedule;
-    PipelineLoop *loop;
-    StageModel *stage;
+    PipelineLoop *loop; // the lesson's own loop
+    StageModel *stage; // makes this rank's model, which may have several chunks; NULL: equal stages
 } StagesWay;
-// Trains an allocated model of the caller; way->stage is not called. Compares and draws nothing.
+// Trains an allocated model of the caller, and does not call way->stage. Compares and draws
+// nothing.
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out);
 // Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
 // gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
-// [n]: of the trainings with AdamW.
+// [n] are those of the trainings with AdamW.
 void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // ---- stack.c ----
 // A stack of equal blocks, for which the closed forms of pipelines are exact. The stack has no
-// embedding and no head: the first stage starts from random values for each token, and the last
-// stage takes a token's first feature as its loss. A backward's GEMMs have exactly twice the FLOPs
-// of a forward's, so b = 2f.
+// embedding and no head. The first stage starts from random values for each token. The last stage
+// takes a token's first feature as its loss. A backward's GEMMs have exactly twice the FLOPs of a
+// forward's, so b = 2f.
 
 typedef struct {
     ModelConfig model;
-    size_t blocks, sequences; // blocks of a stage; sequences of a micro-batch
-    size_t chunks;            // equal chunks of a stage (05.03); 0: one
+    size_t blocks;    // blocks of a stage
+    size_t sequences; // sequences of a micro-batch
+    size_t chunks;    // equal chunks of a stage (05.03); 0: one
 } Stack;
 
 // The results of one step of m micro-batches, run by the executor or by a lesson's own loop. Stage
-// i is rank i of the world. The recorded events last until the next recording. activations: peak
-// bytes. messages: the number that this rank sent.
+// i is rank i of the world. The recorded events last until the next recording.
 typedef struct {
     PipelineResult result;
     Timing timing;
-    size_t activations, messages;
+    size_t activations; // bytes at their peak
+    size_t messages;    // number of messages that this rank sent
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
@@ -102,23 +104,23 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // Returns the time of the sums at the end of a step: of a tied wte's gradient, of the loss and of
 // the squares.
 double stage_sums_time(const ModelConfig *c, size_t p);
-// Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
-// flight and these bytes of message buffers. Stage i is rank i. way: the prefix of names, and with
-// a dot of ids; NULL: no prefix.
+// Checks the costs of a training. The costs are messages, sums, state, and memory with `flight`
+// micro-batches in flight and these bytes of message buffers. Stage i is rank i. `way` is the
+// prefix of names and, with a dot, of ids. If `way` is NULL, there is no prefix.
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
 // Checks the costs of a training by a lesson's own loop, which has the order of this rule and
-// `flight` micro-batches in flight: messages, memory. Also runs the loop on equal stages, and
-// checks its time under the simulated clock.
+// `flight` micro-batches in flight. The costs are messages and memory. Also runs the loop on equal
+// stages, and checks its time under the simulated clock.
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
 double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger is paused
 
 // ---- partition_costs.c ----
-// The measurements of a training whose blocks may move between stages (04_partition.c), and their
-// checks against predictions from sizes alone.
+// These functions compare the measurements of a training whose blocks may move between stages
+// (04_partition.c) with predictions from sizes alone.
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
@@ -132,14 +134,14 @@ typedef struct {
     double moved_bytes[PARTITION_STEPS]; // sent before each step, for a new cut
 } Rebalanced;
 
-// Checks step times, slowest stages, and the bytes of the blocks that move. stays: the training
-// with the fixed cut. moved: the training with the moving cut.
+// Checks step times, slowest stages, and the bytes of the blocks that move. `stays` is the training
+// with the fixed cut, and `moved` the training with the moving cut.
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved);
 
 // ---- cuts.c ----
 void partition_cuts(Run *run); // checks that partition_min_max finds the best of all cuts
 // Tries all cuts of cost [n] into p parts. Returns the smallest value that the largest part can
-// have. *last: where the last part of such a cut begins, as early as possible.
+// have. *last becomes the first layer of the last part of such a cut, as early as possible.
 double partition_exhaustive(const double *cost, size_t n, size_t p, size_t *last);
 #endif

@@ -1,5 +1,6 @@
 // partition_costs.c: predicts a training whose blocks may move between stages (04_partition.c),
-// from sizes alone: step times, the slowest stage and the bytes of the blocks that move.
+// from sizes alone. The predictions are step times, the slowest stage and the bytes of the blocks
+// that move.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
     double *now = host_alloc(n * sizeof *now);
     for (size_t s = 0; s < t->steps; s++) {
         forward_times(t, s, now);
-        // Before a cut the planner has measured the step before. Are those costs still right?
+        // solved: the planner measured the step before the cut, and the costs have not changed
+        // since.
         const size_t cut = s - s % MOVE_EVERY;
         const bool solved = moves && cut > 0 && (cut - 1 >= GROWN) == (s >= GROWN);
         double slowest = solved ? partition_exhaustive(now, n, p, &last) : 0;

@@ -74,14 +74,14 @@ static void post(Writer *w, size_t stage, size_t at) {
     w->posted[stage] = play_post(w->play, w->rank, w->s->group, stage, bytes);
 }
 
-// Does the needed op stand in the list of this stage before place `at`?
+// Returns whether the needed op is in the list of this stage before place `at`.
 static bool is_before(const Writer *w, PipeOp needed, size_t at) {
     while (at-- > 0)
         if (steps_op_is(w->s->list->ops[at], needed)) return true;
     return false;
 }
 
-// Writes the steps of an op that waits for its input. The message becomes the op's own memory, and
+// Writes the steps in which an op waits for its input. The message becomes the op's own memory, and
 // the next receive is posted.
 static void take_input(Writer *w, PipeOp op, size_t at, size_t stage) {
     size_t bytes = bytes_of(w, op);

@@ -1,5 +1,5 @@
 // stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
-// E: bytes of a weight or an activation.
+// E counts the bytes of a weight or an activation.
 #include "04_pipeline_naive/experiments/experiments.h"
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i) {
@@ -45,8 +45,8 @@ static void check_step(Run *run, const char *ids, const char *names, const Train
     check_costs(
         run, ids, names,
         (CostRow[]){
-            // Per micro-batch: activations [B*T, C] to the next stage, gradients of that
-            // shape back.
+            // Per micro-batch a stage sends activations [B*T, C] on, and gradients of that shape
+            // back.
             { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours), seen->messages },
             { "sent.bytes", "messages sent", "bytes",
               BY_FORMULA(neighbours * message * weight_bytes(&t->model)), seen->message_bytes },
@@ -87,7 +87,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
     size_t shares = stage_shares_table(&z);
     double tied =
         shares ? ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c)) : 0;
-    // The loss, and one double per tensor of the model for the norm.
+    // All ranks sum the loss, and one double per tensor of the model for the norm.
     double sums = ring_bytes(ALL_REDUCE_PASSES, p, 1, D) +
                   ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     size_t elements = elements_stage(&z);

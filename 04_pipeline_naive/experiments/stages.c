@@ -42,10 +42,11 @@ static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
-    Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = way->schedule }, way };
+    Trained trained = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = way->schedule },
+                        way };
     double n = t->steps;
     comm_ledger_reset(pp);
-    training_run(out, m, t, 1, 0, one_step, &me); // every rank knows all tokens
+    training_run(out, m, t, 1, 0, one_step, &trained); // every rank knows all tokens
     double sums = pp->ledger[COMM_ALL_REDUCE].calls, sum_bytes = pp->ledger[COMM_ALL_REDUCE].bytes;
     StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls / n,
                          .message_bytes = pp->ledger[COMM_SEND].bytes / n,
@@ -53,7 +54,7 @@ StageCosts stages_train_model(Run *run, const Training *t, Model *m, const Stage
                          .scalar_bytes = sum_bytes / n,
                          .tied_calls = tied ? tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
                          .tied_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
-                         .in_flight = me.rank.in_flight,
+                         .in_flight = trained.rank.in_flight,
                          .parameters = memory_now(MEM_PARAMETERS),
                          .gradients = memory_now(MEM_GRADIENTS),
                          .optimizer = memory_now(MEM_OPTIMIZER),
@@ -89,7 +90,7 @@ void stages_compare(Run *run, const Training *training, const StagesWay *way, si
             }
             training_compare(run, way[k].what, &got, &want, 0);
             if (t.clip > 0)
-                check_true(run, "clipping", "is at work in every step",
+                check_true(run, "clipping", "shortens the gradient in every step",
                            trajectory_clipped(&got, t.clip));
             trajectory_free(&got);
         }

@@ -50,8 +50,8 @@ static Event event_of(const Play *play, size_t i, PipeOp op, const OpPlaces *pla
     return e;
 }
 
-// Returns the StageWait of the first op of stage i that has not run. place: the places of all ops
-// of the stage.
+// Returns the StageWait of the first op of stage i that has not run. `place` has the places of all
+// ops of the stage.
 static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *list, size_t i,
                          const OpPlaces *place) {
     StageWait w = { .buffer = play_done(play, i) == place[t->n[i]].buffer };

@@ -14,7 +14,8 @@
 
 typedef struct {
     PipeOp op;
-    size_t start, end, arrives; // arrives: when the op's message is at the neighbour
+    size_t start, end;
+    size_t arrives; // when the op's message is at the neighbour
 } Event;
 // The reason why a stage stopped. The next op of the stage waits for the result of `needs`, or for
 // a send buffer. The buffer is free when the receive for `needs` is posted.
@@ -36,7 +37,8 @@ Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
 void timeline_free(Timeline *t);
 size_t timeline_busy(const Timeline *t); // returns the units of work of all stages
 
-// Returns "F0 F1 B0 ..."; of several chunks "F0c1 ...". The caller calls free() on the text.
+// Returns the list as a text, such as "F0 F1 B0". With several chunks each op names its chunk, as
+// in "F0c1". The caller calls free() on the text.
 char *schedule_text(const Schedule *s);
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m); // returns the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
@@ -45,19 +47,21 @@ void schedule_all_free(Schedule *stage, size_t p);
 size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
 
 // ---- pipeline_steps.c ----
-// The steps that the executor must make for a schedule list, for the player (judge/play). The rules
-// of pipelines are written here a second time and call nothing of executor.c, because these steps
-// judge the executor. tests/test_lists.c and tests/test_play.c compare the two versions.
+// These functions write the steps that the executor must make for a schedule list, for the player
+// (judge/play). The rules of pipelines are written here a second time and call nothing of
+// executor.c, because these steps judge the executor. tests/test_lists.c and tests/test_play.c
+// compare the two versions.
 
-// The rules of pipe_op_needs, pipe_op_feeds and pipe_op_is, for op of stage i of p with v chunks on
-// each stage. steps_needs: *needs becomes the op whose result `op` takes. steps_feeds: *feeds
-// becomes the op of another part that takes the result of `op`. These two return false if there is
-// no such op. steps_op_is: is `op` the needed op?
+// Finds the op whose result `op` of stage i of p takes, as pipe_op_needs does. *needs becomes that
+// op. v counts the chunks on each stage. Returns false if `op` takes no result.
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
+// Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
+// that op. Returns false if no op takes the result.
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
+// Returns whether `op` is the needed op, by the rule of pipe_op_is.
 bool steps_op_is(PipeOp op, PipeOp needed);
 
-// The places of an op's steps in its rank's list. PLAY_NEVER: the op has no such step.
+// The places of an op's steps in its rank's list. PLAY_NEVER means that the op has no such step.
 typedef struct {
     size_t input;      // waits for the message that the op takes
     size_t buffer;     // waits for a send buffer
@@ -73,12 +77,12 @@ typedef struct {
     // MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;
-    // bytes[k]: of a message of micro-batch k of m, sent over the play's links. NULL: messages take
-    // the time `message`, and no memory.
+    // bytes[k] are those of a message of micro-batch k of m, sent over the play's links. If bytes
+    // is NULL, messages take the time `message` and no memory.
     const size_t *bytes;
     size_t m;
     Picoseconds message;
 } PipelineSteps;
-// Appends the list to the steps of this rank. place [list->n], or NULL.
+// Appends the list to the steps of this rank. `place` has list->n elements, or is NULL.
 void pipeline_steps(Play *play, size_t rank, const PipelineSteps *s, OpPlaces *place);
 #endif
