@@ -108,7 +108,7 @@ static void start_fused(Coordinator *c, size_t started) {
     // as many of the next tensors as fit in c->threshold bytes together with this tensor. Tensor i
     // is range_size(c->part[i]) elements. Fill f->buffer (coordinator_fill), and start its
     // all-reduce over c->data in f->request at once, so that it is in flight while the next buffer
-    // is filled. Do not wait for it: coordinator_wait does.
+    // is filled. Do not wait for the all-reduce, because coordinator_wait() waits.
     while (started < c->listed) {
         Fused *f = &c->fused[c->n_fused++];
         size_t elements = 0;

@@ -1,6 +1,6 @@
-// 07_balance.c: trainings with equal, static and dynamic shares. Each training is compared with one
-// device that takes the whole batch, and with one device that takes the same shares in rank order.
-// The times of all steps are compared with a forecast.
+// 07_balance.c: runs trainings with equal, static and dynamic shares. Each training is compared
+// with one device that takes the whole batch, and with one device that takes the same shares in
+// rank order. The times of all steps are compared with a forecast.
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
