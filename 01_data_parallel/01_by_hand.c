@@ -39,7 +39,7 @@ double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
     return loss / (double)count;
 }
 
-// Adds scale * from to `to`, weights and biases.
+// Adds scale * from to `to`, in weights and biases.
 void linear_add_scaled(Linear *to, const Linear *from, real scale) {
     for (size_t i = 0; i < to->in * to->out; i++) to->w[i] += scale * from->w[i];
     for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];

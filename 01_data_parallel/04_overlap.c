@@ -78,8 +78,8 @@ static void tensor_ready(Buckets *b, const Param *p) {
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
     // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,
-    // tied_to). Its gradient is final only when both parts are there and model_fold_tied() has
-    // added these parts. Then start() every bucket that has become complete, and count it in
+    // tied_to). The gradient of wte is final only when both parts are there and model_fold_tied()
+    // has added these parts. Then start() every bucket that has become complete, and count it in
     // b->started. All ranks must start the same buckets in the same order. So start them in the
     // order of their numbers, in whatever order they become complete.
     for (size_t i = 0; i < l->n_units; i++) {

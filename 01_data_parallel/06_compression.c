@@ -11,8 +11,8 @@
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
-//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes; with k = n/32 these are N/32 of
-//         them.
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes, which for
+//         k = n/32 is N/32 of the exact bytes.
 // Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
 //         takes more calls. From N = 32 on this top-k saves nothing.
 // Error feedback keeps the training on course. A rank computes x <- g + e, sends C(x), and keeps
@@ -44,9 +44,9 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
 }
 
 // Sums g over the ranks with messages of 16 bits, in the two halves of an all-reduce. Each half
-// sends half the bytes. The sum between the halves is a real. No residual is kept, because a
-// rounding changes an element by at most 2^-11 of itself. An element below 2^-14 after scaling
-// changes by at most 2^-25.
+// sends half as many bytes as with reals. The sum between the halves is a real. No residual is
+// kept, because a rounding changes an element by at most 2^-11 of itself. An element below 2^-14
+// after scaling changes by at most 2^-25.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

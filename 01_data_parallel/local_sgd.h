@@ -24,7 +24,7 @@ typedef struct {
 
 // Makes the state of rounds for m, which must be allocated. The weights of m must be the same on
 // all ranks (data_parallel_broadcast). If m stores weights in 16 bits, its gradients must be reals,
-// and o must have masters.
+// and its optimizer must have masters.
 LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
 void local_sgd_free(LocalSgd *l);
 // Returns whether a round ends with this step. No round ends in the first `exact` steps.
