@@ -28,7 +28,7 @@ static void cut(Buckets *b, size_t capacity) {
     // EXERCISE 01.04b (3 points): cut the gradient into buckets. Cut m->g into buckets, from its
     // end to its beginning. Tensor i begins at element b->tensor[i].at of m->g. Write the number of
     // its bucket into tensor[i].bucket. Write into b->bucket[k] its part of m->g and the number of
-    // its tensors. b->n counts the buckets. Begin with the last tensor; b->n and all of b->bucket
+    // its tensors. b->n counts the buckets. Begin with the last tensor. b->n and all of b->bucket
     // are zero now. The tensor with which a bucket reaches `capacity` bytes closes it, and tensor 0
     // closes the last bucket.
     for (size_t i = b->n_tensors; i-- > 0;) {

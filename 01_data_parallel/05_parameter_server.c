@@ -81,7 +81,7 @@ static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     // in->piece[w] is worker w's gradient of this server's piece, and already carries 1 / (counted
     // tokens of the whole batch). Make m->g the sum: begin with worker 0's and add in the order of
     // the workers (tensor_copy, op_add). Then the bits are those of a rank-ordered all-reduce. Then
-    // update the weights once (optimizer_step; nothing is clipped, so its scale is 1).
+    // update the weights once (optimizer_step, with scale 1, because nothing is clipped).
     tensor_copy(m->g, in->piece[0]);
     for (size_t w = 1; w < c->workers; w++) op_add(m->g, m->g, in->piece[w]);
     optimizer_step(o, m, 1);

@@ -95,7 +95,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     // m->q [cols, rank] is Q of the last round. First orthonormalise Q (orthonormalise) and compute
     // P = M Q (op_matmul), where P is power_next(ps, &at, m->rows, m->rank). Make ONE all-reduce of
     // all P's. Then orthonormalise every P and compute Q = M^T P (op_matmul_tn), where Q is
-    // power_next(qs, &at_q, m->cols, m->rank). Make ONE all-reduce of all Q's. At last copy each Q
+    // power_next(qs, &at_q, m->cols, m->rank). Make ONE all-reduce of all Q's. Finally copy each Q
     // to m->q for the next round. The sum over ranks is P Q^T (op_matmul_nt): leave it in
     // power_matrix(g, m), and its N-th part in power_matrix(sent, m) (op_scale). Make no call if
     // there is no such matrix (length.p is 0).

@@ -41,7 +41,7 @@ typedef struct {
 } Matrix;
 typedef struct {
     Range range;    // the bucket's elements of the flat gradient
-    Matrix *params; // the bucket's tensors; a vector has one row
+    Matrix *params; // the bucket's tensors, where a vector has one row
     size_t n_params;
     Tensor server_error; // ONE_BIT: residual of the part of the sum that this rank compresses
 } CompressedBucket;
@@ -51,7 +51,7 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;           // [1, size] the residual; none for HALF
+    Tensor error;           // [1, size] the residual (HALF has none)
     Arena gradients, state; // kept between steps: the residuals and every q
 } Compression;
 

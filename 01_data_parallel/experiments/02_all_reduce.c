@@ -32,7 +32,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     }
     *measured = measured_now(dp);
     measured->last = picture_timing(run);
-    // The log needs the sum of the ranks' losses; the training itself needs no loss.
+    // The log needs the sum of the ranks' losses. The training itself needs no loss.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 // POINTS sizes of 1, 4, 16, ... elements, up to 4 MB in fp32, are drawn. The last size, UNEVEN
-// elements, is not drawn; few numbers of ranks divide it.
+// elements, is not drawn. Few numbers of ranks divide UNEVEN.
 enum { UNEVEN = 10007, POINTS = 11, SIZES = POINTS + 1 };
 static size_t size_of(size_t i) { return i < POINTS ? (size_t)1 << 2 * i : UNEVEN; }
 

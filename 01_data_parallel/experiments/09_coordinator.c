@@ -187,7 +187,7 @@ static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) 
             c.bytes += ring_bytes(ALL_REDUCE_PASSES, N, question, sizeof(real));
             c.calls++;
         }
-        // Up to `fused` tensors are copied side by side; one tensor stays where it is. An
+        // Up to `fused` tensors are copied side by side. A single tensor is not copied. An
         // all-reduce starts when the all-reduce before has ended.
         for (; agreed > 0; n++) {
             const size_t size = agreed < fused ? agreed : fused;

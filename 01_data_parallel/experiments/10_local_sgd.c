@@ -48,7 +48,7 @@ static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course 
         c->loss[step] = local_sgd_step(&l, m, &o, &t->data, step, t->sequences);
     c->time = clock_now() - begin;
     c->sent = comm_bytes_sent(run->world);
-    c->state = memory_now(MEM_OPTIMIZER); // of LocalSgd; SGD adds masters with 16-bit storage
+    c->state = memory_now(MEM_OPTIMIZER); // of LocalSgd, and with 16-bit storage SGD's masters
     c->after = loss_after(t, m);
     c->weights = snapshot_new(run);
     model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL); // of every rank: the bits must agree

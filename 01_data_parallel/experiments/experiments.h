@@ -161,11 +161,12 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
                             CompressionSeen *seen);
 
-enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 }; // steps of a training on text; curves
+// COMPRESSION_LONG: steps of a training on text.
+enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 };
 typedef struct {
     const char *name;
     const CompressionPlan *plan; // NULL: the exact sum
-    bool alone;                  // one device applies the rule to the whole gradient; not drawn
+    bool alone; // one device applies the rule to the whole gradient, and is not drawn
 } Curve;
 // Trains on the text --data with the rate --lr and draws the losses of n curves, at most
 // MOST_CURVES. Sets last[n] to the mean loss of the last ten steps.
@@ -235,7 +236,7 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
 typedef struct {
     size_t workers;
     size_t steps;      // of each worker
-    size_t staleness;  // the bound; no bound if staleness = steps
+    size_t staleness;  // the bound (no bound if staleness = steps)
     char name[24];     // "staleness 1", "no bound"
     Served *line;      // [workers * steps], or NULL if the server is synchronous
     Picoseconds begin; // when version 0 was sent

@@ -60,7 +60,7 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    // Rounding stays a hundred times below 1e-3; with 16 bits it stays below its own limit.
+    // Rounding stays a hundred times below 1e-3. With 16 bits rounding stays below its own limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
     say(run,
         "Trap: each micro-batch takes the mean of its own tokens. The mean of these means is "
