@@ -13,9 +13,9 @@
 // divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
 // gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
 // the elements of the whole batch, the gradient of the whole batch is their SUM. All later lessons
-// use the sum. Both must give the losses and weights of the whole batch, within rounding, because
-// the shards' sums are added in another order. Left out: ranks, messages, and shards of different
-// sizes, for which an average is wrong (chapter 02).
+// use the sum. The average and the sum must give the losses and weights of the whole batch, within
+// rounding, because the shards' sums are added in another order. Left out: ranks, messages, and
+// shards of different sizes, for which an average is wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the
@@ -39,7 +39,7 @@ double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
     return loss / (double)count;
 }
 
-// Adds scale * from to `to`, weights and biases.
+// Adds scale * from to `to`, in weights and biases.
 void linear_add_scaled(Linear *to, const Linear *from, real scale) {
     for (size_t i = 0; i < to->in * to->out; i++) to->w[i] += scale * from->w[i];
     for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
@@ -71,7 +71,7 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
     if (rule == FULL_BATCH) loss = linear_loss(&g, l, all, all.n * l->out);
     else {
         g = sum_over_shards(l, all, shards, rule == WHOLE ? WHOLE_COUNT : OWN_COUNT, shard_loss);
-        // the loss of ALL shards, not of the last one
+        // Adds the losses of ALL shards.
         for (size_t k = 0; k < shards; k++)
             loss += shard_loss[k] / (double)(rule == WHOLE ? 1 : shards);
     }

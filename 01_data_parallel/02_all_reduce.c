@@ -10,8 +10,8 @@
 // Saves:  each rank computes B/N sequences and keeps the activations of these alone.
 // Costs:  the ranks hold weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
-// F(n): the time of a forward of n sequences; a backward takes 2F(n). alpha: latency of a message;
-// beta: bytes per second; e: bytes of a real.
+// F(n) is the time of a forward of n sequences, and a backward takes 2F(n). alpha is the latency of
+// a message, beta the bytes per second of a link, e the bytes of a real.
 // The weights must equal one device's within rounding, because a cut sum is added in parts. The
 // replicas must equal each other in every bit.
 // Li et al. 2020 (arXiv 2006.15704), section 2. Every shard's loss already carries 1 / (counted
@@ -39,8 +39,8 @@ void data_parallel_broadcast(Comm *dp, Model *m) {
 void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
 // Fills m->g with the part of the batch's gradient that comes from sequences `shard`. Returns the
-// part of the batch's mean loss that comes from these sequences. token_weight: the weight of a
-// counted token, in the gradient and in the loss.
+// part of the batch's mean loss that comes from these sequences. A counted token has the weight
+// token_weight, in the gradient and in the loss.
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range shard,
                               double token_weight) {
     Arena tokens = arena(MEM_WORKSPACE);
@@ -71,7 +71,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 
 // Makes one step. Nothing is sent after the all-reduce, because equal weights, gradients and
 // optimizer state on all ranks give equal norms and equal new weights. The returned loss is the
-// part of this rank's shard. The training does not need the whole loss; the experiment adds the
+// part of this rank's shard. The training does not need the whole loss. The experiment adds the
 // parts for the log.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {

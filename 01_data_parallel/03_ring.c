@@ -9,11 +9,12 @@
 //         receives (N-1) S bytes and sends as many. The tree has log2 N rounds of messages of S
 //         bytes, up and down. In halving and doubling a rank sends 2 log2 N messages, of S/2, S/4,
 //         ... S/N bytes.
-// Saves:  of the busiest rank, ring and halving send the fewest bytes, 2(N-1)/N S. Tree and halving
+// Saves:  the busiest rank sends the fewest bytes in ring and halving, 2(N-1)/N S. Tree and halving
 //         need the fewest messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
 //         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
-//         two: 2h alpha + 2(N-1)/N S/beta. alpha: latency of a message; beta: bytes per second.
+//         two: 2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per
+//         second of a link.
 // Patarasuk and Yuan 2009; Rabenseifner 2004. One rank makes the last addition of an element, and
 // the other ranks copy the sum, so all ranks hold the same bits. The order of the additions decides
 // which bits, so sums of two ways are equal within rounding only. Left out: links that several
@@ -63,7 +64,7 @@ void ring_all_reduce(Comm *c, Tensor t) {
     // Chunk 0 is the largest.
     Tensor scratch = scratch_for(&memory, t, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
     comm_connect(c, COMM_NEIGHBOURS);
-    // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over
+    // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor, and must become the sum over
     // all ranks, on every rank. Send to `next` and receive from `previous` only, with exchange().
     // chunk(t, n, i) is part i of n. (Write r + n - k for r - k, because sizes have no sign.)
     // If a chunk is to be added, receive it in `scratch`. tensor_flat_range cuts `scratch` to the
@@ -71,11 +72,11 @@ void ring_all_reduce(Comm *c, Tensor t) {
     // copy them. A copied chunk can be received in its place. Every rank sends 2 (n - 1) messages
     // of one chunk.
     for (size_t k = 0; k < n - 1; k++) { // reduce-scatter
-        Tensor mine = chunk(t, n, r + n - k - 1);
-        Tensor in = tensor_flat_range(scratch, 0, tensor_count(mine));
+        Tensor own = chunk(t, n, r + n - k - 1);
+        Tensor in = tensor_flat_range(scratch, 0, tensor_count(own));
         // S / n bytes: [count / n] elements
         exchange(c, chunk(t, n, r + n - k), next, in, previous);
-        op_add(mine, mine, in);
+        op_add(own, own, in);
     }
     for (size_t k = 0; k < n - 1; k++) // all-gather, S / n bytes each
         exchange(c, chunk(t, n, r + n + 1 - k), next, chunk(t, n, r + n - k), previous);
@@ -95,7 +96,7 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
         for (size_t peer = 1; peer < c->size; peer++) receive_and_add(c, t, peer, scratch);
         for (size_t peer = 1; peer < c->size; peer++) comm_send(c, t, peer); // S bytes each
     } else {
-        comm_send(c, t, 0); // S bytes, my tensor
+        comm_send(c, t, 0); // S bytes, this rank's tensor
         comm_recv(c, t, 0); // S bytes, the sum
     }
     arena_free(&memory);
@@ -122,34 +123,34 @@ void tree_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Halving and doubling (Rabenseifner 2004). Partners swap halves, then halves of halves, until each
-// rank owns a chunk of the sum. Then the same steps run backwards. Each rank sends 2 log2 N
-// messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. Together these messages have as many
-// bytes as those of a ring. If N is not a power of two, some ranks are left over. Each such rank
-// first sends its tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
+// Halving and doubling follows Rabenseifner 2004. Partners swap halves, then halves of halves,
+// until each rank owns a chunk of the sum. Then the same steps run backwards. Each rank sends 2
+// log2 N messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. Together these messages have
+// as many bytes as those of a ring. If N is not a power of two, some ranks are left over. Each such
+// rank first sends its tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
 
 // Runs halving and doubling among the first n ranks, where n is a power of two. While halving, rank
 // r keeps the half of its range that contains chunk r.
 static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     size_t r = c->rank;
     // EXERCISE 01.03b (8 points): halving and doubling. n is a power of two and r < n. Halving: the
-    // distance d is n / 2, n / 4, ... 1, and the partner is r ^ d. Both hold sums of the same range
-    // of chunks, n chunks at first. Send the partner its half of the range. Receive your half, the
-    // one with chunk r, in `scratch`, add it, and go on with this half. Doubling: d is 1, 2, ...
-    // n / 2. Both partners hold a finished range of d chunks, side by side. Swap the ranges with
-    // exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
+    // distance d is n / 2, n / 4, ... 1, and the partner is r ^ d. Both partners hold sums of the
+    // same range of chunks, n chunks at first. Send the partner its half of the range. Receive your
+    // half, the one with chunk r, in `scratch`, add it, and go on with this half. Doubling: d is 1,
+    // 2, ... n / 2. Both partners hold a finished range of d chunks, side by side. Swap the ranges
+    // with exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
     for (size_t d = n / 2; d > 0; d /= 2) {
-        size_t partner = r ^ d, mine = r / d * d,
-               yours = partner / d * d; // the first chunk of each half
-        Tensor half = chunks(t, n, mine, mine + d);
+        // The first chunk of each half.
+        size_t partner = r ^ d, own = r / d * d, other = partner / d * d;
+        Tensor half = chunks(t, n, own, own + d);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(half));
-        exchange(c, chunks(t, n, yours, yours + d), partner, in, partner); // d S / n bytes
+        exchange(c, chunks(t, n, other, other + d), partner, in, partner); // d S / n bytes
         op_add(half, half, in);
     }
     for (size_t d = 1; d < n; d *= 2) {
-        size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d;
-        // d S / n
-        exchange(c, chunks(t, n, mine, mine + d), partner, chunks(t, n, yours, yours + d), partner);
+        size_t partner = r ^ d, own = r / d * d, other = partner / d * d;
+        // d S / n bytes
+        exchange(c, chunks(t, n, own, own + d), partner, chunks(t, n, other, other + d), partner);
     }
     // END
 }
@@ -173,14 +174,16 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Makes an all-reduce over M nodes of n ranks each. inside: the ranks of this rank's node; between:
-// the ranks with the same place in every node. Each rank sums one n-th of the tensor over its node.
-// Only this part goes to other nodes, and all n ranks of a node send at the same time. A rank sends
-// as many bytes as in one ring of all M n ranks, but only 2(M-1)/M S/n of them leave the node.
+// Makes an all-reduce over M nodes of n ranks each.
+//     inside   the ranks of this rank's node
+//     between  the ranks with the same place in every node
+// Each rank sums one n-th of the tensor over its node. Only this part goes to other nodes, and all
+// n ranks of a node send at the same time. A rank sends as many bytes as in one ring of all M n
+// ranks, but only 2(M-1)/M S/n of them leave the node.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
     Range r = shard_range(tensor_count(t), inside->size, inside->rank);
-    Tensor mine = tensor_flat_range(t, r.lo, r.hi); // [count / n]
-    comm_reduce_scatter(inside, mine, t);           // sends (n-1)/n S to ranks of my node
-    comm_all_reduce(between, mine);                 // sends 2 (M-1)/M S/n to other nodes
-    comm_all_gather(inside, t, mine);               // sends (n-1)/n S to ranks of my node
+    Tensor part = tensor_flat_range(t, r.lo, r.hi); // [count / n]
+    comm_reduce_scatter(inside, part, t);           // sends (n-1)/n S to ranks of this node
+    comm_all_reduce(between, part);                 // sends 2 (M-1)/M S/n to other nodes
+    comm_all_gather(inside, t, part);               // sends (n-1)/n S to ranks of this node
 }

@@ -22,13 +22,13 @@
 // Sets b->bucket to the parts of m->g [Psi] that are sent together, cut at the borders of tensors:
 //     m->g      wte | wpe | h.0 ...           | h.1 ...           | ln_f
 //     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->   backward runs leftwards
-// A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
+// A bucket is a view of m->g (DDP's gradient_as_bucket_view), so nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
     size_t hi = b->end; // end of the open bucket in m->g
     // EXERCISE 01.04b (3 points): cut the gradient into buckets. Cut m->g into buckets, from its
     // end to its beginning. Tensor i begins at element b->tensor[i].at of m->g. Write the number of
     // its bucket into tensor[i].bucket. Write into b->bucket[k] its part of m->g and the number of
-    // its tensors. b->n counts the buckets. Begin with the last tensor; b->n and all of b->bucket
+    // its tensors. b->n counts the buckets. Begin with the last tensor. b->n and all of b->bucket
     // are zero now. The tensor with which a bucket reaches `capacity` bytes closes it, and tensor 0
     // closes the last bucket.
     for (size_t i = b->n_tensors; i-- > 0;) {
@@ -63,8 +63,8 @@ void buckets_arm(Buckets *b) {
     for (size_t i = 0; i < b->n_tensors; i++) b->tensor[i].ready = false;
 }
 
-// Marks p as ready, because its gradient is final. So the bucket of p waits for one tensor less. At
-// 0 the bucket is complete.
+// Marks p as ready, because its gradient is final. So the bucket of p waits for one tensor less. A
+// bucket that waits for no tensor is complete.
 static void tensor_ready(Buckets *b, const Param *p) {
     BucketTensor *t = buckets_find(b, p);
     if (!t) return;
@@ -78,10 +78,10 @@ static void tensor_ready(Buckets *b, const Param *p) {
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
     // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,
-    // tied_to), and its gradient is final only when both parts are there and model_fold_tied() has
-    // added them. Then start() every bucket that has become complete, and count it in b->started.
-    // All ranks must start the same buckets in the same order. So start them in the order of their
-    // numbers, in whatever order they become complete.
+    // tied_to). The gradient of wte is final only when both parts are there and model_fold_tied()
+    // has added these parts. Then start() every bucket that has become complete, and count it in
+    // b->started. All ranks must start the same buckets in the same order. So start them in the
+    // order of their numbers, in whatever order they become complete.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
         if (u->tied_to) continue; // the head's part of wte's gradient waits for the embedding's
@@ -93,8 +93,8 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // END
 }
 
-// These two functions run in place of a layer's forward and backward, because every layer of the
-// model is wrapped.
+// hooked_forward and hooked_backward run in place of a layer's forward and backward, because every
+// layer of the model is wrapped.
 static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
     Buckets *b = l->technique;
     if (l == &b->model->layers[0]) buckets_arm(b);

@@ -15,9 +15,9 @@
 //         (n-1)(2s+1) versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
 // in rank order. An asynchronous server updates after every push. The server answers at once (by
-// the simulated clock), unless the worker is more than s steps ahead of the slowest (stale
-// synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers and servers
-// that fail.
+// the simulated clock). A worker that is more than s steps ahead of the slowest waits for its
+// answer (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers
+// and servers that fail.
 #include "01_data_parallel/parameter_server.h"
 
 // ---------------------------------------------------------------- a worker
@@ -81,7 +81,7 @@ static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     // in->piece[w] is worker w's gradient of this server's piece, and already carries 1 / (counted
     // tokens of the whole batch). Make m->g the sum: begin with worker 0's and add in the order of
     // the workers (tensor_copy, op_add). Then the bits are those of a rank-ordered all-reduce. Then
-    // update the weights once (optimizer_step; nothing is clipped, so its scale is 1).
+    // update the weights once (optimizer_step, with scale 1, because nothing is clipped).
     tensor_copy(m->g, in->piece[0]);
     for (size_t w = 1; w < c->workers; w++) op_add(m->g, m->g, in->piece[w]);
     optimizer_step(o, m, 1);
@@ -112,19 +112,19 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
         fault("every worker waits and no push is in flight: server_may_go_on() allows no worker to "
               "begin a step");
     // EXERCISE 01.05b (3 points): choose the next push. in->coming[w] is NULL for a worker from
-    // which no push is expected; `next` is the first worker from which one is expected. Make `next`
-    // the worker whose push arrives first. Of pushes that arrive at the same time, the lowest
-    // number is first. comm_arrival(in->coming[w]) gives the time of an arrival. The function waits
-    // until the push is there, but this rank's clock does not move. So ask for every expected push.
-    // Then the order is the same on every machine.
+    // which no push is expected. `next` is the first worker from which a push is expected. Make
+    // `next` the worker whose push arrives first. Of pushes that arrive at the same time, the
+    // lowest number is first. comm_arrival(in->coming[w]) gives the time of an arrival. The
+    // function waits until the push is there, but this rank's clock does not move. So ask for every
+    // expected push. Then the order is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END
     return next;
 }
 
-// May this worker begin another step? No worker may be more than `staleness` steps ahead of the
-// slowest. done[w]: the number of steps that worker w has done.
+// Returns whether this worker may begin another step. No worker may be more than `staleness` steps
+// ahead of the slowest. Worker w has done done[w] steps.
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
     bool may = true;
     // EXERCISE 01.05c (3 points): the bound on staleness. done[w] pushes of worker w are in the

@@ -11,14 +11,14 @@
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
-//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes; with k = n/32 these are N/32 of
-//         them.
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes, which for
+//         k = n/32 is N/32 of the exact bytes.
 // Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
 //         takes more calls. From N = 32 on this top-k saves nothing.
-// Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
-// lost, because a part is only sent later. The training must have the bits of one device that
-// applies the rule to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021
-// (1-bit Adam). Left out: exact steps at first, and overlapping.
+// Error feedback keeps the training on course. A rank computes x <- g + e, sends C(x), and keeps
+// e <- x - C(x). Nothing is lost, because a part is only sent later. The training must have the
+// bits of one device that applies the rule to N gradients. Seide et al. 2014; Aji and Heafield
+// 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
@@ -27,8 +27,8 @@ static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
 // Returns the parts that this rank received, [N, part], row r from rank r.
 static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     const size_t n = tensor_count(packed);
-    Range mine = shard_range(n, dp->size, dp->rank);
-    Tensor in = tensor_new(a, dp->size, range_size(mine));
+    Range own = shard_range(n, dp->size, dp->rank);
+    Tensor in = tensor_new(a, dp->size, range_size(own));
     comm_connect(dp, COMM_EVERYBODY);
     Request *sent[dp->size];
     for (size_t r = 0; r < dp->size; r++) {
@@ -38,22 +38,22 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     }
     for (size_t r = 0; r < dp->size; r++)
         if (r != dp->rank) comm_recv(dp, row(in, r), r);
-    tensor_copy(row(in, dp->rank), tensor_flat_range(packed, mine.lo, mine.hi));
+    tensor_copy(row(in, dp->rank), tensor_flat_range(packed, own.lo, own.hi));
     for (size_t r = 0; r < dp->size; r++) comm_wait(sent[r]); // nothing for this rank's own part
     return in;
 }
 
 // Sums g over the ranks with messages of 16 bits, in the two halves of an all-reduce. Each half
-// sends half the bytes. The sum between the halves is a real. No residual is kept, because a
-// rounding changes an element by at most 2^-11 of itself. An element below 2^-14 after scaling
-// changes by at most 2^-25.
+// sends half as many bytes as with reals. The sum between the halves is a real. No residual is
+// kept, because a rounding changes an element by at most 2^-11 of itself. An element below 2^-14
+// after scaling changes by at most 2^-25.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g);
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
-    // One element. All ranks need the same scale, because the scaled elements are added. The
+    // Sends one element. All ranks need the same scale, because the scaled elements are added. The
     // largest element of all ranks gives a scale with which no sum overflows.
     comm_all_reduce_max(dp, most);
     tensor_download(&largest, most);
@@ -61,8 +61,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     half_write(packed, g, scale);
     Tensor in = exchange(dp, &a, packed); // (N-1)/N of 2 n bytes
 
-    Range mine = elements_of_part(n, 16, dp->size, dp->rank);
-    Tensor sum = tensor_new(&a, 1, range_size(mine)), out = tensor_new(&a, 1, in.cols);
+    Range own = elements_of_part(n, 16, dp->size, dp->rank);
+    Tensor sum = tensor_new(&a, 1, range_size(own)), out = tensor_new(&a, 1, in.cols);
     tensor_fill(sum, 0);
     for (size_t r = 0; r < dp->size; r++) half_add(sum, row(in, r)); // in rank order
     half_write(out, sum, 1);
@@ -82,22 +82,22 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of);
     const size_t length = packed_count(k, 32) + k; // elements of a message: places, then values
     Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n);
-    Tensor mine = row(all, dp->rank);
+    Tensor message = row(all, dp->rank);
     tensor_fill(sent, 0);
-    tensor_fill(mine, 0);
+    tensor_fill(message, 0);
     // EXERCISE 01.06a (4 points): error feedback. g [1, n] is this rank's gradient, and e [1, n] is
     // the part that it has not sent yet. Make e the sum of both, which the rank wants to send now.
-    // Write its k largest elements into `mine` (top_k_write), and unpack them again into `sent`
+    // Write its k largest elements into `message` (top_k_write), and unpack them again into `sent`
     // (top_k_add), which is zero. Leave in e the part that the other ranks do not receive
     // (compression_keep_rest). Nothing is sent here.
     op_add(e, e, g);
-    top_k_write(mine, e, k);
-    top_k_add(sent, mine, k);
+    top_k_write(message, e, k);
+    top_k_add(sent, message, k);
     compression_keep_rest(c, e, sent);
     // END
-    // The ranks keep different places, so the messages cannot be added on the way: every rank gets
-    // all of them. Sends (N-1) k (4 + sizeof(real)) bytes.
-    comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);
+    // The ranks choose different places, so the messages cannot be added on the way. Every rank
+    // gets all messages. Sends (N-1) k (4 + sizeof(real)) bytes.
+    comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), message);
     tensor_fill(g, 0);
     for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k); // in rank order
     arena_free(&a);
@@ -105,30 +105,30 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 }
 
 // Sends each rank its part of the signs, and a scale. Each rank adds up one part as its server, and
-// answers with signs. Compression changes the parts and the answers, so both have a residual: e for
-// the parts, b->server_error for the answers. A sign has no size, so each message has a scale. A
-// server has the sum of its part only, so every rank gathers the answers and their scales.
+// answers with signs. Compression changes the parts and the answers. So the parts have the residual
+// e, and the answers have the residual b->server_error. A sign has no size, so each message has a
+// scale. A server has the sum of its part only, so every rank gathers the answers and their scales.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), N = dp->size;
     Tensor packed = tensor_new(&a, 1, packed_count(n, 1)), scales = tensor_new(&a, 1, N);
-    Tensor my_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
+    Tensor own_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
 
     op_add(e, e, g); // as a worker: gradient plus residual
-    Tensor sent = one_bit_write(&a, packed, my_scale, e);
+    Tensor sent = one_bit_write(&a, packed, own_scale, e);
     compression_keep_rest(c, e, sent);
-    Tensor in = exchange(dp, &a, packed);  // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, my_scale); // N-1 scales, a real each
+    Tensor in = exchange(dp, &a, packed);   // (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, own_scale); // N-1 scales, a real each
 
     Tensor sum = b->server_error; // as a server: the residual of this part, then the sum
     for (size_t r = 0; r < N; r++)
         one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
     Tensor answer = tensor_new(&a, 1, in.cols);
-    Tensor answered = one_bit_write(&a, answer, my_scale, sum);
+    Tensor answered = one_bit_write(&a, answer, own_scale, sum);
     compression_keep_rest(c, sum, answered);
-    comm_all_gather(dp, packed, answer);   // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, my_scale); // N-1 scales, a real each
+    comm_all_gather(dp, packed, answer);    // (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, own_scale); // N-1 scales, a real each
 
     for (size_t r = 0; r < N; r++) { // every rank unpacks every answer
         Range part = elements_of_part(n, 1, N, r);

@@ -38,9 +38,9 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     // EXERCISE 01.07a (4 points): update the rates from the last step. Make the time of each rank
     // known to all ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then update
     // the rate of each rank r that had sequences. `now` is its number of sequences
-    // (range_size(share[r])) per picosecond. rate[r] becomes `now` if it was 0 (unknown), and else
-    // the mean of its old value and `now`, because a mean smooths the noise of real steps. A rank
-    // that had no sequences keeps its rate.
+    // (range_size(share[r])) per picosecond. rate[r] becomes `now` if it was 0 (unknown). Else
+    // rate[r] becomes the mean of its old value and `now`, because a mean smooths the noise of real
+    // steps. A rank that had no sequences keeps its rate.
     times[dp->rank] = took;
     comm_all_reduce_doubles(dp, times, dp->size); // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
@@ -73,9 +73,9 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
                            : shard_range(total, n, r);
         given += range_size(share[r]);
     }
-    // Fewer than n sequences are left. Each goes to the device that finishes first with one more
-    // sequence. To choose by the largest remainder would be wrong: the slowest device may have it,
-    // and then all ranks would wait.
+    // Fewer than n sequences are left. Each of these sequences goes to the device that finishes
+    // first with one more sequence. The largest remainder would be a wrong rule, because the
+    // slowest device may have it. Then all ranks would wait.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
     size_t lo = 0;
     for (size_t r = 0; r < n; r++) {

@@ -1,14 +1,14 @@
 // ranks: 4
 // level: extra
-// question: Can ranks send two thin matrices in the place of each gradient, and still train the model?
+// question: Can ranks send two thin matrices instead of each gradient, and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank has a replica, about 1/N of the sequences, and its own residual of Psi
 //         elements. For every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on
 //         every rank.
-// Sends:  a bucket takes up to three all-reduces per step. One has all P's [rows, r], one all Q's
-//         [cols, r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
-//         2(N-1)/N of r (rows + cols) elements.
+// Sends:  a bucket takes up to three all-reduces per step. The first has the vectors and small
+//         matrices, uncompressed, the second all P's [rows, r], the third all Q's [cols, r]. Per
+//         matrix a rank sends 2(N-1)/N of r (rows + cols) elements.
 // Saves:  against an all-reduce, 2(N-1)/N of (rows cols - r (rows + cols)) elements per matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
 //         residual. A matrix takes three products and orthonormal columns.
@@ -24,8 +24,10 @@ static Tensor power_matrix(Tensor flat, const Matrix *m) {
                           m->rows, m->cols);
 }
 
-// Numbers of elements that are sent for a bucket. rest: vectors and small matrices, uncompressed.
-// p: every P. q: every Q.
+// Numbers of elements that are sent for a bucket.
+//     rest  vectors and small matrices, uncompressed
+//     p     every P
+//     q     every Q
 typedef struct {
     size_t rest, p, q;
 } PowerLengths;
@@ -93,7 +95,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     // m->q [cols, rank] is Q of the last round. First orthonormalise Q (orthonormalise) and compute
     // P = M Q (op_matmul), where P is power_next(ps, &at, m->rows, m->rank). Make ONE all-reduce of
     // all P's. Then orthonormalise every P and compute Q = M^T P (op_matmul_tn), where Q is
-    // power_next(qs, &at_q, m->cols, m->rank). Make ONE all-reduce of all Q's. At last copy each Q
+    // power_next(qs, &at_q, m->cols, m->rank). Make ONE all-reduce of all Q's. Finally copy each Q
     // to m->q for the next round. The sum over ranks is P Q^T (op_matmul_nt): leave it in
     // power_matrix(g, m), and its N-th part in power_matrix(sent, m) (op_scale). Make no call if
     // there is no such matrix (length.p is 0).

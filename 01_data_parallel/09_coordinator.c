@@ -103,12 +103,12 @@ static void negotiate_counts(Coordinator *c) {
 // same all-reduces in the same order.
 static void start_fused(Coordinator *c, size_t started) {
     // EXERCISE 01.09a (5 points): fuse. Start all-reduces until all of c->list[0, c->listed) are
-    // started; `started` of them are. Each all-reduce is the next entry f of c->fused, which
-    // c->n_fused counts. An all-reduce adds the tensors c->list[f->first, f->end): one tensor, and
-    // as many of the next tensors as fit in c->threshold bytes together with this tensor. Tensor i
-    // is range_size(c->part[i]) elements. Fill f->buffer (coordinator_fill), and start its
-    // all-reduce over c->data in f->request at once, so that it is in flight while the next buffer
-    // is filled. Do not wait for it: coordinator_wait does.
+    // started. `started` of them are started already. Each all-reduce is the next entry f of
+    // c->fused, which c->n_fused counts. An all-reduce adds the tensors c->list[f->first, f->end):
+    // one tensor, and as many of the next tensors as fit in c->threshold bytes together with this
+    // tensor. Tensor i is range_size(c->part[i]) elements. Fill f->buffer (coordinator_fill), and
+    // start its all-reduce over c->data in f->request at once, so that it is in flight while the
+    // next buffer is filled. Do not wait for the all-reduce, because coordinator_wait() waits.
     while (started < c->listed) {
         Fused *f = &c->fused[c->n_fused++];
         size_t elements = 0;

@@ -1,5 +1,5 @@
-// buckets.c: the parts of overlap that 04_overlap.c does not teach: the list of tensors in the
-// gradient, faults for wrong use, and the buckets of a pipeline's stage. On such a stage several
+// buckets.c: the parts of overlap that 04_overlap.c does not teach. The file lists the tensors of
+// the gradient, reports wrong use, and reduces on a pipeline's stage. On such a stage several
 // micro-batches are in flight, and two stages may share the tied table.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
@@ -9,7 +9,7 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    // the tied table, if its other use is on another stage
+    // The tied table, if another stage has its other use.
     const Unit *shared = wte ? wte : head;
     if ((wte && head) || m->config.untied) shared = NULL;
     size_t at = 0;
@@ -65,8 +65,8 @@ void buckets_check_complete(const Buckets *b) {
 
 // ---------------------------------------------------------------- in a pipeline
 
-// Is this micro-batch the last one of the step? In a pipeline b->sync holds for a whole step, and
-// only the last micro-batch's backward completes the gradients.
+// Returns whether this micro-batch is the last one of the step. In a pipeline b->sync holds for a
+// whole step, and only the last micro-batch's backward completes the gradients.
 static bool is_last(const Buckets *b, const Batch *batch) {
     return batch->number + 1 == b->micro_batches;
 }
@@ -99,8 +99,8 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
     return b;
 }
 
-// Starts the sum over dp of wte's gradient. Before that the first and the last stage of the
-// pipeline must have added their parts of this gradient.
+// Starts the sum over dp of wte's gradient. The first and the last stage of the pipeline must have
+// added their parts of this gradient before.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request =

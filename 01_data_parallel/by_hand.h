@@ -4,14 +4,14 @@
 #include "common/base/real.h"
 #include "common/base/util.h"
 
-// A layer y = xW + b, or its gradient. w [in, out] lies row by row. MOST_IN and MOST_OUT bound the
-// size.
+// A layer y = xW + b, or its gradient. w [in, out] is stored row by row. MOST_IN and MOST_OUT
+// bound the size.
 enum { MOST_IN = 12, MOST_OUT = 6 };
 typedef struct {
     size_t in, out;
     real w[MOST_IN * MOST_OUT], b[MOST_OUT];
 } Linear;
-// Samples: x [n, in] and their targets [n, out].
+// Samples x [n, in] and their targets [n, out].
 typedef struct {
     size_t n;
     const real *x, *target;

@@ -204,8 +204,8 @@ Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model 
     tensor_fill(c->error, 0);
     for (size_t i = 0; i < c->n_buckets && plan->method == ONE_BIT; i++) {
         CompressedBucket *b = &c->buckets[i];
-        Range mine = elements_of_part(range_size(b->range), 1, dp->size, dp->rank);
-        b->server_error = tensor_new(&c->gradients, 1, range_size(mine));
+        Range own = elements_of_part(range_size(b->range), 1, dp->size, dp->rank);
+        b->server_error = tensor_new(&c->gradients, 1, range_size(own));
         tensor_fill(b->server_error, 0);
     }
     return c;

@@ -1,14 +1,17 @@
 // compression.h: the sum of the replicas' gradients, sent in fewer bytes. The result is not exact,
-// because every method rounds, drops or projects. Error feedback keeps the training on course: a
-// rank keeps the part that it has not sent, the residual e, and adds it to its next gradient.
-//     x <- g + e;    send C(x), the compressed x;    e <- x - C(x)
+// because every method rounds, drops or projects. Error feedback keeps the training on course. A
+// rank keeps the residual e, which is the part that it has not sent, and adds e to its next
+// gradient:
+//     x <- g + e
+//     send C(x), the compressed x
+//     e <- x - C(x)
 // After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T. Nothing is lost, because a part is
 // only sent later.
 //
 // Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
-// All residuals lie in one tensor with the layout of the gradient, so a residual is found by the
-// place of its gradient. (PyTorch's hook kept residuals by bucket number, and DDP rebuilds its
-// buckets after the first step: issues 48670, 51427.)
+// One tensor with the layout of the gradient holds all residuals, so a residual has the place of
+// its gradient. (PyTorch's hook kept residuals by bucket number, and DDP rebuilds its buckets after
+// the first step: issues 48670, 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"
@@ -24,9 +27,10 @@ typedef enum {
 typedef struct {
     Method method;
     size_t one_of; // TOP_K sends one of `one_of` elements
-    size_t rank,
-        min_rate; // POWER_SGD: rank is r; compressed if (rows + cols) r min_rate < rows cols
-    bool forgets; // without error feedback: the trap
+    size_t rank;   // r of POWER_SGD, the number of columns of P and Q
+    // POWER_SGD compresses a matrix if (rows + cols) r min_rate < rows cols.
+    size_t min_rate;
+    bool forgets; // without error feedback, which is the trap
 } CompressionPlan;
 
 // A tensor of a bucket. If low_rank, q [cols, rank] is kept between steps.
@@ -37,7 +41,7 @@ typedef struct {
 } Matrix;
 typedef struct {
     Range range;    // the bucket's elements of the flat gradient
-    Matrix *params; // the bucket's tensors; a vector has one row
+    Matrix *params; // the bucket's tensors, where a vector has one row
     size_t n_params;
     Tensor server_error; // ONE_BIT: residual of the part of the sum that this rank compresses
 } CompressedBucket;
@@ -47,7 +51,7 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;           // [1, size] the residual; none for HALF
+    Tensor error;           // [1, size] the residual (HALF has none)
     Arena gradients, state; // kept between steps: the residuals and every q
 } Compression;
 
@@ -75,11 +79,12 @@ static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_o
 // Writes to places [k] the places, in ascending order, of the k elements of x [n] with the largest
 // absolute values. Of equal elements the first ones are taken.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
-// Returns the factor by which elements are multiplied before rounding to fp16: a power of two with
-// which a sum of n elements, none larger than `largest`, is at most 2^15. So no sum becomes
-// infinite, and dividing by the factor is exact.
+// Returns the factor by which elements are multiplied before rounding to fp16. The factor is a
+// power of two, so dividing by it is exact. With this factor a sum of n elements, none larger than
+// `largest`, is at most 2^15, so no sum becomes infinite.
 double half_scale(double largest, size_t n);
-real sign_scale(Tensor x);     // |x|_2 / sqrt(d): with it, scale times signs has the norm of x
+// Returns |x|_2 / sqrt(d) for d elements, because this scale times the signs has the norm of x.
+real sign_scale(Tensor x);
 void orthonormalise(Tensor p); // makes p's columns orthonormal
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
                                          uint64_t seed, size_t *n);
@@ -100,19 +105,19 @@ Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 // Sets e to e - sent, the new residual, or to 0 if the plan forgets. Before, e holds the tensor
 // that this rank wanted to send. `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
-// HALF. half_largest returns the largest |g|, one element. half_write packs scale g as fp16.
+// half_largest returns the largest |g|, one element. half_write packs scale g as fp16.
 // half_add adds the packed elements to sum. half_read sets g to the packed elements, divided by
 // scale.
 Tensor half_largest(Arena *a, Tensor g);
 void half_write(Tensor packed, Tensor g, double scale);
 void half_add(Tensor sum, Tensor packed);
 void half_read(Tensor g, Tensor packed, double scale);
-// TOP_K. top_k_write fills message [packed_count(k, 32) + k] with places and values of the k
+// top_k_write fills message [packed_count(k, 32) + k] with places and values of the k
 // largest elements of x. top_k_add adds the elements of a message to y.
 void top_k_write(Tensor message, Tensor x, size_t k);
 void top_k_add(Tensor y, Tensor message, size_t k);
-// ONE_BIT. one_bit_write packs the signs of x (padding bits are zero), sets scale [1] to the scale
-// of x, and returns scale * sign. one_bit_add adds scale * sign to sum. one_bit_read sets x to
+// one_bit_write packs the signs of x (padding bits are zero), sets scale [1] to the scale of x, and
+// returns scale * sign. one_bit_add adds scale * sign to sum. one_bit_read sets x to
 // scale * sign, from sign `first` on.
 Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x);
 void one_bit_add(Tensor sum, Tensor packed, Tensor scale);

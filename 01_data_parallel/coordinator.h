@@ -14,12 +14,12 @@ typedef struct {
 typedef struct {
     Comm *control, *data; // the same ranks twice: questions and answers, and gradients
     Tensor g;             // [1, Psi]: the gradient
-    size_t n;             // tensors
+    size_t n;             // number of tensors
     const Range *part;    // [n] the part of g of each tensor
     size_t threshold;     // largest size in bytes of a fused all-reduce of several tensors
     bool cached;          // all ranks know all tensors, so a tensor is one field of `question`
     bool *ready;          // [n] the tensor's gradient is final on this rank
-    bool *agreed;         // [n] the ranks know that it is final on all of them
+    bool *agreed;         // [n] all ranks know that the gradient is final on all ranks
     bool *named;          // [n] the tensor's request has been sent to rank 0
     size_t *votes;        // [n] rank 0: the ranks that have the tensor
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces

@@ -1,5 +1,5 @@
-// data_parallel.h: data parallelism: every rank has the whole model and a part of the batch. Later
-// chapters call these functions.
+// data_parallel.h: the functions of data parallelism, in which every rank has the whole model and a
+// part of the batch. Later chapters call these functions.
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 #include "common/comm/clock.h"
@@ -7,10 +7,11 @@
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 
-// 02_all_reduce.c. Gives every rank the weights of rank 0, which sends Psi e bytes. Call this
-// function once, before the first step.
+// ---- 02_all_reduce.c ----
+// Gives every rank the weights of rank 0, which sends Psi e bytes. Call this function once, before
+// the first step.
 void data_parallel_broadcast(Comm *dp, Model *m);
-// 02_all_reduce.c. Replaces g by the sum of the replicas' g. Call this function once per step,
+// Replaces g by the sum of the replicas' g. Call this function once per step,
 // after the last backward. Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided,
 // because each replica's gradient already carries 1 / (counted tokens of the whole batch).
 void data_parallel_all_reduce(Comm *dp, Model *m);
@@ -26,8 +27,9 @@ void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
 void halving_doubling_all_reduce(Comm *c, Tensor t);
-// Sums t in nodes and between nodes. inside: the ranks of this rank's node; between: the ranks with
-// the same place in every node.
+// Sums t in nodes and between nodes.
+//     inside   the ranks of this rank's node
+//     between  the ranks with the same place in every node
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 
 // ---- 04_overlap.c: gradients are reduced in buckets while backward still runs ----
@@ -47,8 +49,8 @@ typedef struct {
 typedef struct {
     Model *model;
     Comm *dp;
-    // Shall the next backward reduce? False is DDP's no_sync(). A FORWARD reads sync when the
-    // forward begins. So set sync before the forward; a later change has no effect.
+    // Whether the next backward reduces. False is DDP's no_sync(). A FORWARD reads sync when the
+    // forward begins. So set sync before the forward, because a later change has no effect.
     bool sync;
     bool armed;     // this backward reduces
     size_t n;       // number of buckets
@@ -57,11 +59,10 @@ typedef struct {
     size_t n_tensors;
     BucketTensor *tensor; // in model order, the tied table once
     size_t end;           // the part of m->g that has buckets ends here
-    // For buckets_new_pipeline() alone. tied: the place in m->g of a tied table of which another
-    // stage has a copy.
-    size_t micro_batches;
-    Range tied;
-    Request *tied_request;
+    // Only buckets_new_pipeline() sets the next fields.
+    size_t micro_batches;  // micro-batches per step
+    Range tied;            // part of m->g of a tied table that another stage also has
+    Request *tied_request; // the all-reduce of this part
 } Buckets;
 
 // Cuts the gradient in buckets and wraps every layer. Call this function after model_allocate(). A
@@ -82,16 +83,15 @@ Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
-// buckets.c: the list of tensors, and faults for wrong use.
+// ---- buckets.c: the list of tensors, faults for wrong use, pipelines ----
 Buckets *buckets_list_tensors(Model *m, Comm *dp); // all tensors, and no bucket yet
 void buckets_free(Buckets *b);
 BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
-// buckets.c. Cuts and wraps like buckets_new(), for pipelines (08). In a pipeline several
-// micro-batches are in flight, and only the last one reduces. micro_batches: micro-batches per
-// step.
+// Cuts and wraps like buckets_new(), for pipelines (08). In a pipeline several micro-batches are in
+// flight, and only the last one reduces. A step has `micro_batches` micro-batches.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
 // stage. Call this function when m->g has the sum of both stages' gradients. Does nothing on other
@@ -104,12 +104,12 @@ void buckets_wait_tied(Buckets *b);
 // has whole sequences and may be empty. The shares are equal if all rates are 0, which means
 // unknown.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
-// The speeds of the devices. rate[n]: sequences per picosecond of each device, 0 if unknown. The
-// rates are the same on every rank, so that all ranks cut the next batch in the same places. took:
-// the picoseconds that this rank computed.
+// The speeds of the devices. The rates are the same on every rank, so that all ranks cut the next
+// batch in the same places.
 typedef struct {
-    double *rate, took;
-    bool measured;
+    double *rate;  // [n] sequences per picosecond of each device, 0 if unknown
+    double took;   // the picoseconds that this rank computed
+    bool measured; // whether the rates follow from measured times
 } Speeds;
 // Makes a step up to the gradient. Cuts shares in proportion to the rates, computes the gradient of
 // this rank's share, and runs the all-reduce. If known->measured, updates the rates with the times

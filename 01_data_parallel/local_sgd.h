@@ -6,7 +6,7 @@
 #include "common/model/optimizer.h"
 
 typedef struct {
-    size_t every; // k: local steps of a round; at least 1
+    size_t every; // k, the local steps of a round, at least 1
     size_t exact; // the number of steps before the first round, in which gradients are averaged
     // DiLoCo's outer step at the end of a round. Rate 0: the round ends with the plain average.
     double outer_lr, outer_momentum;
@@ -15,19 +15,19 @@ typedef struct {
 typedef struct {
     Comm *dp;
     LocalPlan plan;
-    // [Psi] each, for the outer step alone: the weights at the round's start, and the outer
-    // momentum
-    Tensor start, velocity;
-    Tensor weights; // [Psi] the weights that a round averages: those of the model, or its masters
+    // Only the outer step has start and velocity, [Psi] each.
+    Tensor start;    // the weights at the round's start
+    Tensor velocity; // the outer momentum
+    Tensor weights;  // [Psi] the weights that a round averages: those of the model, or its masters
     Arena state;
 } LocalSgd;
 
 // Makes the state of rounds for m, which must be allocated. The weights of m must be the same on
 // all ranks (data_parallel_broadcast). If m stores weights in 16 bits, its gradients must be reals,
-// and o must have masters.
+// and its optimizer must have masters.
 LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
 void local_sgd_free(LocalSgd *l);
-// Does a round end with this step? No round ends in the first `exact` steps.
+// Returns whether a round ends with this step. No round ends in the first `exact` steps.
 bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
 // Makes one step of this rank, and ends the round if this step is the last of a round. Returns the
 // part of the batch's mean loss that comes from this rank's shard.

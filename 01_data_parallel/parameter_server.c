@@ -20,18 +20,18 @@ static Range overlap(Range a, Range b) {
     return r.lo < r.hi ? r : (Range){ a.lo, a.lo };
 }
 
-static void allocate_piece(Model *m, Range mine) {
+static void allocate_piece(Model *m, Range piece) {
     size_t first = 0; // place of the unit in the flat weights
     const Element e = m->config.storage, of_gradient = config_gradient_element(&m->config);
-    m->w = tensor_shaped(&m->parameters, tensor_shape(1, range_size(mine), e));
-    m->g = tensor_shaped(&m->gradients, tensor_shape(1, range_size(mine), of_gradient));
+    m->w = tensor_shaped(&m->parameters, tensor_shape(1, range_size(piece), e));
+    m->g = tensor_shaped(&m->gradients, tensor_shape(1, range_size(piece), of_gradient));
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        Range here = overlap(mine, (Range){ first, first + u->size });
+        Range here = overlap(piece, (Range){ first, first + u->size });
         u->own = range_size(here) ? (Range){ here.lo - first, here.hi - first } : (Range){ 0, 0 };
-        u->own_w = tensor_flat_range(m->w, here.lo - mine.lo, here.hi - mine.lo);
-        u->own_g = tensor_flat_range(m->g, here.lo - mine.lo, here.hi - mine.lo);
+        u->own_w = tensor_flat_range(m->w, here.lo - piece.lo, here.hi - piece.lo);
+        u->own_g = tensor_flat_range(m->g, here.lo - piece.lo, here.hi - piece.lo);
         unit_initialize(u, u->own_w, u->own, m->config.seed);
         first += u->size;
     }

@@ -1,5 +1,5 @@
-// parameter_server.h: a cluster of servers, which hold the weights, and workers, which compute
-// gradients; a step of a worker and of a server.
+// parameter_server.h: a cluster of servers, which hold the weights, and of workers, which compute
+// gradients. The header declares the steps of a worker and of a server.
 //
 // Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
 // elements, S bytes: every parameter, the tied table once. Server s has the elements
@@ -13,10 +13,9 @@
 #include "common/model/optimizer.h"
 
 // ---- parameter_server.c ----
-// steps: the steps of each worker.
 typedef struct {
     Comm *world;
-    size_t servers, workers, steps;
+    size_t servers, workers, steps; // steps of each worker
 } Cluster;
 // Makes the first `servers` ranks servers. Calls usage_error() if no rank is left to be a worker.
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);
@@ -25,7 +24,7 @@ static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c-
 static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }
 
 // Makes the model of this rank. A server's m->w and m->g are its piece. Each unit owns the part of
-// itself that lies in the piece, so optimizer_step updates the piece only. A worker's model is
+// itself that the piece contains, so optimizer_step updates the piece only. A worker's model is
 // whole. The weights of a worker are random until the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // Returns the piece of server number `server` in the flat weights or the flat gradient.
@@ -61,12 +60,12 @@ typedef struct {
     size_t worker, taken;
     Picoseconds arrival;
 } Served;
-// The server's records. version: the number of updates of the weights. For every worker: done, its
-// pushes in the weights; taken, the version that it received last; waits, whether it waits for an
-// answer.
+// The server's records. done, taken and waits have an element per worker.
 typedef struct {
-    size_t version, *done, *taken;
-    bool *waits;
+    size_t version; // number of updates of the weights
+    size_t *done;   // the worker's pushes that are in the weights
+    size_t *taken;  // the version that the worker received last
+    bool *waits;    // whether the worker waits for an answer
 } Progress;
 Progress progress_new(const Cluster *c, Inbox *in); // starts a receive from every worker
 void progress_free(Progress *p);                    // in parameter_server.c

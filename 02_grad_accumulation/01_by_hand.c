@@ -8,8 +8,8 @@
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
-// The layer is the linear layer of chapter 01, y = xW + b. Every sample's error is divided by the
-// size of the whole batch, never by the size of its piece, because the last piece may be smaller.
+// The layer is the linear layer of chapter 01, y = xW + b. Every squared error is divided by the
+// elements of the whole batch, never by those of its piece, because the last piece may be smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
@@ -60,9 +60,9 @@ double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room
     // EXERCISE 02.01a (2 points): add the pieces. Leave the whole batch's gradient in `sum`, which
     // is zero now, and its mean squared error in `loss`. The device has room for one piece at a
     // time, pieces_range(all.n, room, k), with k from 0 to ceil_div(all.n, room) - 1.
-    // pieces_gradient() writes the gradient of one piece into a buffer that you declare;
-    // pieces_add() adds this buffer to `sum`. The last piece may be smaller than the others: by
-    // which number is its error divided?
+    // pieces_gradient() writes the gradient of one piece into a buffer that you declare.
+    // pieces_add() adds this buffer to `sum`. The last piece may be smaller than the other pieces.
+    // By which number are its squared errors divided?
     for (size_t k = 0; k < ceil_div(all.n, room); k++) {
         Linear g;
         loss += pieces_gradient(&g, l, all, pieces_range(all.n, room, k), all.n * l->out);

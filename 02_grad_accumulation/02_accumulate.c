@@ -11,8 +11,9 @@
 //         products have the same rows in m smaller pieces, which can take longer.
 // The gradient must equal that of the whole batch within rounding, not in every bit, because a sum
 // over tokens is added in m parts.
-// Huang et al. 2018 (GPipe), section 2.2; PyTorch users call it gradient accumulation. Left out:
-// several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter 04).
+// Huang et al. 2018 (GPipe), section 2.2. PyTorch users call the method gradient accumulation. Left
+// out: several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter
+// 04).
 #include "02_grad_accumulation/accumulation.h"
 
 // Leaves the gradient of the whole batch's mean loss in model->g [Psi], the only gradient buffer.
@@ -26,8 +27,8 @@ double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     // batch[m - 1]. model_forward_backward() runs one micro-batch forward and backward. This
     // function ADDS to the gradients, in which a token weighs batch[k].token_weight, and returns
     // the sum of the tokens' losses without that weight. The gradients may hold any values when you
-    // begin. The table wte is used twice and has two gradients; model_fold_tied() adds one to the
-    // other, after the last micro-batch.
+    // begin. The table wte is used twice and has two gradients. model_fold_tied() adds one gradient
+    // to the other, after the last micro-batch.
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++) // allocates and frees activations
         loss += model_forward_backward(model, &batch[k]) * batch[k].token_weight;

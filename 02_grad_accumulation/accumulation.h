@@ -12,15 +12,15 @@ StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_
 
 // ---- 03_no_sync.c ----
 
-// A data-parallel rank. buckets: for overlapped_step only. The buckets are wrapped around the
-// layers, and do nothing while buckets->sync is false.
+// A data-parallel rank. The buckets are wrapped around the layers, and do nothing while
+// buckets->sync is false.
 typedef struct {
     Comm *dp;
-    Buckets *buckets;
+    Buckets *buckets; // for overlapped_step only
 } Replica;
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
-// Computes the norm and updates the weights, after the reduction. loss: the sum over this rank's
-// tokens, without their weight.
+// Computes the norm and updates the weights, after the reduction. `loss` is the sum over this
+// rank's tokens, without the weight of a token.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight);
 #endif

@@ -1,10 +1,11 @@
-// 01_by_hand.c: two samples on paper. Then a linear layer 10 -> 5 is trained for 100 epochs under
-// each rule, on 100 samples in 4 shards of 25. AVERAGE and WHOLE must give the weights of the full
-// batch, and SUM must not.
+// 01_by_hand.c: computes two samples on paper. Then a linear layer 10 -> 5 is trained for 100
+// epochs under each rule, on 100 samples in 4 shards of 25. AVERAGE and WHOLE must give the weights
+// of the full batch, and SUM must not.
 #include "01_data_parallel/experiments/linear.h"
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };
-enum { EPOCHS = 100, PRINTED = EPOCHS / 10 };
+// The loss of every tenth epoch is recorded. LAST_PRINTED is the last one of these epochs.
+enum { EPOCHS = 100, PRINTED = EPOCHS / 10, LAST_PRINTED = 10 * (PRINTED - 1) };
 
 // --------------------------------------------------------------- two samples, two shards, on paper
 
@@ -106,18 +107,18 @@ static void by_hand(Run *run) {
     compare(run, check_close, "summed, lr 0.01 = full, lr 0.04", &summed, &quick, LIMIT_ROUNDING);
     compare(run, check_differs, "trap: summed, not averaged", &summed, &whole, 0.05);
     say_answer(run,
-               "Add them if each is divided by the batch's %d elements (loss %.4f in the end), "
-               "average them if each is divided by its own %d (%.4f). If means are added, each "
-               "step is %d times too long (loss %.4f: lower here only because the rate is in "
-               "effect %d times as large).",
-               SAMPLES * OUT, divided.loss[PRINTED - 1], SHARD * OUT, averaged.loss[PRINTED - 1],
-               SHARDS, summed.loss[PRINTED - 1], SHARDS);
+               "Add them if each is divided by the batch's %d elements (loss %.4f in epoch %d). "
+               "Average them if each is divided by its own %d (%.4f). If means are added, each "
+               "step is %d times too long. Then the loss is lower (%.4f) only because the rate is "
+               "in effect %d times as large.",
+               SAMPLES * OUT, divided.loss[PRINTED - 1], LAST_PRINTED, SHARD * OUT,
+               averaged.loss[PRINTED - 1], SHARDS, summed.loss[PRINTED - 1], SHARDS);
     say_cost(run,
              "every device has a copy of all %d parameters, and %d gradient elements per device "
              "are added in each step.",
              IN * OUT + OUT, IN * OUT + OUT);
     say_use_when(run,
-                 "a batch is cut over devices: divide by the whole batch and add, because "
+                 "a batch is cut over devices. Divide by the whole batch and add, because "
                  "this is right for unequal shards, too. DDP averages, so multiply its loss by N.");
 }
 

@@ -32,7 +32,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     }
     *measured = measured_now(dp);
     measured->last = picture_timing(run);
-    // The log needs the sum of the ranks' losses; the training itself needs no loss.
+    // The log needs the sum of the ranks' losses. The training itself needs no loss.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;
@@ -94,6 +94,7 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
 
 static void table(Run *run, const ModelConfig *c) {
     bool model = clock_config()->simulated, half = c->storage != REALS;
+    const char *uneven = uneven_shares(run, "\n", SEQUENCES);
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
         { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
@@ -113,8 +114,8 @@ static void table(Run *run, const ModelConfig *c) {
         "\nN ranks, B sequences, Psi parameters of e bytes. wte: the V x C table that embedding "
         "and head share;\neach use has a gradient. F(k): a forward of k sequences. A message "
         "takes alpha seconds, and 1/beta\nseconds per byte. Exposed: communication while a rank "
-        "does not compute; hidden: while it computes.%s\n",
-        uneven_shares(run, "\n", SEQUENCES));
+        "does not compute; hidden: while it computes.%s%s\n",
+        uneven, *uneven ? " a..b: the least and the most on a rank." : "");
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 
@@ -143,8 +144,9 @@ static void all_reduce(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = train_replicas(run, run->world, &t, &measured);
-        // Two unsplit trainings. `whole` takes the whole batch. `ordered` takes one shard after the
-        // other and adds the gradients in rank order, so the ranks must give the bits of `ordered`.
+        // Runs two unsplit trainings. `whole` takes the whole batch. `ordered` takes one shard
+        // after the other and adds the gradients in rank order, so the ranks must give the bits of
+        // `ordered`.
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "replicas = unsplit", &got, &whole, training_limit(&t));

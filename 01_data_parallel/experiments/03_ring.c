@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 // POINTS sizes of 1, 4, 16, ... elements, up to 4 MB in fp32, are drawn. The last size, UNEVEN
-// elements, is not drawn; few numbers of ranks divide it.
+// elements, is not drawn. Few numbers of ranks divide UNEVEN.
 enum { UNEVEN = 10007, POINTS = 11, SIZES = POINTS + 1 };
 static size_t size_of(size_t i) { return i < POINTS ? (size_t)1 << 2 * i : UNEVEN; }
 
@@ -139,7 +139,7 @@ static void table(Run *run, double took[WAYS][SIZES]) {
     Result rows[SHOWN + 3] = { { 0 } };
     for (size_t i = 0; i < SHOWN; i++)
         rows[i].what = value_text(run, (double)(size_of(shown[i]) * e), "bytes");
-    rows[0].formula = "ring: 1 chunk of S"; // one element cannot be cut
+    rows[0].formula = "1 element cannot be cut";
     rows[SHOWN].what = "messages in a row";
     rows[SHOWN].formula = "alpha each";
     rows[SHOWN + 1].what = "bytes in a row";
@@ -152,12 +152,12 @@ static void table(Run *run, double took[WAYS][SIZES]) {
             page_text(run, "=%.2f S", way_time_on(&bytes, way, N, S / e, e) / (double)S);
     }
     const ClockConfig *k = clock_config();
-    const char *link = k->simulated ? page_text(run, ", on link %s", k->between.name) : "";
+    const char *link = k->simulated ? page_text(run, " on link %s", k->between.name) : "";
     say(run,
         "\nGather + broadcast: rank 0 adds all tensors and sends the sum. Tree: ranks add in "
-        "pairs, then pairs\nof pairs. Halving-doubling: partners swap halves, then halves of "
-        "halves. In a row: messages that\nwait for one another. Each takes alpha, and 1/beta per "
-        "byte%s. The times of S bytes:\n",
+        "pairs, then pairs\nof pairs. Halving-doubling: far partners swap halves, then near "
+        "partners halves of halves. In a row:\nmessages that wait for one another. Each takes "
+        "alpha, and 1/beta per byte. S bytes%s:\n",
         link);
     results(run,
             (const char *const[]){ way_name[RING], way_name[GATHER], way_name[TREE],
@@ -165,18 +165,14 @@ static void table(Run *run, double took[WAYS][SIZES]) {
             rows);
 }
 
-static void answer(Run *run, double took[WAYS][SIZES], bool nodes) {
+static void answer(Run *run, bool nodes) {
     const ClockConfig *k = clock_config();
     const size_t N = run->world->size, e = element_size(option_storage(run));
-    const char *from = "", *over = "";
+    const char *both = "", *from = "", *over = "";
+    if ((N & (N - 1)) == 0) both = " Halving-doubling has both here, because N is a power of two.";
     if (k->simulated && k->between.beta > 0)
-        from = page_text(run,
-                         " From %s on the ring is no slower than the tree: %s take %s in the ring, "
-                         "%s in the tree.",
-                         value_text(run, (double)way_ring_overtakes(N, e), "bytes"),
-                         value_text(run, (double)(size_of(POINTS - 1) * e), "bytes"),
-                         value_text(run, took[RING][POINTS - 1], "ps"),
-                         value_text(run, took[TREE][POINTS - 1], "ps"));
+        from = page_text(run, " From %s on the ring is no slower than the tree.",
+                         value_text(run, (double)way_ring_overtakes(N, e), "bytes"));
     if (nodes)
         over = page_text(run, " Over nodes the flat ring takes %s, the hierarchical way %s.",
                          cost_text(run, "nodes.flat.time"), cost_text(run, "nodes.time"));
@@ -184,15 +180,15 @@ static void answer(Run *run, double took[WAYS][SIZES], bool nodes) {
     else
         say_answer(run,
                    "Ranks send chunks or whole tensors, and add them. The ring sends the fewest "
-                   "bytes, the tree the fewest messages in a row.%s%s",
-                   from, over);
+                   "bytes, the tree the fewest messages in a row.%s%s%s",
+                   both, from, over);
     say_cost(run,
              "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors in a "
              "row.",
              2 * (N - 1), 2 * way_height(N));
-    say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
-                      "Hierarchical: nodes with faster links inside. NCCL's tree sends a tensor in "
-                      "pieces.");
+    say_use_when(run,
+                 "ring: large tensors. Tree: small tensors on many ranks. Halving-doubling: far "
+                 "links as fast as near links. Hierarchical: nodes with faster links inside.");
 }
 
 static void ring(Run *run) {
@@ -207,7 +203,7 @@ static void ring(Run *run) {
     draw_hops(run);
     table(run, took);
     const bool nodes = ring_nodes(run) && k->simulated;
-    answer(run, took, nodes);
+    answer(run, nodes);
 }
 
 static const Option options[] = { { "link", "NAME[,NAME]", "fast,slow", NULL },

@@ -1,5 +1,5 @@
-// 05_parameter_server.c: trainings with servers. The synchronous training must have the bits of an
-// all-reduce. An asynchronous training must equal, in every bit, one device that replays the
+// 05_parameter_server.c: runs trainings with servers. The synchronous training must have the bits
+// of an all-reduce. An asynchronous training must equal, in every bit, one device that replays the
 // server's log (server_log.c). The simulated clock orders the pushes, so the order is the same on
 // every machine. The first worker takes --slow times as long as the other workers. A training on
 // text shows what staleness does to the loss. tests/test_server.c predicts the log from sizes and
@@ -29,7 +29,8 @@ static void check_bound(Run *run, const Cluster *c) {
     check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
 }
 
-// Compares gradients, weights and losses, which must be equal in every bit. Frees both.
+// Compares gradients, weights and losses, which must be equal in every bit. Frees both
+// trajectories.
 static void compare(Run *run, const char *what, Trajectory *got, Trajectory *want) {
     training_compare_tensors(run, what, got, want, 0);
     check_numbers(run, what, "loss", got->loss, want->loss, got->steps, 0);
@@ -48,8 +49,9 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 
 // ---------------------------------------------------------------- the page
 
-// Prints the page's table. log: the logs with and without a bound on staleness. took: the time of
-// the synchronous training.
+// Prints the page's table.
+//     log   the logs with and without a bound on staleness
+//     took  the time of the synchronous training
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,
                   const ServerLosses *loss) {
     // Rank 0, a server, has sent the weights once more, before step 0.
@@ -77,7 +79,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
         "\nsynchronous: a server waits for all pushes, then updates once; else it updates after "
         "every push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. t: computing of "
         "the slowest. c: a message.\nThe losses are of another model, on a text. Equal time: half "
-        "of its synchronous training.\n",
+        "of that model's synchronous time.\n",
         z->workers, z->servers, z->servers > 1 ? "s" : "");
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, rows);
 }

@@ -1,7 +1,7 @@
-// 06_compression.c: trainings whose gradients are summed as 16-bit elements, by top-k and by signs.
-// N ranks must get the bits of the same rule on one device. All methods must learn a text, and less
-// without error feedback. Bytes, calls and memory are compared with formulas. tests/exact-sums.t
-// tests that nothing is lost, and has gradients for which each method is exact.
+// 06_compression.c: runs trainings whose gradients are summed as 16-bit elements, by top-k and by
+// signs. N ranks must get the bits of the same rule on one device. All methods must learn a text,
+// and less without error feedback. Bytes, calls and memory are compared with formulas.
+// tests/exact-sums.t tests that nothing is lost, and has gradients for which each method is exact.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -88,7 +88,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "their indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
         "and 1-bit a rank adds the\nresidual, the part that it has not sent, to its next "
         "gradient. N ranks, Psi elements of e bytes.\nOne device with the same rule sends "
-        "nothing. 1-bit changes many weights by the same amount: compare\nit with that device.%s\n",
+        "nothing. 1-bit changes many weights by the same amount, so\n"
+        "compare it with that device.%s\n",
         ONE_OF, uneven_shares(run, " ", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
@@ -103,8 +104,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         say_answer(run,
                    "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
                    "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. The "
-                   "same rules on one device give the same losses within %.2f. %d steps are too "
-                   "few to show which one is best.",
+                   "rules of top-k and 1-bit on one device give the same losses within %.2f. %d "
+                   "steps cannot show the best one.",
                    compression_share(&seen[FP16], &seen[EXACT]),
                    compression_share(&seen[TOPK], &seen[EXACT]),
                    compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
@@ -118,12 +119,13 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     const double servers = cost_value(run, "gradients.1-bit") - cost_value(run, "gradients.top-k");
     say_cost(
         run,
-        "top-k's bytes grow with the ranks: from %zu ranks on it sends as much as the exact sum or "
-        "more. Top-k and 1-bit keep a residual of %s per rank; with 1-bit a rank also rounds its "
-        "part of the sum, and keeps a residual of %s for it. 1-bit makes %.0f calls per step "
-        "instead of %.0f.",
+        "top-k's bytes grow with the ranks. From %zu ranks on top-k sends at least as much as the "
+        "exact sum. Top-k and 1-bit keep a residual of %s per rank. With 1-bit a rank also rounds "
+        "its part of the sum, and keeps a second residual of %s. 1-bit makes %.0f calls per step "
+        "instead of %.0f.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
-        seen[ONEBIT].calls, seen[EXACT].calls);
+        seen[ONEBIT].calls, seen[EXACT].calls,
+        clock_config()->simulated ? " The step times do not count choosing and packing." : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");
 }

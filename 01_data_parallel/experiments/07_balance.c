@@ -1,6 +1,6 @@
-// 07_balance.c: trainings with equal, static and dynamic shares. Each training is compared with one
-// device that takes the whole batch, and with one device that takes the same shares in rank order.
-// The times of all steps are compared with a forecast.
+// 07_balance.c: runs trainings with equal, static and dynamic shares. Each training is compared
+// with one device that takes the whole batch, and with one device that takes the same shares in
+// rank order. The times of all steps are compared with a forecast.
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
 
 // ---------------------------------------------------------------- training
 
-// Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
+// Sets the rates before the first step. Rate 0 means unknown. Then shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;

@@ -1,5 +1,5 @@
-// 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2. N ranks must get the
-// bits of the same rule on one device. The model must learn a text. Bytes, calls and memory are
+// 08_power_sgd.c: runs trainings whose gradients are summed as matrices of rank 2. N ranks must get
+// the bits of the same rule on one device. The model must learn a text. Bytes, calls and memory are
 // compared with formulas. tests/exact-sums.t tests that nothing is lost, and that a sum of rank 2
 // is exact.
 #include "01_data_parallel/experiments/experiments.h"
@@ -56,9 +56,9 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
     else
         say_answer(
             run,
-            "Yes. Two matrices with %d columns are %.0f %% of the bytes. After %d steps the "
-            "loss is %.2f, with the exact sum %.2f. Ranks can add the matrices, so the share "
-            "of bytes does not grow with the number of ranks, as top-k's share (01.06) does.",
+            "Yes. Matrices with %d columns, and the vectors, are %.0f %% of the bytes. After %d "
+            "steps the loss is %.2f, with the exact sum %.2f. Ranks can add the matrices, so their "
+            "share of the bytes is the same for any number of ranks. Top-k's share (01.06) grows.",
             RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG, last[RANK_2],
             last[EXACT]);
     say_cost(run,

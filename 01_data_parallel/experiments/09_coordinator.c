@@ -1,5 +1,5 @@
-// 09_coordinator.c: gradients of a model with branches, which every rank computes in an order of
-// its own. The player shows the deadlock without a coordinator. With a coordinator, the sums must
+// 09_coordinator.c: every rank computes the gradients of a model with branches in an order of its
+// own. The player shows the deadlock without a coordinator. With a coordinator, the sums must
 // have the bits of one device. Calls, bytes and times are compared with formulas.
 // tests/coordinator.t varies --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
@@ -33,16 +33,18 @@ static void gradient(const Run *run, Tensor t, size_t rank, size_t step, size_t 
 }
 
 // FIXED: without a coordinator, every rank starts the layers' all-reduces in the order of the
-// layers. NAMES: a coordinator's first step. CACHE: its later steps.
+// layers. NAMES: a coordinator's first step. CACHE: a coordinator's later steps.
 typedef enum { FIXED, NAMES, CACHE } Order;
-// A step, measured or predicted. calls, bytes: of the negotiation. sums: all-reduces of gradients.
+// A step, measured or predicted.
 typedef struct {
-    double calls, bytes, sums, time;
+    double calls, bytes; // of the negotiation
+    double sums;         // all-reduces of gradients
+    double time;         // picoseconds
 } StepCost;
 
 // Makes two steps and compares the sums with `want`. The first step sends names, the second step
-// uses the cache. cycle 0: no coordinator, so every rank starts the layers' all-reduces in the
-// order of the layers.
+// uses the cache. With cycle 0 there is no coordinator, so every rank starts the layers'
+// all-reduces in the order of the layers.
 static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost seen[STEPS]) {
     Snapshot *got = snapshot_new(run);
     Comm *data = run->world, *control = comm_split(data, 0, data->rank, "control");
@@ -165,7 +167,7 @@ static size_t question_size(size_t N) {
 }
 
 // Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose
-// tensors lie side by side. With the cache, the answer to a question comes one cycle later.
+// tensors are neighbours in memory. With the cache, the answer to a question comes one cycle later.
 static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));
@@ -185,7 +187,7 @@ static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) 
             c.bytes += ring_bytes(ALL_REDUCE_PASSES, N, question, sizeof(real));
             c.calls++;
         }
-        // Up to `fused` tensors are copied side by side; one tensor stays where it is. An
+        // Up to `fused` tensors are copied side by side. A single tensor is not copied. An
         // all-reduce starts when the all-reduce before has ended.
         for (; agreed > 0; n++) {
             const size_t size = agreed < fused ? agreed : fused;
@@ -246,21 +248,21 @@ static void page(Run *run, size_t cycle) {
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\nfirst step: a rank sends the names of its new gradients to rank 0, which broadcasts "
-        "the names that\n  all ranks have. In J = %zu of K = %zu cycles there are such "
-        "names.\nlater: all names are known. One small all-reduce per cycle counts the ranks that "
-        "have each gradient;\n  it travels during the next cycle. q = %zu elements of e = %zu "
-        "bytes hold all counts.\nsingle: as later, but each of the n = %d gradients has its own "
-        "all-reduce.\nfixed order: no messages to agree. A layer has one all-reduce, when all its "
-        "%d gradients are final.\n",
+        "\nnames (first step): each rank sends the names of its new gradients to rank 0. Rank 0 "
+        "broadcasts\n  the names that all ranks have, in J = %zu of K = %zu cycles. Formulas: of "
+        "rank 0, of another rank.\ncache (later steps): all names are known. Per cycle a ring "
+        "of q = %zu elements of e = %zu bytes counts\n  the ranks that have each gradient. The "
+        "ring's messages travel during the next cycle.\nsingle: as cache, but each of the n = %d "
+        "gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has one "
+        "all-reduce, when all its %d gradients are final.\n",
         answers, K, question_size(N), sizeof(real), TENSORS, BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
-    results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },
+    results(run, (const char *const[]){ "fixed order", "names", "cache", "single", NULL },
             (const Result[]){
-                { "calls to agree", "first: rank 0 K+J, else 3K+J; later: K", EACH("calls") },
-                { "bytes to agree", "rank 0 (K+n)e, else (K+2n)e; K q-rings", EACH("bytes") },
+                { "calls to agree", "names: K+J, 3K+J; cache: K", EACH("calls") },
+                { "bytes to agree", "names: (K+n)e, (K+2n)e; cache: K rings", EACH("bytes") },
                 { "all-reduces", "single: n", EACH("sums") },
-                { clock_config()->simulated ? "step" : NULL, "computing, then the rest of the sums",
+                { clock_config()->simulated ? "step" : NULL, "computing + exposed all-reduces",
                   EACH("time") },
                 { 0 } });
 }

@@ -15,10 +15,11 @@ static const LocalPlan plan[PLANS] = {
 static const char *const plan_name[] = { "k = 1", "k = 4", "k = 16", "k = 48", "DiLoCo 16", NULL };
 static const char *const plan_id[] = { "%s.k1", "%s.k4", "%s.k16", "%s.k48", "%s.diloco" };
 
-// The record of a training. after: the loss of the last weights on the first batches.
+// The record of a training.
 typedef struct {
     Snapshot *weights; // after the last step
-    double loss[LONG], after;
+    double loss[LONG];
+    double after; // the loss of the last weights on the first batches
     size_t sent, state;
     Picoseconds time;
 } Course;
@@ -47,7 +48,7 @@ static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course 
         c->loss[step] = local_sgd_step(&l, m, &o, &t->data, step, t->sequences);
     c->time = clock_now() - begin;
     c->sent = comm_bytes_sent(run->world);
-    c->state = memory_now(MEM_OPTIMIZER); // of LocalSgd; SGD adds masters with 16-bit storage
+    c->state = memory_now(MEM_OPTIMIZER); // of LocalSgd, and with 16-bit storage SGD's masters
     c->after = loss_after(t, m);
     c->weights = snapshot_new(run);
     model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL); // of every rank: the bits must agree
@@ -100,7 +101,7 @@ static void train_one_device(Run *run, const Training *t, const LocalPlan *p, si
         for (size_t i = 0; i < N * n; i++) w[i] -= lr * (exact ? mean[i % n] : g[i]);
         for (size_t i = 0; exact && i < n; i++) start[i] = w[i];
         if (exact || (step - p->exact) % p->every != p->every - 1) continue;
-        // The end of a round.
+        // Ends a round.
         for (size_t i = 0; p->outer_lr > 0 && i < N * n; i++) w[i] = start[i % n] - w[i];
         mean_of(mean, w, N, n);
         for (size_t i = 0; p->outer_lr > 0 && i < n; i++) {
@@ -133,7 +134,7 @@ static void check_rule(Run *run, const char *what, const Training *t, const Loca
 static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
     const size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&t->model);
     const double rounds = (double)LONG / (double)plan[p].every;
-    // with 16-bit storage also the masters, and once more where they lie together
+    // 16-bit storage adds the masters, and a tensor into which a round copies all masters.
     const size_t states = (plan[p].outer_lr > 0 ? 2 : 0) + (t->model.storage == REALS ? 0 : 2);
     const double state = (double)(states * Psi * e);
     const double time = LONG * work_model(&t->model, part_size(t->sequences, N, 0)).time +
@@ -231,10 +232,12 @@ static void local_sgd(Run *run) {
     say(run,
         "\nA round: each rank takes k steps of SGD alone, then the ranks average their weights. "
         "DiLoCo 16:\nk = 16, and a second optimizer with Nesterov momentum takes a round's mean "
-        "change as its gradient.\n(DiLoCo's paper has AdamW in the rounds, here SGD.) N ranks, "
-        "Psi parameters of e bytes, F: forward\nof a shard (a backward takes 2F), R: an "
-        "all-reduce. The table is of another model, on a text,\nwith Psi e = %s; the picture's "
-        "has %s.%s\n",
+        "change d as its gradient.\nNesterov looks one step ahead: v <- m v + d, then the step is "
+        "rate (d + m v). (DiLoCo's paper has\nAdamW in the rounds, here SGD.) N ranks, Psi "
+        "parameters of e bytes, F: forward of a shard (a\nbackward takes 2F), R: an all-reduce. "
+        "The "
+        "table is of another model, on a text (Psi e = %s).\nThe picture's model has "
+        "%s.%s\n",
         value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),
         value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
         uneven_shares(run, " ", SEQUENCES));

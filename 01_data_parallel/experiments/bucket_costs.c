@@ -18,7 +18,7 @@ static bool family_has(const CutSizes *z, size_t tensor) {
     }
 }
 
-// Lists the tensors of the stage in model order, with their layers; 0 is the stage's first layer.
+// Lists the tensors of the stage in model order, with their layers. Layer 0 is the stage's first.
 // A tensor that the family does not have is in no bucket.
 static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte,
                            BucketPiece *tensor) {
@@ -52,11 +52,10 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// The last micro-batch of a step on one rank: when its forward begins, in picoseconds after the
-// start of the step, and how many sequences it has. A rank computes the earlier micro-batches
-// without waiting.
+// The last micro-batch of a step on one rank. A rank computes the earlier micro-batches without
+// waiting.
 typedef struct {
-    double begin;
+    double begin; // start of its forward, in picoseconds after the start of the step
     size_t sequences;
 } LastBatch;
 static LastBatch last_batch(const ModelConfig *c, size_t shard, size_t micro_batches) {

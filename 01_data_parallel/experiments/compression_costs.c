@@ -11,13 +11,13 @@ static size_t bucket_size(const CutSizes *z, size_t i) {
 // Lists the matrices of bucket i in list, and returns the number of matrices. All other tensors of
 // the bucket are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
-    const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
+    const size_t C = z->C, queries = z->heads * z->D, keys = z->key_heads * z->D;
     const size_t block = stage_tables(z) + z->first;
-    list[0] = tensor_shape(C, mine + 2 * keys, REALS);
+    list[0] = tensor_shape(C, queries + 2 * keys, REALS);
     if (i < block)
         list[0] = i < stage_tables(z) ? tensor_shape(z->vocab, C, REALS)
                                       : tensor_shape(z->Tk, z->positions_width, REALS);
-    list[1] = tensor_shape(mine, C, REALS);
+    list[1] = tensor_shape(queries, C, REALS);
     list[2] = tensor_shape(C, z->gates * z->hidden, REALS);
     list[3] = tensor_shape(z->hidden, C, REALS);
     if (i < block) return 1;
@@ -39,11 +39,11 @@ static double both_ways(size_t N, size_t r, size_t packed) {
            ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
-// Elements that PowerSGD sends for a bucket. rest: uncompressed. p: every P. q: every Q. products:
-// picoseconds of G Q, G^T P and P Q^T.
+// Elements that PowerSGD sends for a bucket, and the time of its products.
 typedef struct {
-    size_t rest, p, q;
-    double products;
+    size_t rest;     // uncompressed
+    size_t p, q;     // every P, every Q
+    double products; // picoseconds of G Q, G^T P and P Q^T
 } Power;
 static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
     Shape list[4];
@@ -59,8 +59,8 @@ static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) 
     }
     return all;
 }
-// Returns the costs of a bucket: up to three all-reduces, of the uncompressed tensors, of all P's,
-// of all Q's.
+// Returns the costs of a bucket. A bucket has up to three all-reduces, of the uncompressed tensors,
+// of all P's, and of all Q's.
 static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i,
                                   size_t N) {
     const Power l = power_of(z, plan, i);
@@ -78,19 +78,19 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
     size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
     if (n == 0) return (CompressionCosts){ 0 }; // rotary positions: no wpe
-    size_t mine = values_in_part(n, bits, packed, N, r);
+    size_t own = values_in_part(n, bits, packed, N, r);
     // A message of top-k: k places of 4 bytes, then k values.
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;
     switch (plan->method) {
     case HALF: // an all-reduce of one element, the maximum; then the two halves of an all-reduce
         return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed),
-                                   N + 1, 0, 0, n + 1 + packed + N * w + mine + w };
+                                   N + 1, 0, 0, n + 1 + packed + N * w + own + w };
     case TOP_K: // an all-gather of k places and values per rank
         return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0,
                                    N * message + n };
     case ONE_BIT: // signs both ways, twice N scales, server residuals
         return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e),
-                                   N + 2, n + mine, 0, packed + N + n + N * w + w + mine };
+                                   N + 2, n + own, 0, packed + N + n + N * w + w + own };
     default: return power_sgd(z, plan, i, N);
     }
 }

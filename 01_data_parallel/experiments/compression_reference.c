@@ -87,8 +87,9 @@ static Tensor of_shard(Tensor all, size_t shard, const Matrix *m) {
                           m->cols);
 }
 
-// Runs a round of PowerSGD for one matrix. x [N, n]: gradients plus residuals of the bucket. sum
-// [1, n] gets the matrix's part of the reconstructed sum of the shards. x then has the residuals.
+// Runs a round of PowerSGD for one matrix. Before, x [N, n] has gradients plus residuals of the
+// bucket. Afterwards sum [1, n] has the matrix's part of the reconstructed sum of the shards, and x
+// has the residuals.
 static void low_rank(Matrix *m, Tensor sum, Tensor x) {
     Arena a = arena(MEM_WORKSPACE);
     const size_t N = x.rows, r = m->rank;

@@ -1,6 +1,6 @@
-// experiments.h: functions that several experiments of this chapter and of later ones share:
-// trainings and their costs, costs of all-reduces, of buckets and of compressed gradients,
-// references on one device, the forecast of a balance, trainings with a parameter server.
+// experiments.h: functions that experiments of this chapter and of later chapters share. The
+// functions run trainings, predict the costs of all-reduces, buckets and compressed gradients, and
+// compute references on one device.
 #ifndef DATA_PARALLEL_EXPERIMENTS_H
 #define DATA_PARALLEL_EXPERIMENTS_H
 #include "01_data_parallel/compression.h"
@@ -23,27 +23,25 @@ Model *whole_model(const ModelConfig *model);
 // learnt.
 Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
-// Calls and bytes sent in all steps: calls and sent count all kinds, reductions and reduced the
-// all-reduces, broadcasts and broadcast the broadcasts. The next fields are bytes held now, and
-// peaks in bytes since the last reset of peaks. last: times of the recorded step, which the caller
-// fills in.
+// The measured costs of a rank, in calls and bytes.
 typedef struct {
-    double calls, sent, reductions, reduced, broadcasts, broadcast;
-    double parameters, gradients, optimizer, buffers;
-    double buffers_peak, activations_peak;
-    Timing last;
+    double calls, sent;                               // of all kinds, in all steps
+    double reductions, reduced;                       // calls and bytes of all-reduces
+    double broadcasts, broadcast;                     // calls and bytes of broadcasts
+    double parameters, gradients, optimizer, buffers; // bytes held
+    double buffers_peak, activations_peak;            // bytes, since the last reset of peaks
+    Timing last; // times of the recorded step, which the caller fills in
 } Measured;
 Measured measured_now(const Comm *c);
 
-// A replica whose gradients are reduced in buckets. sum: a second gradient buffer, which a step may
-// allocate in the model's arena of gradients.
+// A replica whose gradients are reduced in buckets.
 typedef struct {
     Comm *dp;
     Buckets *buckets;
-    Tensor sum;
+    Tensor sum; // a second buffer, which a step may allocate in the model's arena of gradients
 } BucketReplica;
-// Trains on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part.
-// capacity: bytes at which a bucket is closed. The last step of t must be recorded.
+// Trains on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part. A
+// bucket is closed at `capacity` bytes. The last step of t must be recorded.
 Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
 
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
@@ -52,17 +50,17 @@ typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];
 size_t way_height(size_t N); // log2 N, rounded up
 
-// The costs of rank r of N for `count` elements of e bytes: messages and bytes sent, scratch memory
-// in bytes.
 typedef struct {
-    size_t messages, bytes, scratch;
+    size_t messages, bytes; // sent
+    size_t scratch;         // bytes of scratch memory
 } WayCosts;
+// Predicts the costs of rank r of N for `count` elements of e bytes.
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
 // Returns the picoseconds over link l until the last rank is done, with one port per rank.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
 // Returns the bytes of the smallest multiple of N elements for which the ring is no slower than the
-// tree, over this run's link between nodes. Its beta must not be 0.
+// tree, over this run's link between nodes. The link's beta must not be 0.
 size_t way_ring_overtakes(size_t N, size_t e);
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
@@ -77,10 +75,11 @@ bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
 
-// Numbers of elements of the tensors on a rank: the two tables, a block's tensors in model order,
-// and the gain and the bias of the last norm.
+// Numbers of elements of the tensors on a rank.
 typedef struct {
-    size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias;
+    size_t wte, wpe;                // the two tables
+    size_t block[TENSORS_OF_BLOCK]; // a block's tensors, in model order
+    size_t norm, norm_bias;         // gain and bias of the last norm
 } TensorElements;
 // A bucket is complete after the backward of `layer`, the layer of the bucket's first tensor. 0 is
 // the stage's first layer.
@@ -111,15 +110,16 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, si
 typedef struct {
     double sent; // bytes that rank r of N sends
     size_t calls;
-    size_t errors, factors; // elements kept: residuals; the matrices q
-    size_t buffers;         // elements at the peak, with the factors
+    size_t errors;  // elements of residuals, which are kept between steps
+    size_t factors; // elements of the matrices q, which are kept between steps
+    size_t buffers; // elements at the peak, with the factors
 } CompressionCosts;
-// Predicts the costs of one of N replicas. z: the part of the model that a replica's rank has (all
-// of it, or a stage and a slice).
+// Predicts the costs of one of N replicas. A replica's rank has the part z of the model, which may
+// be a stage or a slice.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
 // Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the
-// last replica. cards: the network cards of the N ranks between nodes (clock.h). Choosing the
+// last replica. The N ranks have `cards` network cards between nodes (clock.h). Choosing the
 // largest elements and Gram and Schmidt take no time, because the clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
@@ -161,16 +161,15 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
                             CompressionSeen *seen);
 
-// Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
-// last ten steps. plan NULL: the exact sum. alone: one device applies the rule to the whole
-// gradient; no curve is drawn.
+// COMPRESSION_LONG: steps of a training on text.
 enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 };
 typedef struct {
     const char *name;
-    const CompressionPlan *plan;
-    bool alone;
+    const CompressionPlan *plan; // NULL: the exact sum
+    bool alone; // one device applies the rule to the whole gradient, and is not drawn
 } Curve;
-// n: at most MOST_CURVES.
+// Trains on the text --data with the rate --lr and draws the losses of n curves, at most
+// MOST_CURVES. Sets last[n] to the mean loss of the last ten steps.
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of 06_compression and 08_power_sgd: --data and --lr for the curves, and --link.
 extern const Option compression_options[];
@@ -191,63 +190,63 @@ const char *compression_sent(Run *run, const CompressionSeen *seen, const Compre
 
 enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
-// slow[r]: device r takes slow[r] times as long as a device of the full rate. Device 0 takes
-// `changed` times as long in step `change` and later.
+// Device r takes slow[r] times as long as a device of the full rate. Device 0 takes `changed` times
+// as long in step `change` and later.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, change, changed, n, slow[MOST_DEVICES];
 } Devices;
-// A training, as measured or predicted. share [BALANCE_STEPS][n]. time: picoseconds of a step,
-// equal on all ranks. costs are measured only.
+// A training, as measured or predicted.
 typedef struct {
-    Range share[BALANCE_STEPS * MOST_DEVICES];
-    double time[BALANCE_STEPS];
-    Measured costs;
+    Range share[BALANCE_STEPS * MOST_DEVICES]; // [BALANCE_STEPS][n]
+    double time[BALANCE_STEPS];                // picoseconds of a step, equal on all ranks
+    Measured costs;                            // of a measured training only
 } BalanceRecord;
 BalanceRecord balance_forecast(Policy p, const Devices *d);
 // Returns the picoseconds of a step if sequences could be cut.
 double balance_ideal(const Devices *d, size_t step);
 
 // ---- balance_page.c ----
-// Plots the time of every step. Unit: one sequence on a device of the full rate. seen [POLICIES].
+// Plots the time of every step of seen[POLICIES]. The unit is one sequence on a device of the full
+// rate.
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
-// Prints the page's table. ideal: the time of all steps if sequences could be cut.
+// Prints the page's table. `ideal` is the time of all steps if sequences could be cut.
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double ideal);
 
 // ---- server_costs.c: predictions from sizes and speeds alone ----
-// The first worker takes `slow` times as long as the other workers. steps: of each worker.
 typedef struct {
     const ModelConfig *model;
-    size_t sequences, steps, servers, workers, slow;
+    size_t sequences;
+    size_t steps; // of each worker
+    size_t servers, workers;
+    size_t slow; // the first worker takes `slow` times as long as the other workers
 } ServerSizes;
-// Predict the picoseconds of a forward and backward of worker w's sequences, of a push to server 0,
-// which has the largest piece, and of the server's answer.
+// Predicts the picoseconds of a forward and backward of worker w's sequences.
 double server_computing(const ServerSizes *z, size_t w);
+// Predict the picoseconds of a push to server 0, which has the largest piece, and of its answer.
 double server_push(const ServerSizes *z);
 double server_answer(const ServerSizes *z);
-// Compares the costs of a synchronous training with formulas. one_port: the time of the same
+// Compares the costs of a synchronous training with formulas. `one_port` is the time of the same
 // training with one port per server.
 void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port);
 
 // ---- server_log.c ----
 // The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes.
-
-// Line v is the push that made version v + 1 of the weights from version v.
+// the pushes. Line v is the push that made version v + 1 of the weights from version v.
 typedef struct {
-    size_t workers, steps, staleness; // steps per worker; staleness = steps: no bound
-    char name[24];                    // "staleness 1", "no bound"
-    Served *line;                     // [workers * steps]; NULL: synchronous
-    Picoseconds begin;                // when version 0 was sent
+    size_t workers;
+    size_t steps;      // of each worker
+    size_t staleness;  // the bound (no bound if staleness = steps)
+    char name[24];     // "staleness 1", "no bound"
+    Served *line;      // [workers * steps], or NULL if the server is synchronous
+    Picoseconds begin; // when version 0 was sent
 } ServerLog;
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 
-// The largest values in a log.
-//     lag     versions between the weights that gave a gradient and the weights that it changes
-//     pushes  per millisecond, until the first worker has finished
+// Two measurements of a log.
 typedef struct {
-    size_t lag;
-    double pushes;
+    size_t lag; // most versions between the weights of a gradient and the weights that it changes
+    double pushes; // per millisecond, until the first worker has finished
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
@@ -261,7 +260,9 @@ Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
 
 // ---- server_training.c: trainings with a parameter server ----
 typedef struct {
-    ServerLog log; // server 0's, on all ranks; no lines: synchronous. The caller frees log.line
+    // The log of server 0, on all ranks. A synchronous server has no lines. The caller frees
+    // log.line.
+    ServerLog log;
     bool one_port; // all messages of a server go through one link
     Measured seen;
 } ServerRecord;
@@ -269,12 +270,13 @@ typedef struct {
 // step of the result is a step of all workers, or one push of the log. The result has no norms.
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
 
-// The losses of trainings on text. SERVER_LONG: steps of every worker. SERVER_RULES: synchronous,
-// with a bound, without one.
+// The losses of trainings on text, in nats per byte. Every worker makes SERVER_LONG steps. The
+// SERVER_RULES are synchronous, with a bound, and without a bound.
 enum { SERVER_LONG = 40, SERVER_RULES = 3 };
 typedef struct {
-    double half[SERVER_RULES], end[SERVER_RULES]; // nats per byte, after took / 2 and at the end
-    double took;                                  // of the synchronous training, in picoseconds
+    double half[SERVER_RULES]; // after took / 2
+    double end[SERVER_RULES];  // at the end
+    double took;               // picoseconds of the synchronous training
 } ServerLosses;
 ServerLosses server_losses(Run *run, const Cluster *c, size_t staleness);
 #endif

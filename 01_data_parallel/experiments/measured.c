@@ -1,5 +1,5 @@
-// measured.c: the trainings of this chapter's experiments, and their costs, as the Comm's ledger
-// and the memory ledger count them (experiments.h).
+// measured.c: the trainings of this chapter's experiments, and the costs of these trainings in the
+// ledgers of the Comm and of the memory (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 
 Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences) {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ACROSS = 24000 }; // elements of the tensor; most numbers of ranks divide it
+enum { ACROSS = 24000 }; // elements of the tensor, which most numbers of ranks divide
 
 Tensor ring_tensor(Run *run, Arena *memory, size_t count) {
     Tensor t = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));

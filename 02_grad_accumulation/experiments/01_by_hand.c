@@ -1,6 +1,6 @@
-// 01_by_hand.c (experiment): three samples on paper, then four trainings on 100 samples. The
-// trainings' gradients come from all samples at once, from pieces, from the trap (the mean of
-// means), and from several devices.
+// 01_by_hand.c (experiment): computes three samples on paper, then runs four trainings on 100
+// samples. The trainings' gradients come from all samples at once, from pieces, from the trap (the
+// mean of means), and from several devices.
 #include "01_data_parallel/experiments/linear.h"
 #include "02_grad_accumulation/by_hand.h"
 #include <math.h>
@@ -102,9 +102,9 @@ static void show_training(Run *run, const Trained way[WAYS]) {
               { error[0], error[1], error[2] } },
             { 0 } });
     say_answer(run,
-               "Divide every piece's error by the %d elements of the whole batch, and add the "
-               "gradients of the pieces. The sum differs from the batch's gradient by %.0e of "
-               "its largest element; the mean of the pieces' means differs by %.0f %%.",
+               "Divide every piece's squared errors by the %d elements of the whole batch, and add "
+               "the gradients of the pieces. The sum differs from the batch's gradient by %.0e of "
+               "its largest element. The mean of the pieces' means differs by %.0f %%.",
                SAMPLES * OUT, gradient_error(&way[ACCUMULATED], &way[AT_ONCE]),
                100 * gradient_error(&way[MEANS], &way[AT_ONCE]));
     say_cost(run,

@@ -33,8 +33,8 @@ static uint64_t uneven_step(const Training *t, size_t count[SEQUENCES]) {
 }
 
 // Draws the gradient's computation, for the whole batch and then in m micro-batches. Then shows the
-// trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. seen:
-// the costs at once, and in micro-batches. Returns the time of both.
+// trap, in which every micro-batch takes the mean over its own tokens, and the m means are
+// averaged. Sets seen to the costs at once, and in micro-batches. Returns the time of both.
 static Picoseconds one_batch(Run *run, const Training *t, const Training *whole, Measured seen[2]) {
     const size_t m = t->micro_batches;
     size_t count[SEQUENCES];
@@ -60,7 +60,7 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    // Rounding stays a hundred times below 1e-3; with 16 bits it stays below its own limit.
+    // Rounding stays a hundred times below 1e-3. With 16 bits rounding stays below its own limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
     say(run,
         "Trap: each micro-batch takes the mean of its own tokens. The mean of these means is "
@@ -77,7 +77,9 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
 
 // ---------------------------------------------------------------- costs, and the page
 
-// seen: the costs at once, and in micro-batches. time: forward and backward of both.
+// Checks the costs and prints the page's table and answer.
+//     seen  the costs at once, and in micro-batches
+//     time  the time of both forwards and backwards
 static void costs(Run *run, const Training *t, const Measured seen[2], Picoseconds time) {
     const ModelConfig *c = &t->model;
     const CutSizes model = cut_sizes(c, 1, 0); // only the number of sequences changes with m
@@ -100,7 +102,10 @@ static void costs(Run *run, const Training *t, const Measured seen[2], Picosecon
 
     const char *kept = page_text(run, "sequences x %zu tokens x %zu elements x %zu B", c->context,
                                  kept_model(c), weight_bytes(c));
-    say(run, "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.\n");
+    say(run,
+        "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.\nA token "
+        "keeps %zu elements for backward (the reference of chapter 02 lists them).\n",
+        kept_model(c));
     results(run, (const char *const[]){ "at once", page_text(run, "%zu micro-batches", m), NULL },
             (const Result[]){
                 { "sequences on the device",

@@ -1,6 +1,6 @@
-// 03_no_sync.c (experiment): three ways to reduce accumulated gradients. One all-reduce per step,
+// 03_no_sync.c (experiment): reduces accumulated gradients in three ways. One all-reduce per step,
 // one after every micro-batch, and one per bucket during the last backward give the same gradients.
-// Their calls, bytes and times differ.
+// The calls, bytes and times of the three ways differ.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 
@@ -157,8 +157,9 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
                                    1e9)
                    : "");
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
-                      "reduce after every micro-batch. With FSDP's no_sync they reduce once, but "
-                      "each rank keeps whole gradients until then.");
+                      "(chapter 06) reduce after every micro-batch. FSDP is ZeRO-3 in PyTorch. "
+                      "With its no_sync the ranks reduce once, but each rank keeps whole gradients "
+                      "until then.");
 }
 
 // ---------------------------------------------------------------- the trainings
@@ -179,14 +180,14 @@ static void accumulation_on_ranks(Run *run) {
         at_once.micro_batches = 1;
         Trajectory got[KINDS], whole = training_unsplit(run, &at_once, 1);
         // One process accumulates each replica's micro-batches from zero, and then adds the
-        // replicas in rank order. Its bits are equal, because its sums have the same grouping.
+        // replicas in rank order. The bits are equal, because the sums have the same grouping.
         Trajectory ordered = training_unsplit(run, &t, n);
         for (size_t k = 0; k < KINDS; k++)
             got[k] = replica_train(run, &t, kind[k].step, BUCKET, &way[k]);
         training_compare(run, "no_sync = at once", &got[NO_SYNC], &whole, rounding_limit(run));
         training_compare(run, "no_sync = replicas in order", &got[NO_SYNC], &ordered,
                          exact_limit(run));
-        // The forgetful gradient is right, too: only the costs differ.
+        // The forgetful gradient is right, too. Only the costs differ.
         training_compare(run, "forgetful = at once", &got[FORGETFUL], &whole, rounding_limit(run));
         training_compare(run, "overlapped = no_sync", &got[OVERLAPPED], &got[NO_SYNC],
                          exact_limit(run));
