@@ -1,6 +1,6 @@
 // 01_by_hand.c (experiment): judges and times the lists of 1F1B for all sizes, draws the lists of
 // the page, and compares 1F1B with the published order. With --schedule or --list (make play-05)
-// player.c judges and draws any schedule. tests/schedule.t has lists that the judge must refuse.
+// player.c judges and draws any schedule. tests/schedule.t has lists that the judge must reject.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void judge_all(Run *run) {
 
 enum { P = 4, M = 8 };
 
-// Draws the lists. Two columns are a unit of time: "F0" and "B0--" are ops, ".." is idle.
+// Draws the lists. Two columns are a unit of time. "F0" and "B0--" are ops, and ".." is idle time.
 static void chart(Run *run, const char *title, ScheduleRule rule) {
     Schedule *stage = schedule_all(rule, P, M);
     Outcome played = by_hand_judge(stage, P, M);
@@ -98,9 +98,9 @@ static void table(Run *run) {
     const char *both = page_text(run, "both take %zu units", end[2]);
     if (end[2] != end[1]) both = page_text(run, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
     say_answer(run,
-               "Any order with every op once, each backward after its forward, messages in "
-               "the order in which they are sent, and no stage that waits for ever. 1F1B keeps at "
-               "most %zu micro-batches, GPipe %zu; %s.",
+               "An order is legal if every op occurs once, each backward comes after its forward, "
+               "messages are taken in the order in which they are sent, and no stage waits for "
+               "ever. 1F1B keeps at most %zu micro-batches, GPipe %zu; %s.",
                most[2], most[1], both);
     say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
              end[2] <= end[1] ? "no more time" : "more time", rows[1].cell[2] + 1);

@@ -35,7 +35,7 @@ static Model *stage_of(Run *run, const Training *t) {
     return m;
 }
 
-// Runs the list by the executor.
+// Runs the list with the executor.
 static PipelineResult run_list(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     return pipeline_way_run(WAY_INTERLEAVED, pp, NULL, m, NULL, batch, micro_batches, 1);
 }
