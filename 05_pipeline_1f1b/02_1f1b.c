@@ -24,7 +24,7 @@
 #include <stdlib.h>
 
 // Returns the number of forwards before the steady state of stage i, at most m. Each of the
-// p - 1 - i later stages gets one forward, so that it has an op to run.
+// p - 1 - i later stages gets one forward, so that each of these stages has an op to run.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while

@@ -27,7 +27,7 @@
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }  // dy w^T
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
-// Runs B of all layers of a stage. Each layer computes its dx, copies what its W will read
+// Runs B of all layers of a stage. Each layer computes its dx, copies the tensors that its W reads
 // (layer_defer in common/model/layer.c), and frees the tensors that only B needs.
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
@@ -110,5 +110,5 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 
 // zb_auto.c plans such lists for any op times. A free stage runs a B if a B can start, otherwise an
 // F, and a W only if nothing else can start. cap: the most micro-batches in flight on a stage.
-// Stage 0 gets its first gradient after p F's and p - 1 B's. With cap 2p - 1, F = B = W and m >= 2p
-// - 1 no stage is idle between its first op and its last op.
+// Stage 0 gets its first gradient after p F's and p - 1 B's. If cap = 2p - 1, F = B = W and
+// m >= 2p - 1, no stage is idle between its first op and its last op.

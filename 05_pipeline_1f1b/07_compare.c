@@ -2,8 +2,9 @@
 // level: extra
 // question: Seven ways to run a pipeline: what does each cost in time, memory, messages and old gradients?
 //
-// Holds: rank i has stage i. Micro-batches in flight: naive 1, GPipe m, 1F1B, PipeDream and 2BW
-//     p - i, ZB-H1 p. Versions of the weights: PipeDream p - i, 2BW 2, all others 1.
+// Holds: rank i has stage i.
+//     Micro-batches in flight: naive 1, GPipe m, ZB-H1 p; 1F1B, PipeDream and 2BW p - i.
+//     Versions of the weights: PipeDream p - i, 2BW 2, all others 1.
 // Sends: y forward and dx back, [B*T, C] per micro-batch and boundary. Interleaved has pv - 1
 //     boundaries.
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved

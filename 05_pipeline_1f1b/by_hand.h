@@ -1,4 +1,4 @@
-// by_hand.h: declares the lists of 01_by_hand.c and their judge, which the experiment also uses.
+// by_hand.h: declares the lists of 01_by_hand.c and their judge. The experiment uses both.
 #ifndef PIPELINE_1F1B_BY_HAND_H
 #define PIPELINE_1F1B_BY_HAND_H
 #include "04_pipeline_naive/pipeline.h"

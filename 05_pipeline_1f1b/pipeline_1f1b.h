@@ -15,8 +15,8 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns this order as a
 // schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
 // Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
-// of each part; NULL makes the parts as equal as possible. This function and the next two are in
-// chunks.c.
+// of each part. If blocks is NULL, the parts are as equal as possible. This function and the next
+// two are in chunks.c.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
 // interleaved_begin and interleaved_loss do what pipeline_begin and pipeline_loss do, for stages

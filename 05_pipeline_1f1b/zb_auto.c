@@ -2,7 +2,7 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// A stage and its planned ops.
+// Planned holds the planned ops of a stage.
 typedef struct {
     Schedule list;  // the planned ops of this stage
     size_t free_at; // the time at which the last op of the list ends

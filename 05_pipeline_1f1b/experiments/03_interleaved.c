@@ -1,5 +1,5 @@
-// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, by
-// the lesson's own loop and by the executor. Compared with 1F1B the stages have less idle time,
+// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, with
+// the lesson's own loop and with the executor. Compared with 1F1B the stages have less idle time,
 // more messages and more activations. tests/schedule.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
@@ -25,7 +25,8 @@ static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// Returns the chunks of a stage. A single stage gets one chunk, because it has no pipeline to fill.
+// Returns the chunks of a stage. If there is one stage, the stage gets one chunk, because there is
+// no pipeline to fill.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {

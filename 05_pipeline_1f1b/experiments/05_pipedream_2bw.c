@@ -9,7 +9,7 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// A flush gives W(t+1) = W(t) - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
+// With a flush W(t+1) = W(t) - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
 static const VersionsWay flushed = {
     .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
 };

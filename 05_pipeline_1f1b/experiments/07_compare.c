@@ -8,11 +8,11 @@ static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
 
-enum { CHUNKS = 2 }; // of each stage, interleaved
+enum { CHUNKS = 2 }; // chunks of each interleaved stage
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// Formulas of the idle share, without messages.
+// The idle share of each way, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
@@ -22,7 +22,8 @@ static double cost_of(Run *run, const char *what, size_t way) {
     return cost_value(run, page_text(run, "%s.%s", what, equal_ways[way].id));
 }
 
-// Says what each way does, and draws its batch as a bar: first computing, then idle.
+// Says what each way does, and draws its batch as a bar. Computing time comes first, then idle
+// time.
 static void bars(Run *run) {
     static const char *const does[PIPELINE_WAYS] = {
         "one micro-batch at a time (04.02)",  "all forwards, all backwards (04.03)",

@@ -1,5 +1,6 @@
-// experiments.h: functions that this chapter's experiments share: equal stages, times and memory
-// from lists, trainings whose lists have updates, the judge of schedules, a player without ranks.
+// experiments.h: declares the functions that this chapter's experiments share. There are equal
+// stages, times and memory from lists, trainings whose lists have updates, the judge of schedules,
+// and a player without ranks.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -38,9 +39,9 @@ int equal_files(Run *run, const EqualWay *w);
 const char *compare_times(Run *run, double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
-// Returns a list of `steps` steps of m micro-batches in a row, made from one step's list, which
-// this function frees. updates: each step ends with an update, and the next step reads the new
-// version.
+// Returns a list of `steps` steps of m micro-batches in a row. The list repeats one step's list,
+// which this function frees. updates: whether each step ends with an update and the next step reads
+// the new version.
 Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates);
 // Returns the most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
@@ -71,7 +72,7 @@ typedef struct {
 // VersionsRecords says what a training records. Each pointer but loss may be NULL.
 typedef struct {
     Trajectory *got;
-    double *loss; // [steps], 0 at first; the same on all ranks
+    double *loss; // [steps], 0 at first. All ranks get the same losses.
     real *second; // the gradient of batch 1 on this stage, if got is not NULL
     bool costs;   // whether to check held and sent bytes, with ids such as "weights.<id>"
 } VersionsRecords;
@@ -87,7 +88,7 @@ Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_ba
 double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last);
 
 // ---- judge.c ----
-// Judges the lists of all stages. Finds whether they are legal, how long a step takes, and which
+// The judge finds whether the lists of all stages are legal, how long a step takes, and which
 // stage waits for which. Lists may have several chunks and backwards in halves. 01_by_hand.c
 // explains the same judge for plain lists.
 

@@ -1,4 +1,4 @@
-// judge.c: reads lists of ops and judges them.
+// judge.c: reads and judges lists of ops.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -148,7 +148,7 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
         StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        if (at < other->n) needs.op = other->ops[at]; // as the other list writes it: B or I
+        if (at < other->n) needs.op = other->ops[at]; // the other list may have B or I
         OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = { "" };
         if (next < other->n) first = name_of(other->ops[next], t->v);
         if (t->wait[i].buffer) {

@@ -92,7 +92,8 @@ size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) 
     CutSizes z = cut_sizes(&stack->model, 1, 0);
     Stack part = *stack;
     part.blocks /= v;
-    // In B a block copies the items that W will read, and then frees what its forward kept.
+    // In B a block copies the items that W reads. Then the block frees the items that its forward
+    // kept.
     size_t copied = deferred_block_bytes(&z, stack->sequences);
     size_t freed = kept_block_bytes(&z) * stack->sequences * stack->model.context;
     for (size_t n = 0; n < list->n; n++) {

@@ -177,8 +177,8 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// Lets the layers of each stage read the weights after k - age updates. past: version v of the
-// weights in row v % past.rows.
+// Lets the layers of each stage read the weights after k - age updates. Row v % past.rows of `past`
+// has version v of the weights.
 static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {
