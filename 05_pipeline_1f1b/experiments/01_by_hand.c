@@ -122,7 +122,7 @@ static void by_hand(Run *run) {
     messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
     messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
     schedule_free(&list);
-    say(run, "This program refuses a list that waits for ever, has an op twice, or takes a "
+    say(run, "This program rejects a list that waits for ever, has an op twice, or takes a "
              "wrong message. A legal");
     say(run, "list may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4. "
              "Naive: a");

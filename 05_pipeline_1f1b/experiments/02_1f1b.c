@@ -59,8 +59,9 @@ static void answer(Run *run) {
                time, cost_text(run, "flight.1f1b"), MICRO);
     say_cost(run, "no extra messages. But in its steady state a stage waits for the gradient of an "
                   "earlier micro-batch, so a slow link costs more time than with GPipe.");
-    say_use_when(run, "each step ends with a flush. It replaces GPipe, and saves most if m is far "
-                      "above p.");
+    say_use_when(run,
+                 "each step ends with a flush. 1F1B replaces GPipe, and saves most if m is far "
+                 "above p.");
 }
 
 // ---------------------------------------------------------------- the lesson

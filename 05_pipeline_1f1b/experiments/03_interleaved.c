@@ -133,9 +133,10 @@ static void interleaved(Run *run) {
     say(run, "of the model, so the bubble is p-1 forwards and backwards of a whole stage.");
     if (v > 1)
         say(run,
-            "Interleaved, stage i has v = %zu of v p = %zu parts: i, i + p, ... They are its "
-            "chunks "
-            "0, 1, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all stages "
+            "Interleaved, stage i has v = %zu of v p = %zu parts. Its chunks 0, 1, ... are parts "
+            "i, "
+            "i + p, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all "
+            "stages "
             "v times.",
             v, v * p);
     equal_step(run, &stack, m, WAY_INTERLEAVED);

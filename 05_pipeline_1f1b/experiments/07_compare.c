@@ -36,7 +36,7 @@ static void bars(Run *run) {
     enum { BAR = sizeof idle - 1 }; // columns of the longest bar
     double longest = cost_of(run, "step", WAY_NAIVE);
     if (!run->is_root) return;
-    say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
+    say(run, "Time per batch, mean of the ranks: = computing, . idle. Each character is %s.",
         value_text(run, longest / BAR, "ps"));
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
         double columns = BAR * cost_of(run, "step", k) / longest;
@@ -72,7 +72,7 @@ static void table(Run *run) {
     }
     results(run, columns, rows);
     say(run,
-        "Each number is that of the rank that has most. Flush: the pipeline runs empty before an "
+        "Each number is the largest of all ranks. Flush: the pipeline runs empty before an "
         "update.\n"
         "PipeDream and 2BW have no flush. With n versions of the weights their gradients are up to "
         "n - 1\n"
