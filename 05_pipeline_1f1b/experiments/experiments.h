@@ -48,8 +48,8 @@ size_t list_in_flight(const Schedule *s);
 // Returns a cell of results() with list_in_flight() of each stage: "4 3 2 1", or "1..8" if the
 // pipeline has more than four stages.
 const char *flight_cell(Run *run, const Schedule *stage, size_t p);
-// Prints the last ops of the first `ops` ops of a list, as many as fit in a line. Below each op the
-// next line has the version of the weights that the op reads. An update reads none.
+// Prints the first `ops` ops of a list, or only the last of these if not all fit in a line. Below
+// each op the next line has the version of the weights that the op reads. An update reads none.
 void say_versions(Run *run, const Schedule *s, size_t ops);
 // Returns the times of F, B, W and of a message under the simulated clock.
 OpTimes zb_times(const Stack *s);
