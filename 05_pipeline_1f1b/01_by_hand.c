@@ -2,11 +2,11 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// Holds: a list of ops per stage; nothing is computed here. A list is legal if it has every
+// Holds: a list of ops per stage. This lesson computes nothing. A list is legal if it has every
 //     op once, every receive gets the message that it waits for, and every send gets a buffer.
 // Sends: a message per op, in list order. Forwards send to the next stage, backwards to the
 //     previous one.
-// Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
+// Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i, GPipe has m.
 // Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
 //     none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
@@ -18,15 +18,15 @@
 // ---------------------------------------------------------------- the rule of 1F1B, by hand
 
 // Returns the list of stage i. The stage first runs p - 1 - i forwards ahead, one for each later
-// stage, so that each later stage has work. Then the first gradient comes back, and a backward
-// follows every forward. At the end the backwards of the micro-batches that ran ahead are left.
+// stage, so that each later stage has an op to run. Then the first gradient comes back, and a
+// backward follows every forward. At the end the stage runs the backwards that are left.
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = { 0 };
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
-    // EXERCISE 05.01a (2 points): the list of 1F1B by hand. `ahead` forwards, but at most m; then a
-    // forward and a backward in turn, until no forward is left; then the other backwards. Both
-    // kinds come in ascending order. Call: schedule_add(&list, what, micro_batch), what being
-    // FORWARD or BACKWARD.
+    // EXERCISE 05.01a (2 points): write the list of 1F1B by hand. First add `ahead` forwards, but
+    // at most m. Then add a forward and a backward in turn, until no forward is left. Then add the
+    // other backwards. Both kinds come in ascending order. Call: schedule_add(&list, what,
+    // micro_batch), where `what` is FORWARD or BACKWARD.
     while (forwards < ahead && forwards < m) schedule_add(&list, FORWARD, forwards++); // warm-up
     while (forwards < m) {                                                             // steady
         schedule_add(&list, FORWARD, forwards++);
@@ -39,8 +39,8 @@ Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 
 // ---------------------------------------------------------------- the judge
 
-// The messages of one direction between two neighbours. Messages arrive in the order in which they
-// were sent, and carry no name.
+// A Mailbox holds the messages of one direction between two neighbours. Messages arrive in the
+// order in which they were sent, and carry no name.
 typedef struct {
     size_t sent[2 * MOST_MICRO], n, read;
 } Mailbox;
@@ -52,7 +52,8 @@ static bool receive(Mailbox *from, size_t k, bool *wrong) {
     *wrong |= from->sent[from->read++] != k;
     return true;
 }
-static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; } // the sender goes on at once
+// Adds a message. The sender goes on at once.
+static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }
 // A message leaves its send buffer when the other stage has received the message before it, because
 // then that stage posts the next receive.
 enum { SEND_BUFFERS = 2 };
@@ -60,25 +61,25 @@ static bool buffers_full(const Mailbox *to) { return to->n > to->read + SEND_BUF
 
 size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T_FORWARD; }
 
-static Outcome refused(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
+static Outcome illegal(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
 
-// Plays the lists: visits the stages in turn and runs a stage's next op if that op can run. An op
-// starts at max(end of the op that it needs, end of the stage's previous op). pipe_op_needs names
-// the needed op. Forward k needs forward k of the previous stage. Backward k needs backward k of
-// the next stage, or on the last stage forward k. The needed result comes as a message, which may
-// be the wrong one. The op's own message needs a send buffer. If an op can run, the ops of other
-// stages cannot stop it. So if one order of play reaches the end, every order does.
+// Plays the lists. The judge visits the stages in turn and runs a stage's next op if that op can
+// run. An op starts at max(end of the op that it needs, end of the stage's previous op).
+// pipe_op_needs names the needed op. Forward k needs forward k of the previous stage. Backward k
+// needs backward k of the next stage, or on the last stage forward k. The needed result comes as a
+// message, and this message may belong to another op. The op's own message needs a send buffer. If
+// an op can run, the ops of other stages cannot stop it. So if one order of play reaches the end,
+// every order does.
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, { { 0 } } };
-    Mailbox on[MOST_STAGES] = { 0 },
-            back[MOST_STAGES] = { 0 }; // from stage i: to i + 1, and to i - 1
-    size_t end[MOST_STAGES][2][MOST_MICRO] = {
-        { { 0 } }
-    }; // ends of forward k and backward k; 0: not yet
+    Mailbox on[MOST_STAGES] = { 0 };   // from stage i to stage i + 1
+    Mailbox back[MOST_STAGES] = { 0 }; // from stage i to stage i - 1
+    // The times at which forward k and backward k end. 0: the op has not run yet.
+    size_t end[MOST_STAGES][2][MOST_MICRO] = { { { 0 } } };
     size_t next[MOST_STAGES] = { 0 }, free_at[MOST_STAGES] = { 0 };
-    bool received[MOST_STAGES] = { 0 }; // the next op has its message
+    bool received[MOST_STAGES] = { 0 }; // whether the next op has its message
     for (size_t i = 0; i < p; i++)
-        if (stage[i].n != 2 * m) return refused(NOT_ONCE);
+        if (stage[i].n != 2 * m) return illegal(NOT_ONCE);
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t i = 0; i < p; i++) {
@@ -86,16 +87,16 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
             PipeOp op = stage[i].ops[next[i]];
             size_t k = op.micro_batch, start = free_at[i];
             bool backward = op.what == BACKWARD, wrong = false;
-            if (k >= m || end[i][backward][k]) return refused(NOT_ONCE);
+            if (k >= m || end[i][backward][k]) return illegal(NOT_ONCE);
             StageOp needs, feeds;
             if (pipe_op_needs(op, i, p, 1, &needs)) {
                 Mailbox *from = backward ? &back[needs.stage] : &on[needs.stage];
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
-                if (wrong) return refused(WRONG_MESSAGE);
-                size_t there = end[needs.stage][needs.op.what != FORWARD][k];
-                if (!there)
-                    return refused(DEADLOCK); // the needed op comes later in this stage's list
-                if (there > start) start = there;
+                if (wrong) return illegal(WRONG_MESSAGE);
+                size_t needed_end = end[needs.stage][needs.op.what != FORWARD][k];
+                // The needed op comes later in this stage's own list.
+                if (!needed_end) return illegal(DEADLOCK);
+                if (needed_end > start) start = needed_end;
             }
             Mailbox *to = backward ? &back[i] : &on[i];
             bool sends = pipe_op_feeds(op, i, p, 1, &feeds);

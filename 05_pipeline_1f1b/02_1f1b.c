@@ -4,16 +4,16 @@
 // vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: stage i has shard_range(L, p, i) of the L blocks. The first stage also has the embedding,
-//     the last one the last norm and the head. Both have wte. Stage i keeps the activations of
-//     min(p-i, m) micro-batches, because a backward runs as early as it can and frees the
-//     activations of its forward.
-// Sends: the messages of GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage
-//     i - 1. Per step one all-reduce of wte's gradient over {first, last}, V*C elements, and over
-//     all stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
+//     the last stage also has the last norm and the head. Both stages have wte. Stage i keeps the
+//     activations of min(p-i, m) micro-batches, because a backward runs as early as possible and
+//     frees the activations of its forward.
+// Sends: the messages of GPipe. Per micro-batch a stage sends y [B*T, C] to stage i + 1 and dx
+//     [B*T, C] to stage i - 1. Per step the first and the last stage all-reduce wte's gradient, V*C
+//     elements. All stages sum the loss (1 double) and the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: a step takes (m+p-1)(f+b), as with GPipe; f, b: a stage's forward and backward of a
-//     micro-batch. Messages of time d add 2(p-1)d to GPipe's step. Here they add about 2(p-1)d for
-//     every p micro-batches, because a stage waits for the next stage's answer.
+// Costs: a step takes (m+p-1)(f+b), as with GPipe. f, b: a stage's forward and backward of a
+//     micro-batch. Messages of time d add 2(p-1)d to GPipe's step. In 1F1B messages add about
+//     2(p-1)d for every p micro-batches, because a stage waits for the next stage's gradient.
 //
 // Every bit must equal GPipe's and one device's, because each stage runs the backwards in the same
 // order, micro-batch 0 first.
@@ -23,8 +23,8 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Returns the number of forwards before the steady state of stage i: one for each of the p - 1 - i
-// later stages, so that each of them has work, but at most m.
+// Returns the number of forwards before the steady state of stage i, at most m. Each of the
+// p - 1 - i later stages gets one forward, so that each of these stages has an op to run.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
@@ -65,7 +65,7 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
     if (!s->last) {
         b->dy = tensor_shaped(&incoming, b->out);
         comm_recv(pp, b->dy, s->next); // B*T*C elements: dy
-        // Returns at once: since dy of k is here, the next stage has received y of k.
+        // Returns at once. dy of k has arrived, so the next stage has received y of k.
         wait_received(&activations[k]);
     }
     if (!s->first) {
@@ -82,15 +82,16 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t ahead = warm_up(pp->size, micro_batches, pp->rank);
     Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = { 0 };
-    // EXERCISE 05.02a (5 points): warm-up, steady state and cool-down. `ahead` forwards; then a
-    // forward, a backward, until no forward is left; then the last backwards. forward_step and
-    // backward_step of a micro-batch receive, compute and start to send. The backwards come in
-    // ascending order. At the end the last gradient must have been received (wait_received).
-    // Calls: these three functions.
+    // EXERCISE 05.02a (5 points): write warm-up, steady state and cool-down. First run `ahead`
+    // forwards. Then run a forward and a backward in turn, until no forward is left. Then run the
+    // last backwards. forward_step and backward_step receive, compute and start to send. The
+    // backwards come in ascending order. At the end the last gradient must have been received
+    // (wait_received). Calls: these three functions.
     // Warm-up: receives activations from the stage before, sends activations to the next stage.
     for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
-    // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and
-    // sends a gradient to the stage before. ahead + 1 = min(p - i, m) micro-batches are in flight.
+    // Steady state: does the same for k. Then receives the gradient of k - ahead from the next
+    // stage and sends a gradient to the stage before. ahead + 1 = min(p - i, m) micro-batches are
+    // in flight.
     for (size_t k = ahead; k < micro_batches; k++) {
         forward_step(pp, &s, k, activations);
         backward_step(pp, &s, k - ahead, activations, &gradient);
@@ -111,9 +112,9 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = { 0 };
-    // EXERCISE 05.02b (2 points): 1F1B as a list. The same order as in pipeline_1f1b: `ahead`
-    // forwards; then a forward and a backward in turn; then the last backwards. Call:
-    // schedule_add(&s, what, micro_batch), what being FORWARD or BACKWARD.
+    // EXERCISE 05.02b (2 points): write 1F1B as a list, in the order of pipeline_1f1b. First add
+    // `ahead` forwards, then a forward and a backward in turn, then the last backwards. Call:
+    // schedule_add(&s, what, micro_batch), where `what` is FORWARD or BACKWARD.
     for (size_t k = 0; k < ahead; k++) schedule_add(&s, FORWARD, k);
     for (size_t k = ahead; k < m; k++) {
         schedule_add(&s, FORWARD, k);

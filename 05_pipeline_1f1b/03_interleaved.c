@@ -3,26 +3,27 @@
 // question: Can the bubble shrink without more micro-batches, and what does that cost?
 // vary: layers 17..20, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: stage i has v chunks of the model: parts i, p + i, ..., (v-1)p + i of v p parts, which are
-//     as equal as possible. Part 0 also has the embedding, the last part the last norm and the
-//     head. Both have wte.
-// Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back. The
-//     link from the last stage to the first one is new. Per step one all-reduce of wte's gradient,
-//     V*C elements, over {first, last}, and sums of 1 and 12L + 4 doubles over all stages.
+// Holds: stage i has v chunks of the model. The model has v p parts, as equal as possible, and the
+//     chunks of stage i are parts i, p + i, ..., (v-1)p + i. Part 0 also has the embedding. The
+//     last part also has the last norm and the head. Both parts have wte.
+// Sends: per micro-batch y [B*T, C] forward and dx [B*T, C] back over each of the pv - 1
+//     boundaries. The link from the last stage to the first stage is new. Per step the first and
+//     the last stage all-reduce wte's gradient, V*C elements. All stages sum 1 and 12L + 4 doubles.
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
-//     chunks. f, b: a stage's forward and backward of a micro-batch, all v chunks.
-// Costs: about v times the messages; on stage i for v > 1 at most (v-1)p + 2(p-1-i) + 1 chunks in
-//     flight; a chunk is 1/v of a stage. 1F1B keeps p-i stages.
+//     chunks. f, b: a stage's forward and backward of a micro-batch through all v chunks.
+// Costs: about v times the messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks in
+//     flight, and a chunk is 1/v of a stage. 1F1B keeps p-i whole stages.
 // Every bit must equal that of one device that accumulates the same micro-batches, because each
 // chunk runs its backwards in the same order, micro-batch 0 first.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
-// Left out: a number of micro-batches that p does not divide; the order works in groups of p.
+// Left out: a number of micro-batches that p does not divide. The order takes groups of p.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
 // Returns the n-th forward or backward in the order of Megatron-LM, which is the same for all
-// stages. p micro-batches go through chunk 0, then the same p through chunk 1, ..., chunk v - 1;
-// then the next p. The backwards have the same order, but begin with the last chunk.
+// stages. p micro-batches go through chunk 0, then the same p through chunk 1, ..., chunk v - 1.
+// Then the next p micro-batches follow. The backwards have the same order, but begin with the last
+// chunk.
 static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
     size_t group = n / (p * v), chunk = n % (p * v) / p;
     return (PipeOp){ .what = what,
@@ -36,12 +37,12 @@ static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
 //     stage 1   F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     Schedule s = { 0 };
-    // EXERCISE 05.03a (5 points): the list of stage i of p, v chunks, m micro-batches: warm-up,
-    // then a forward and a backward in turn, then the last backwards; turn() says which forward and
-    // which backward is the n-th. In its warm-up the last stage runs the first group through all
-    // chunks but the last one; each stage before it runs 2 forwards more than the one behind it.
-    // If v = 1, it runs 1 forward more: the list is 1F1B's. No stage has more than m v forwards.
-    // Calls: turn, schedule_add_op.
+    // EXERCISE 05.03a (5 points): write the list of stage i for p stages, v chunks and m
+    // micro-batches. First comes the warm-up, then a forward and a backward in turn, then the last
+    // backwards. turn() returns the n-th forward and the n-th backward. In its warm-up the last
+    // stage runs the first group through all chunks but the last one. Each other stage runs 2
+    // forwards more than its next stage. If v = 1, each other stage runs 1 forward more, because
+    // the list is 1F1B's. No stage has more than m v forwards. Calls: turn, schedule_add_op.
     size_t all = m * v, ahead = v == 1 ? p - 1 - i : 2 * (p - 1 - i) + (v - 1) * p;
     if (ahead > all) ahead = all;
     for (size_t n = 0; n < all + ahead; n++) {
@@ -51,20 +52,21 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why does the length of the warm-up contain 2 (p-1-i) and not p-1-i? If messages take no time,
-// both warm-ups are equally fast. With p-1-i the next stage needs a chunk's output as soon as it is
-// computed. With 2 (p-1-i) the next stage has another op to run while the message travels. Besides,
-// messages between two ranks are matched by their order alone. If p = 2 and v > 1, the next and the
-// previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send
-// dx of 0 before y of 2. But stage 1 runs F2c0 before B0c0, so it would take dx of 0 for its x of
-// 2. With v = 1 all messages from one rank to another are of one kind, so p-1-i is enough.
+// The warm-up contains 2 (p-1-i) and not p-1-i, for two reasons. If messages take no time, both
+// warm-ups are equally fast. But with p-1-i the next stage needs a chunk's output as soon as it is
+// computed. With 2 (p-1-i) the next stage has another op to run while the message travels.
+// The second reason is that two ranks match their messages by the order alone. If p = 2 and v > 1,
+// the next and the previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0,
+// so stage 0 would send dx of 0 before y of 2. But stage 1 runs F2c0 before B0c0, so stage 1 would
+// take dx of 0 for its x of 2. If v = 1, all messages from one rank to another are of one kind, so
+// p-1-i is enough.
 
-// Runs the list with its messages. The messages go round a ring: y to the next stage, dx to the
-// previous one. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So y
-// of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only
-// part v p - 1 sends no y. No stage waits for its sends: in the warm-up all stages send y round the
-// ring, and if each stage waited until its y is received, none would receive. Here a message keeps
-// its buffer to the end of the step, because that is simple. The executor reuses two buffers per
+// Runs the list with its messages. The messages go round a ring, y to the next stage and dx to the
+// previous stage. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So
+// y of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only
+// part v p - 1 sends no y. No stage waits for its sends, because in the warm-up all stages send y
+// round the ring. If each stage waited until its y is received, no stage would receive. For
+// simplicity a message keeps its buffer to the end of the step. The executor reuses two buffers per
 // neighbour.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
     PipelineStage s = interleaved_begin(pp, model, batch, m);
@@ -103,8 +105,9 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
 
 // Sends y by scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C],
 // and all t ranks of the next stage need y. So each rank sends 1/t of y over the link between
-// nodes, to the rank of the next stage that has the same number in tp. There an all-gather over the
-// link inside the node puts y together. pp: the ranks with this number, one of each stage.
+// nodes, to the rank of the next stage that has the same number in tp. On the next stage an
+// all-gather over the link inside the node puts y together. pp: the ranks of all stages that have
+// this number in tp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {
     Range r = shard_range(tensor_count(y), tp->size, tp->rank);
     comm_send(pp, tensor_flat_range(y, r.lo, r.hi), to); // B*T*C/t elements, in place of B*T*C

@@ -3,10 +3,10 @@
 // question: A pipeline that never runs empty computes with old weights. Does it equal one device that uses equally old weights?
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i, its gradients and optimizer state once, its weights p - i times
-//     (weight stashing) or p times (vertical sync); activations of p - i mini-batches.
+// Holds: rank i has stage i, with gradients and optimizer state once. The weights exist p - i times
+//     (weight stashing) or p times (vertical sync). Activations of p - i mini-batches are kept.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
-//     move, and there is no sum over stages; embedding and head have a table each.
+//     move, and there is no sum over stages, because embedding and head have a table each.
 // Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
 // Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
 //     the training differs from the unsplit one. With weight stashing and SGD, for all i:
@@ -29,18 +29,19 @@ static size_t version(size_t k, size_t updates_old) {
 //     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
 //     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.
-// p = 2, four mini-batches. U0 is the update with the gradient of mini-batch 0; it makes version 1.
+// An example: p = 2, four mini-batches. U0 is the update with the gradient of mini-batch 0. U0
+// makes version 1.
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
     Schedule s = { 0 };
     size_t ahead = p - 1 - i;
-    // EXERCISE 05.04a (5 points): PipeDream's list of stage i. The first `ahead` mini-batches go
-    // forward; then a forward, a backward and its update, in turn, until no forward is left; then
-    // the last backwards, each with its update. Mini-batches 0, 1, ..., n-1 in this order, both
-    // ways. Each op says which version of the weights it reads (the table above). Update k takes
-    // the gradient of mini-batch k; its version does not matter. Calls: schedule_add_op,
-    // schedule_add, version.
+    // EXERCISE 05.04a (5 points): write PipeDream's list of stage i. The first `ahead` mini-batches
+    // go forward. Then a forward, a backward and its update follow in turn, until no forward is
+    // left. Then the last backwards follow, each with its update. Forwards and backwards take
+    // mini-batches 0, 1, ..., n-1 in this order. Each op says which version of the weights it reads
+    // (the table in the comment of schedule_pipedream). Update k takes the gradient of mini-batch
+    // k. The version of an update does not matter. Calls: schedule_add_op, schedule_add, version.
     for (size_t turn = 0; turn < n + ahead; turn++) {
         size_t k = turn, back = turn - ahead, old = rule == VERTICAL_SYNC ? p - 1 : ahead;
         if (k < n) schedule_add_op(&s, (PipeOp){ FORWARD, k, .version = version(k, old) });
@@ -57,7 +58,7 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
 
 WeightVersions weight_versions_new(const Model *m, size_t older) {
     WeightVersions w = { .arena = arena(MEM_PARAMETERS), .older = older };
-    // m->w is the newest version, so there are older + 1 in all
+    // m->w is the newest version, so a stage has older + 1 versions in all.
     if (older) w.copy = tensor_shaped(&w.arena, tensor_shape(older, m->size, m->w.element));
     return w;
 }
@@ -74,9 +75,9 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
     model_attach_weights(m, version == w->newest ? m->w : copy_of(w, version));
 }
 
-// Overwrites the oldest copy with the newest version. Both versions, newest and newest - older,
-// have the same row. No op needs the oldest version any more, because the backward that read it has
-// just run.
+// Overwrites the oldest copy with the newest version. The versions newest and newest - older have
+// the same row. No op needs the oldest version any more, because the last backward that reads this
+// version has just run.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
@@ -84,8 +85,8 @@ void weight_versions_keep(WeightVersions *w, const Model *m) {
 // ---------------------------------------------------------- the list, with messages and updates
 
 // Updates m->w after the backward of mini-batch k. The update changes version k of the weights, not
-// the older version that the backward read. m->w is always the newest version; the layers may read
-// an older one.
+// the older version that the backward read. m->w is always the newest version, but the layers may
+// read an older version.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
     weight_versions_keep(w, m); // version k, for the backwards that will read it
     optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
@@ -95,7 +96,7 @@ static void update(WeightVersions *w, Optimizer *o, Model *m) {
 
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *list,
                                   size_t older, const Batch *batch, size_t n,
-                                  const PipelineNotes *notes) {
+                                  const TrainingObserver *observer) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
     // The executor starts each receive one message early (comm_start_recv). The executor waits for
     // a send (comm_start_send) only when the buffer of the send is needed again.
@@ -106,7 +107,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
         PipeOp op = list->ops[at];
         if (op.what == UPDATE) { // no message
             update(&w, o, m);
-            if (notes) notes->updated(notes->who, m, op.micro_batch, UPDATED_ALL);
+            if (observer) observer->updated(observer->context, m, op.micro_batch, UPDATED_ALL);
             model_zero_gradients(m);
             continue;
         }
@@ -114,7 +115,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
         weight_versions_attach(&w, m, op.version); // the version that the op names
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
-        if (op.what == FORWARD && notes) notes->loss[k] += s.micro[k].loss;
+        if (op.what == FORWARD && observer) observer->loss[k] += s.micro[k].loss;
         executor_send(e, at); // B*T*C elements: y to i + 1, or dx to i - 1
     }
     executor_free(e);
@@ -123,13 +124,13 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
 }
 
 // Gives embedding and head a table each. Removes the marks of a tied table: tied_to, tied_use and
-// tied_copy. Because of tied_to and tied_use an optimizer step updates the table once; because of
-// tied_copy a norm counts it once.
+// tied_copy. With tied_to and tied_use an optimizer step updates the table once. With tied_copy a
+// norm counts the table once.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {
         snprintf(last->params[0].name, sizeof last->params[0].name, "lm_head.weight");
-        last->tied_to = NULL; // weights of its own, which start with tensor 0's values
+        last->tied_to = NULL; // the head gets own weights, at first with the values of tensor 0
         last->tied_copy = false;
     }
     if (first) first->tied_use = NULL;

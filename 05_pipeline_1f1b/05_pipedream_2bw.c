@@ -3,14 +3,14 @@
 // question: A pipeline never runs empty, and its gradients are one update late. Are two versions of the weights enough?
 // vary: SEQUENCES 9..12, STEPS 5..6, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i of p (blocks shard_range(L, p, i)), its gradients and optimizer state
-//     once, its weights twice (double-buffered), and activations of p - i micro-batches. The first
-//     and the last rank also hold a second gradient of the tied table.
-// Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
-//     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
-// Saves: 1F1B's bubble, because each further batch of m micro-batches takes m(f+b), with 1F1B
-//     (m+p-1)(f+b); f, b: a stage's forward and backward of a micro-batch. Saves versions, too: a
-//     stage has 2, with PipeDream p - i.
+// Holds: rank i has stage i of p, with the blocks shard_range(L, p, i). Gradients and optimizer
+//     state exist once, the weights twice (double-buffered). Activations of p - i micro-batches
+//     are kept. The first and the last rank also hold a second gradient of the tied table.
+// Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1. Per update the first and the
+//     last stage exchange their gradients of the tied table, V*C elements, and add both.
+// Saves: 1F1B's bubble. Each further batch of m micro-batches takes m(f+b), with 1F1B
+//     (m+p-1)(f+b). f, b: a stage's forward and backward of a micro-batch. 2BW also saves versions,
+//     because a stage has 2, with PipeDream p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Every bit of the weights must equal that of one device that follows this rule.
@@ -28,11 +28,12 @@ static size_t version_of_batch(size_t t) { return t ? t - 1 : 0; }
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
     Schedule s = { 0 };
     size_t ahead = p - 1 - i, n = steps * m;
-    // EXERCISE 05.05a (4 points): 2BW's list of stage i. All n micro-batches of all steps: `ahead`
-    // forwards first; then a forward and a backward in turn; then the last backwards. Micro-batch k
-    // is of batch k / m. After the backward of a batch's last micro-batch comes its UPDATE, whose
-    // micro_batch is the number of the batch. Forwards and backwards name the version that they
-    // read. Calls: schedule_add_op, schedule_add, version_of_batch.
+    // EXERCISE 05.05a (4 points): write 2BW's list of stage i, with all n micro-batches of all
+    // steps. First come `ahead` forwards, then a forward and a backward in turn, then the last
+    // backwards. Micro-batch k is of batch k / m. After the backward of a batch's last micro-batch
+    // comes the batch's UPDATE, whose micro_batch is the number of the batch. Each forward and each
+    // backward names the version that it reads. Calls: schedule_add_op, schedule_add,
+    // version_of_batch.
     for (size_t turn = 0; turn < n + ahead; turn++) {
         size_t k = turn, back = turn - ahead;
         if (k < n) schedule_add_op(&s, (PipeOp){ FORWARD, k, .version = version_of_batch(k / m) });
@@ -46,29 +47,32 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ------------------------------------------------------ the update, and the tied table after it
 
-// table: the unit of the tied table, on the first and the last of several stages. The table's
-// gradient has two buffers, each [1, V*C]. Backward adds into table->g while table->own_g is on its
-// way to the other end of the pipeline.
+// Stage holds the weights' versions and the exchange of the tied table's gradient. table: the unit
+// of the tied table, on the first and the last of several stages. The table's gradient has two
+// buffers, each [1, V*C]. Backwards add into table->g while table->own_g travels to the other end
+// of the pipeline.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
-    const PipelineNotes *notes;
+    const TrainingObserver *observer;
     Comm *tied; // {first, last}: ranks 0 and 1 of this group
     Unit *table;
-    Tensor spare, received;    // [1, V*C]: the unused buffer; the other end's gradient
-    Request *sends, *receives; // under way; NULL: none
+    Tensor spare;              // [1, V*C]: the unused buffer
+    Tensor received;           // [1, V*C]: the other end's gradient
+    Request *sends, *receives; // NULL if no exchange is in flight
 } Stage;
 
-static void note(Stage *s, Model *m, UpdatedPart part) {
+// Lets the layers read the newest version, and calls updated() of the observer.
+static void notify(Stage *s, Model *m, UpdatedPart part) {
     weight_versions_attach(&s->weights, m, s->weights.newest);
-    if (s->notes) s->notes->updated(s->notes->who, m, s->weights.newest - 1, part);
+    if (s->observer) s->observer->updated(s->observer->context, m, s->weights.newest - 1, part);
 }
 
 // Starts to exchange the gradients of the tied table. The first stage has the embedding's part of
 // the table's gradient, the last stage the head's part. Both stages need the sum. The first stage
-// finishes its part p - 1 backwards later than the last stage. The last stage would be idle for
-// that long if it waited here. So table_finish waits for the exchange when an op first reads the
-// new table, most of a batch later. Backward continues with another buffer.
+// finishes its part p - 1 backwards later than the last stage. If the last stage waited here, it
+// would be idle for that long. So table_finish waits for the exchange when an op first reads the
+// new table, most of a batch later. Backwards continue with another buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;
@@ -76,23 +80,24 @@ static void table_start(Stage *s) {
     s->sends = comm_start_send(s->tied, s->table->own_g, other_end); // V*C elements
     unit_attach_gradients(s->table, s->spare);
 }
-// Waits for both messages, adds the gradients, and updates the table. Then the newest version is
-// complete.
+// Waits for both messages, adds the gradients, and updates the table. After that the newest version
+// is complete.
 static void table_finish(Stage *s, Model *m) {
     if (!s->sends) return;
     comm_wait(s->receives);
     comm_wait(s->sends);
     s->sends = NULL;
     s->spare = s->table->own_g;
-    // a + b = b + a, so both stages get the same bits.
+    // The stages add in different order. a + b = b + a, so both get the same bits.
     op_add(s->table->own_g, s->table->own_g, s->received);
     optimizer_step_unit(s->optimizer, s->table, 1);
-    note(s, m, UPDATED_TABLE);
+    notify(s, m, UPDATED_TABLE);
 }
 
 // Updates the weights after the last backward of batch t. m->w, version t, becomes version t + 1
 // with a gradient that was computed with version t - 1. On the first and the last stage this
-// function leaves the table out; table_finish updates the table before any op reads version t + 1.
+// function leaves the table out. There table_finish updates the table before any op reads version
+// t + 1.
 static void update(Stage *s, Model *m) {
     table_finish(s, m);                   // of batch t - 1
     if (!s->table) model_fold_tied(m);    // a single stage has both uses of the table
@@ -104,7 +109,7 @@ static void update(Stage *s, Model *m) {
             optimizer_step_unit(s->optimizer, &m->units[i], 1);
     record_leave();
     s->weights.newest++;
-    note(s, m, s->table ? UPDATED_OTHERS : UPDATED_ALL);
+    notify(s, m, s->table ? UPDATED_OTHERS : UPDATED_ALL);
     if (s->table) table_start(s);
     model_zero_gradients(m);
 }
@@ -112,10 +117,10 @@ static void update(Stage *s, Model *m) {
 // ---------------------------------------------------------- the list, with messages and updates
 
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *list,
-                            const Batch *batch, size_t n, const PipelineNotes *notes) {
+                            const Batch *batch, size_t n, const TrainingObserver *observer) {
     if (m->config.untied) tied = NULL; // head and embedding have a table each
     Stage u = {
-        .weights = weight_versions_new(m, 1), .optimizer = o, .notes = notes, .tied = tied
+        .weights = weight_versions_new(m, 1), .optimizer = o, .observer = observer, .tied = tied
     };
     Arena buffer = arena(MEM_GRADIENTS), incoming = arena(MEM_COMMUNICATION);
     Tensor g = { 0 };
@@ -143,7 +148,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
         weight_versions_attach(&u.weights, m, op.version);
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
-        if (op.what == FORWARD && notes) notes->loss[k] += s.micro[k].loss;
+        if (op.what == FORWARD && observer) observer->loss[k] += s.micro[k].loss;
         executor_send(e, at); // B*T*C elements: y to i + 1, or dx to i - 1
     }
     executor_free(e);

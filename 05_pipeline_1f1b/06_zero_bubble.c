@@ -4,31 +4,31 @@
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i, some neighbouring layers. x and dy of every layer stay until W,
-// because
-//     W reads them. ZB-H1 keeps p micro-batches until their W, a planner's list at most cap.
-// Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, each at its
-//     end; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
-//     12L + 4 doubles over all stages.
+//     because W reads x and dy. ZB-H1 keeps p micro-batches until their W, a planner's list at most
+//     cap.
+// Sends: an F sends y [B*T, C] to stage i + 1 at its end. A B sends dx [B*T, C] to stage i - 1 at
+//     its end. A W sends nothing. Per step the stages make the sums of 1F1B: V*C elements over
+//     {first, last}, 1 and 12L + 4 doubles over all stages.
 // Saves: idle time. Without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and 1F1B
 //     takes (m+p-1)(F+B+W).
-// Costs: every stage keeps as many micro-batches as stage 0 of 1F1B. The planner with cap 2p-1
+// Costs: every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the planner
 // keeps
-//     about twice as many, and has almost no bubble.
-// F: a forward, or its time. B (of inputs), W (of weights): halves of a backward, or their times.
+//     about twice as many.
+// F: a forward, or its time.
+// B (of inputs), W (of weights): halves of a backward, or their times.
 // Qi et al. 2023, sections 2 and 3.
-// Left out: updates that do not wait for the norm of all stages, and are undone if the norm is too
-//     large.
+// Left out: updates that do not wait for the norm of all stages.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // ---------------------------------------------------------------- one backward, two halves
 
-// Compute the two products in the backward of y = x w. B computes dx: the previous stage waits for
-// dx. W computes dw: only the update at the end of the step needs dw.
+// Compute the two products in the backward of y = x w. B computes dx, for which the previous stage
+// waits. W computes dw, which only the update at the end of the step needs.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }  // dy w^T
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
-// Runs B of all layers of a stage. Each layer computes its dx, copies what its W will read
-// (layer_defer in common/model/layer.c), and frees what only B needs.
+// Runs B of all layers of a stage. Each layer computes its dx, copies the tensors that its W reads
+// (layer_defer in common/model/layer.c), and frees the tensors that only B needs.
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     pipeline_require_forward(s, k);
@@ -74,27 +74,29 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
     executor_free(e);
     return pipeline_end(&s);
 }
-// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. This function is a barrier, because
-// clipping needs the norm of all gradients. So no stage updates before the last W of all stages.
+// pipeline_update (04_pipeline_naive/02_naive.c) ends the step and is a barrier, because clipping
+// needs the norm of all gradients. So no stage updates before the last W of all stages.
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 
 // Returns 1F1B's order, but stage i delays each W by i micro-batches. So a gradient passes a stage
-// in B, not in B + W, and the late W's fill the end of the step. Stage i has p - i micro-batches
-// between F and B, and i between B and W. So p are in flight on every stage, as on stage 0 of 1F1B.
+// in the time B, not in B + W, and the late W's fill the end of the step. Stage i has p - i
+// micro-batches between F and B, and i between B and W. So p micro-batches are in flight on every
+// stage, as on stage 0 of 1F1B.
 // If m >= p, and W is no longer than F and B, a step takes
 //     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W).
-// The last stage starts after (p-1)F. It runs all its F's and B's and m - p of its W's; then its
-// last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The W's run in
-// the order of their micro-batches, so every bit is the same as with 1F1B.
+// The last stage starts after (p-1)F. The last stage runs all its F's and B's and m - p of its W's.
+// Then its last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The
+// W's run in the order of their micro-batches, so every bit is the same as with 1F1B.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     Schedule s = { 0 };
     size_t ahead = p - 1 - i < m ? p - 1 - i : m, forwards = 0, inputs = 0, weights = 0;
-    // EXERCISE 05.06a (4 points): ZB-H1. First `ahead` forwards. Then, for each backward of
-    // inputs: a forward before it, if a forward is left, and after it the backward of weights of
-    // the micro-batch i earlier, if there is one. Last, the remaining backwards of weights. Each
-    // kind comes in ascending order. Call: schedule_add(&s, what, micro_batch), what being
-    // FORWARD, BACKWARD_INPUTS or BACKWARD_WEIGHTS.
+    // EXERCISE 05.06a (4 points): write the list of ZB-H1. First add `ahead` forwards. Then add all
+    // backwards of inputs. Before each backward of inputs add a forward, if a forward is left.
+    // After it add the backward of weights of the micro-batch that is i earlier, if there is one.
+    // Last add the remaining backwards of weights. Each kind comes in ascending order. Call:
+    // schedule_add(&s, what, micro_batch), where `what` is FORWARD, BACKWARD_INPUTS or
+    // BACKWARD_WEIGHTS.
     while (forwards < ahead) schedule_add(&s, FORWARD, forwards++);
     while (inputs < m) {
         if (forwards < m) schedule_add(&s, FORWARD, forwards++);
@@ -106,7 +108,7 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     return s;
 }
 
-// zb_auto.c plans such lists for any op times: a free stage runs a B if one can start, else an F,
-// and a W only if nothing else can start. cap: the most micro-batches in flight on a stage. Stage 0
-// gets its first gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W stage 0 runs
-// forwards until then, and no stage is idle between its first op and its last.
+// zb_auto.c plans such lists for any op times. A free stage runs a B if a B can start, otherwise an
+// F, and a W only if nothing else can start. cap: the most micro-batches in flight on a stage.
+// Stage 0 gets its first gradient after p F's and p - 1 B's. If cap = 2p - 1, F = B = W and
+// m >= 2p - 1, no stage is idle between its first op and its last op.

@@ -2,14 +2,15 @@
 // level: extra
 // question: Seven ways to run a pipeline: what does each cost in time, memory, messages and old gradients?
 //
-// Holds: rank i has stage i: activations of 1 (naive), m (GPipe), p - i (1F1B, PipeDream, 2BW) or p
-//     (ZB-H1) micro-batches; one version of the weights, p - i (PipeDream) or 2 (2BW).
+// Holds: rank i has stage i.
+//     Micro-batches in flight: naive 1, GPipe m, ZB-H1 p; 1F1B, PipeDream and 2BW p - i.
+//     Versions of the weights: PipeDream p - i, 2BW 2, all others 1.
 // Sends: y forward and dx back, [B*T, C] per micro-batch and boundary. Interleaved has pv - 1
 //     boundaries.
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
 //     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
-// Costs: the first five give the bits of one device; PipeDream and 2BW use gradients of old
-//     weights.
+// Costs: PipeDream and 2BW use gradients of old weights. The first five ways give the bits of one
+//     device.
 // Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
 // Left out: recomputation, data and tensor parallelism, which combine with all of them (07, 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

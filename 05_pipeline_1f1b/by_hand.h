@@ -1,4 +1,4 @@
-// by_hand.h: declares the lists of 01_by_hand.c and their judge, which the experiment also uses.
+// by_hand.h: declares the lists of 01_by_hand.c and their judge. The experiment uses both.
 #ifndef PIPELINE_1F1B_BY_HAND_H
 #define PIPELINE_1F1B_BY_HAND_H
 #include "04_pipeline_naive/pipeline.h"
@@ -6,7 +6,8 @@
 enum { MOST_STAGES = 8, MOST_MICRO = 24, T_FORWARD = 1, T_BACKWARD = 2 };
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i); // returns the list of stage i
 typedef enum { LEGAL, NOT_ONCE, WRONG_MESSAGE, DEADLOCK } Verdict;
-// start: when each op starts, in the order of its list. end: when the last op of all ends.
+// start: the time at which each op starts, in the order of its list. end: the time at which the
+// last op of all stages ends.
 typedef struct {
     Verdict verdict;
     size_t end, start[MOST_STAGES][2 * MOST_MICRO];

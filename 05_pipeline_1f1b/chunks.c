@@ -28,8 +28,8 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
     return s;
 }
 
-// Runs one micro-batch forward through chunk after chunk for evaluation, and keeps nothing. A
-// single stage has its chunks in a row, so the stage runs them as one chunk.
+// Runs one micro-batch forward through chunk after chunk for evaluation, and keeps no activations.
+// If the pipeline has one stage, the stage has all chunks in a row and runs these as one chunk.
 double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
     size_t p = pp->size, i = pp->rank, v = model_chunks(m);
     if (p == 1 || v == 1) return pipeline_loss(pp, m, b);

@@ -11,18 +11,19 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns this order as a
 
 // --------------------------------------------------------- 03_interleaved.c: v chunks per stage
 
-// Returns the list of stage i. With v > 1, m must be a multiple of p. With v = 1 the list is that
-// of schedule_1f1b.
+// Returns the list of stage i. If v > 1, m must be a multiple of p. If v = 1, the list is that of
+// schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
 // Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
-// of each part; NULL makes the parts as equal as possible. This function and the next two are in
-// chunks.c.
+// of each part. If blocks is NULL, the parts are as equal as possible. This function and the next
+// two are in chunks.c.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
-// Do what pipeline_begin and pipeline_loss do, for stages with one or several chunks.
+// interleaved_begin and interleaved_loss do what pipeline_begin and pipeline_loss do, for stages
+// with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
-PipelineLoop pipeline_interleaved; // v = model_chunks(); must be 1 if pp has one rank
+PipelineLoop pipeline_interleaved; // if pp has one rank, the model has one chunk
 // Send and receive a message between two stages of t tensor-parallel ranks each (PTD-P section
 // 4.1). The t ranks of a stage have the same y. The message travels in t parts over pp, and an
 // all-gather over tp puts the parts together. to, from: ranks of pp.
@@ -31,9 +32,9 @@ void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
 // ------------------------------------------------------ 04_pipedream.c: updates without a flush
 
-// The weights of a stage in several versions: version v is the result of v updates. m->w is always
-// the newest version; `older` copies hold the versions before the newest. The next copy overwrites
-// the oldest one.
+// WeightVersions holds the weights of a stage in several versions. Version v is the result of v
+// updates. m->w is always the newest version. `older` copies hold the versions before the newest
+// version. The next copy overwrites the oldest copy.
 typedef struct {
     Arena arena; // MEM_PARAMETERS
     Tensor copy; // [older, size]: version v in row v % older
@@ -52,28 +53,28 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 // mini-batch k makes version k + 1 on every stage.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when forward k ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
-//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
-//                       gradient of no function
+//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. No function
+//                       has this gradient, so this rule is wrong.
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 // Returns the number of versions that stage i keeps besides the newest.
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);
 // Returns the list of stage i for n mini-batches.
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);
 
-// The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first. The
-// training calls updated() after each update, with the number of the update from 0. The model then
-// reads the newest weights and still has the gradients. 2BW updates the tied table (tensor 0) later
-// than all other tensors.
+// A TrainingObserver follows a training. The training adds the loss of each micro-batch to loss
+// [n], which is 0 at first. After each update the training calls updated() with the context and the
+// number of the update, counted from 0. At that moment the model reads the newest weights and still
+// has the gradients. 2BW updates the tied table (tensor 0) later than all other tensors.
 typedef enum { UPDATED_ALL, UPDATED_TABLE, UPDATED_OTHERS } UpdatedPart;
 typedef struct {
     double *loss;
-    void (*updated)(void *who, Model *m, size_t update, UpdatedPart part);
-    void *who;
-} PipelineNotes;
-// Runs a list that has an update after every mini-batch, with `older` copies of the weights. notes
-// may be NULL.
+    void (*updated)(void *context, Model *m, size_t update, UpdatedPart part);
+    void *context;
+} TrainingObserver;
+// Runs a list that has an update after every mini-batch, with `older` copies of the weights. The
+// observer may be NULL.
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
-                                  const Batch *batch, size_t n, const PipelineNotes *notes);
+                                  const Batch *batch, size_t n, const TrainingObserver *observer);
 // Gives embedding and head a table each, with equal values at first. The head's table is called
 // lm_head.weight. Call model_untie before the allocation.
 void model_untie(Model *m);
@@ -84,10 +85,11 @@ void model_untie(Model *m);
 // t read version max(0, t - 1) on every stage. The micro_batch of an UPDATE is the number of the
 // batch.
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
-// Runs a list of schedule_2bw. tied: the group {first, last}, whose gradients of the embedding's
-// table are added before the table is updated; NULL on other stages, and for one stage.
+// Runs a list of schedule_2bw. tied: the group {first, last}. Its two ranks add their gradients of
+// the embedding's table before they update the table. tied is NULL on all other stages, and if the
+// pipeline has one stage.
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s,
-                            const Batch *batch, size_t n, const PipelineNotes *notes);
+                            const Batch *batch, size_t n, const TrainingObserver *observer);
 
 // ---------------------------------------------------- 06_zero_bubble.c: backwards in two halves
 
@@ -95,14 +97,15 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k); // computes dx from dy
-// Adds the weights' gradients and frees x. May run at any later time.
+// Adds the weights' gradients and frees x. This half may run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 // Returns the list of ZB-H1. min(p, m) micro-batches are in flight, counted until their W.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);
 // Returns the list of a planner (zb_auto.c), from the times of the ops and of a message. At most
 // cap (1 or more) micro-batches are in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
-// Runs any list without updates: halves or whole backwards, one chunk or several.
+// Runs any list without updates. Backwards may be whole or in halves, and stages may have several
+// chunks.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches);
 
@@ -119,11 +122,11 @@ typedef enum {
     WAY_2BW,
     PIPELINE_WAYS
 } PipelineWay;
-// Returns the list of stage i. v: the chunks of each stage, for WAY_INTERLEAVED. batches: for the
-// ways without a flush; the list of a way with a flush is one batch.
+// Returns the list of stage i. v: the chunks of each stage, for WAY_INTERLEAVED. batches: the
+// batches in the list of a way without a flush. The list of a way with a flush is one batch.
 Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches, size_t i);
-// Runs `batches` batches of m micro-batches; a way with a flush runs one. tied has the meaning that
-// it has in pipeline_2bw.
+// Runs `batches` batches of m micro-batches. A way with a flush runs one batch. tied has the
+// meaning that tied has in pipeline_2bw.
 PipelineResult pipeline_way_run(PipelineWay way, Comm *pp, Comm *tied, Model *model, Optimizer *o,
                                 const Batch *batch, size_t m, size_t batches);
 #endif

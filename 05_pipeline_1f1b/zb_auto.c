@@ -2,10 +2,12 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
+// Planned holds the planned ops of a stage.
 typedef struct {
-    Schedule list;        // the ops of this stage that are planned
-    size_t free_at;       // when the last of these ops ends
-    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: when op k ends
+    Schedule list;  // the planned ops of this stage
+    size_t free_at; // the time at which the last op of the list ends
+    size_t n[4];    // n[what]: the ops of this kind in the list
+    size_t *end[4]; // end[what][k]: the time at which op k of this kind ends
 } Planned;
 
 // Returns the time at which the next op of this kind could start on stage i. Returns SIZE_MAX if
@@ -15,25 +17,25 @@ typedef struct {
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {
-    const Planned *me = &stage[i];
-    size_t k = me->n[what];
+    const Planned *own = &stage[i];
+    size_t k = own->n[what];
     PipeOp op = { .what = what, .micro_batch = k };
     StageOp needs, feeds;
     if (k == m) return SIZE_MAX;
     // A W must free memory first.
-    if (what == FORWARD && k - me->n[BACKWARD_WEIGHTS] == cap) return SIZE_MAX;
+    if (what == FORWARD && k - own->n[BACKWARD_WEIGHTS] == cap) return SIZE_MAX;
     if (pipe_op_feeds(op, i, p, 1, &feeds) && k >= stage[feeds.stage].n[what] + AHEAD)
         return SIZE_MAX;
-    if (!pipe_op_needs(op, i, p, 1, &needs)) return me->free_at;
+    if (!pipe_op_needs(op, i, p, 1, &needs)) return own->free_at;
     const Planned *from = &stage[needs.stage];
     if (k >= from->n[needs.op.what]) return SIZE_MAX;
-    size_t there = from->end[needs.op.what][k] + (needs.stage == i ? 0 : message);
-    return there > me->free_at ? there : me->free_at;
+    size_t arrives = from->end[needs.op.what][k] + (needs.stage == i ? 0 : message);
+    return arrives > own->free_at ? arrives : own->free_at;
 }
 
 // Plans one op after the other, each time the op that can start first. If several ops of a stage
-// can, B goes before F, because stages wait for B, and F goes before W. cap: most micro-batches in
-// flight on a stage. Every rank plans all stages and keeps its own list.
+// can start first, B goes before F, because stages wait for B, and F goes before W. cap: the most
+// micro-batches in flight on a stage. Every rank plans all stages and keeps its own list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward,
@@ -43,17 +45,17 @@ Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     for (size_t k = 0; k < p; k++)
         for (size_t n = 0; n < 3; n++) stage[k].end[by_urgency[n]] = host_alloc(m * sizeof(size_t));
     for (size_t left = 3 * m * p; left > 0; left--) {
-        size_t who = 0, first = SIZE_MAX;
+        size_t earliest = 0, first = SIZE_MAX;
         PipeWhat what = FORWARD;
         for (size_t k = 0; k < p; k++)
-            for (size_t n = 0; n < 3; n++) { // the earliest start; of equal starts the first found
+            for (size_t n = 0; n < 3; n++) { // of equal starts the loop takes the first
                 size_t at = ready_at(stage, p, m, k, by_urgency[n], cap, t.message);
                 if (at >= first) continue;
                 first = at;
-                who = k;
+                earliest = k;
                 what = by_urgency[n];
             }
-        Planned *s = &stage[who];
+        Planned *s = &stage[earliest];
         s->free_at = first + takes[what];
         s->end[what][s->n[what]] = s->free_at;
         schedule_add(&s->list, what, s->n[what]++);

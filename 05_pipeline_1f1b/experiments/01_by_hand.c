@@ -1,6 +1,6 @@
 // 01_by_hand.c (experiment): judges and times the lists of 1F1B for all sizes, draws the lists of
 // the page, and compares 1F1B with the published order. With --schedule or --list (make play-05)
-// player.c judges and draws any schedule. tests/schedule.t has lists that the judge must refuse.
+// player.c judges and draws any schedule. tests/schedule.t has lists that the judge must reject.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void judge_all(Run *run) {
 
 enum { P = 4, M = 8 };
 
-// Draws the lists. Two columns are a unit of time: "F0" and "B0--" are ops, ".." is idle.
+// Draws the lists. Two columns are a unit of time. "F0" and "B0--" are ops, and ".." is idle time.
 static void chart(Run *run, const char *title, ScheduleRule rule) {
     Schedule *stage = schedule_all(rule, P, M);
     Outcome played = by_hand_judge(stage, P, M);
@@ -83,7 +83,7 @@ static void table(Run *run) {
         { .what = "in flight, stages 0 to 3", .formula = "naive 1, GPipe m, 1F1B min(p-i, m)" },
         { 0 },
     };
-    size_t end[3], most[3]; // most: in flight on stage 0
+    size_t end[3], most[3]; // most: micro-batches in flight on stage 0
     for (size_t n = 0; n < 3; n++) {
         Schedule *stage = schedule_all(rule[n], P, M);
         end[n] = by_hand_judge(stage, P, M).end;
@@ -98,9 +98,9 @@ static void table(Run *run) {
     const char *both = page_text(run, "both take %zu units", end[2]);
     if (end[2] != end[1]) both = page_text(run, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
     say_answer(run,
-               "Any order with every op once, each backward after its forward, messages in "
-               "the order in which they are sent, and no stage that waits for ever. 1F1B keeps at "
-               "most %zu micro-batches, GPipe %zu; %s.",
+               "An order is legal if every op occurs once, each backward comes after its forward, "
+               "messages are taken in the order in which they are sent, and no stage waits for "
+               "ever. 1F1B keeps at most %zu micro-batches, GPipe %zu; %s.",
                most[2], most[1], both);
     say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
              end[2] <= end[1] ? "no more time" : "more time", rows[1].cell[2] + 1);
@@ -122,7 +122,7 @@ static void by_hand(Run *run) {
     messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
     messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
     schedule_free(&list);
-    say(run, "This program refuses a list that waits for ever, has an op twice, or takes a "
+    say(run, "This program rejects a list that waits for ever, has an op twice, or takes a "
              "wrong message. A legal");
     say(run, "list may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4. "
              "Naive: a");

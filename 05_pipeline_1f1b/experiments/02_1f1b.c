@@ -1,6 +1,6 @@
-// 02_1f1b.c (experiment): 1F1B, by its own loops and by the executor, equals gradient accumulation
-// and GPipe in every bit. On equal stages a step takes as long as GPipe's if messages take no time.
-// Stage i keeps min(p-i, m) micro-batches.
+// 02_1f1b.c (experiment): 1F1B equals gradient accumulation and GPipe in every bit, with its own
+// loops and with the executor. On equal stages a step takes as long as GPipe's if messages take no
+// time. Stage i keeps min(p-i, m) micro-batches.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
@@ -59,8 +59,9 @@ static void answer(Run *run) {
                time, cost_text(run, "flight.1f1b"), MICRO);
     say_cost(run, "no extra messages. But in its steady state a stage waits for the gradient of an "
                   "earlier micro-batch, so a slow link costs more time than with GPipe.");
-    say_use_when(run, "each step ends with a flush. It replaces GPipe, and saves most if m is far "
-                      "above p.");
+    say_use_when(run,
+                 "each step ends with a flush. 1F1B replaces GPipe, and saves most if m is far "
+                 "above p.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -73,7 +74,7 @@ static void one_forward_one_backward(Run *run) {
     t.recorded = true;
     t.model.dropout = option_real(run, "dropout");
     beside_each_other(run, &t);
-    // The trainings by lists run the same step; only the list differs.
+    // The trainings with lists run the same step. Only the list differs.
     enum { LOOPS, GPIPE_LIST, LIST, WAYS };
     static const StagesWay ways[WAYS] = {
         { .what = "1F1B, own loops = accumulation", .loop = pipeline_1f1b },

@@ -1,5 +1,5 @@
-// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, by
-// the lesson's own loop and by the executor. Compared with 1F1B the stages have less idle time,
+// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, with
+// the lesson's own loop and with the executor. Compared with 1F1B the stages have less idle time,
 // more messages and more activations. tests/schedule.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
@@ -25,7 +25,8 @@ static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// Returns the chunks of a stage. A single stage gets one chunk, because it has no pipeline to fill.
+// Returns the chunks of a stage. If there is one stage, the stage gets one chunk, because there is
+// no pipeline to fill.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {
@@ -35,7 +36,7 @@ static Model *stage_of(Run *run, const Training *t) {
     return m;
 }
 
-// Runs the list by the executor.
+// Runs the list with the executor.
 static PipelineResult run_list(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     return pipeline_way_run(WAY_INTERLEAVED, pp, NULL, m, NULL, batch, micro_batches, 1);
 }
@@ -132,9 +133,10 @@ static void interleaved(Run *run) {
     say(run, "of the model, so the bubble is p-1 forwards and backwards of a whole stage.");
     if (v > 1)
         say(run,
-            "Interleaved, stage i has v = %zu of v p = %zu parts: i, i + p, ... They are its "
-            "chunks "
-            "0, 1, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all stages "
+            "Interleaved, stage i has v = %zu of v p = %zu parts. Its chunks 0, 1, ... are parts "
+            "i, "
+            "i + p, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all "
+            "stages "
             "v times.",
             v, v * p);
     equal_step(run, &stack, m, WAY_INTERLEAVED);

@@ -15,7 +15,8 @@ enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
 
-// FLUSH: a flush and an update after every mini-batch. BARE: no stashing.
+// FLUSH: 1F1B with a flush and an update after every mini-batch.
+// BARE: no stashing.
 enum { FLUSH, STASHED, VERTICAL, BARE, WAYS };
 static const VersionsWay ways[WAYS] = {
     [FLUSH] = { "flush", "flush", VERSIONS_FLUSH, NO_STASHING, false },
@@ -24,9 +25,9 @@ static const VersionsWay ways[WAYS] = {
     [BARE] = { "no-stashing", "no stashing", VERSIONS_PIPEDREAM, NO_STASHING, false },
 };
 
-// Returns the relative error of the gradient of mini-batch 1 without stashing, over all stages. All
-// stages but the last walk mini-batch 1 back through weights that its forward never read. The loss
-// of mini-batch 1 has the right bits, and its gradient is wrong.
+// Returns the relative error of the gradient of mini-batch 1 without stashing, over all stages. On
+// all stages but the last one the backward of mini-batch 1 reads weights that its forward never
+// read. The loss of mini-batch 1 has the right bits, and its gradient is wrong.
 static double error_without_stashing(Run *run, const Training *t) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     size_t size = elements_gradients(&z);
@@ -54,7 +55,7 @@ static double error_without_stashing(Run *run, const Training *t) {
     return off;
 }
 
-// loss[way]: the mean loss of the last mini-batches of a training on text.
+// Trains on text in each way. loss[way] becomes the mean loss of the last mini-batches.
 enum { LONG = 160, LAST = 40 };
 static void losses_on_text(Run *run, double loss[WAYS]) {
     Training t = versions_text(run, LONG, 4, 1);
@@ -90,13 +91,12 @@ static void table(Run *run, double off, const double loss[WAYS]) {
         PIECES);
     say(run,
         "  Stage i of p: stashing p-i versions, p-1-i updates late; vertical sync p and p-1. Late: "
-        "between");
-    say(run, "  the forward's reading and the update. mixed: only the forward's weights are late. "
-             "Error: against");
-    say(run,
-        "  one device with those weights. Loss: mean of the last %d updates; 1F1B flushes "
-        "after "
-        "each one.",
+        "updates\n"
+        "  after the version that a forward reads and before its own update. mixed: only the "
+        "forward's\n"
+        "  weights are late. Error: relative distance from the gradient of one device with the "
+        "forward's\n"
+        "  weights. Loss: mean of the last %d updates; 1F1B flushes after each one.",
         LAST);
 }
 
@@ -106,12 +106,13 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
     const char *time = "";
     if (clock_config()->simulated && run->is_root)
         time = page_text(run,
-                         " When the pipeline is full, %d more mini-batches take %s; 1F1B with a "
-                         "flush takes %s.",
+                         " In a full pipeline %d more mini-batches take %s, with a "
+                         "flush %s.",
                          PIECES, cost_text(run, "step.pipedream"), cost_text(run, "step.1f1b"));
     say_answer(run,
-               "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
-               "gradient is wrong by %.0f %%; the loss (%.2f, not %.2f) hides it.",
+               "Yes, in every bit, with weight stashing.%s Without stashing the 2nd "
+               "gradient is wrong by %.0f %%. The loss does not show this error: %.2f without "
+               "stashing, %.2f with it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
              "%s versions of the weights per rank, and old gradients: on a text the loss is %.2f, "
@@ -131,20 +132,27 @@ static void pipedream(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     training_store(run, &t);
-    say(run, "PipeDream has 1F1B's order without an end. After each backward a stage updates its "
-             "weights and goes");
-    say(run,
-        "on, so updates come between forward and backward of a mini-batch (a micro-batch with an "
-        "update).");
-    say(run,
-        "Stashing: a backward reads the weights of its forward. Vertical sync: also, all stages "
-        "read weights");
-    say(run,
-        "as old as stage 0's. No stashing, a bug: a backward reads the newest. Flush: 1F1B runs "
-        "empty first.");
+    say(run, "PipeDream has 1F1B's order and never runs empty. A stage updates its weights after "
+             "each backward.");
+    say(run, "The samples of one update are a mini-batch. So weights change between its forward "
+             "and backward.");
+    say(run, "Stashing: a backward reads the weights that its forward read. Vertical sync: "
+             "stashing, and all");
+    say(run, "stages read weights as old as stage 0's. No stashing is a bug: a backward reads the "
+             "newest");
+    say(run, "weights. Flush: the pipeline runs empty before each update.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
-    equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches", 0);
+    equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches",
+                 PICTURE_NO_LINKS);
+    // Backward p is the first one that reads another version than 0.
+    Schedule list = schedule_pipedream(WEIGHT_STASHING, p, 2 * p, 0);
+    size_t ops = 0;
+    while (list.ops[ops].what != BACKWARD || list.ops[ops].version == 0) ops++;
+    say(run, "Stage 0, stashing: each op, and the version of the weights that it reads. U0 makes "
+             "version 1.");
+    say_versions(run, &list, ops + 1);
+    schedule_free(&list);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         versions_compare(run, &t, "flush each time = unsplit", &ways[FLUSH]);

@@ -9,7 +9,7 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// A flush gives W(t+1) = W(t) - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
+// With a flush W(t+1) = W(t) - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
 static const VersionsWay flushed = {
     .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
 };
@@ -17,7 +17,8 @@ static const VersionsWay late = {
     .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
 };
 
-// loss: the mean loss of the last batches of a training on text, [0] with a flush, [1] with 2BW.
+// Trains on text. The mean loss of the last batches becomes loss[0] with a flush, and loss[1] with
+// 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
@@ -37,7 +38,15 @@ static void four_ways(Run *run, const Training *t) {
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     for (size_t k = 0; k < WAYS; k++)
         equal_stages(run, &equal_ways[ways[k]], &stack, m,
-                     ways[k] == WAY_2BW ? "2BW, two batches" : NULL, 0);
+                     ways[k] == WAY_2BW ? "2BW, two batches" : NULL, PICTURE_NO_LINKS);
+    // The third batch is the first one that reads another version than 0.
+    Schedule list = schedule_2bw(p, m, 3, 0);
+    size_t ops = 0;
+    while (list.ops[ops].version == 0) ops++;
+    say(run, "Stage 0, three batches: each op, and the version of the weights that it reads. U0 "
+             "makes version 1.");
+    say_versions(run, &list, ops + 2);
+    schedule_free(&list);
 }
 
 // ---------------------------------------------------------------- the page
@@ -110,10 +119,10 @@ static void two_bw(Run *run) {
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
         "and keeps two versions.",
         p < 4 ? (size_t)4 : p);
-    say(run, "A batch does not wait for the update before it. It reads the older version. With "
-             "m >= p all");
-    say(run, "backwards of that version end before a third version is needed, so two are enough "
-             "without a flush.");
+    say(run, "A batch does not wait for the update of the batch before. Its micro-batches read the "
+             "older version.");
+    say(run, "With m >= p all backwards of that version end before a third version is needed. So "
+             "two are enough.");
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "
                  "shared table.");

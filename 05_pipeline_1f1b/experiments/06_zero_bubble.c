@@ -18,7 +18,7 @@ static Schedule planned(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, zb_times(&stack));
 }
 
-// Run the lists by the executor.
+// run_planned and run_zb_h1 run the lists with the executor.
 static PipelineResult run_planned(Comm *pp, Model *model, const Batch *batch, size_t m) {
     Schedule list = planned(pp->size, m, pp->rank);
     PipelineResult r = zero_bubble_run(pp, model, &list, batch, m);
@@ -56,8 +56,9 @@ static void table(Run *run) {
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
     say(run,
-        "  p stages, m = %d micro-batches. Kept until W: the most micro-batches between their F "
-        "and their W.",
+        "  Planner: if F = B = W and m >= p, the bubble is (p-1)F. p stages, m = %d micro-batches. "
+        "Kept until\n"
+        "  W: the most micro-batches between their F and their W.",
         MICRO);
 }
 
@@ -103,13 +104,17 @@ static void zero_bubble(Run *run) {
     say(run, "W (~) computes the gradients of the weights; only the update at the step's end needs "
              "them. 1F1B runs");
     say(run, "both as one op. ZB-H1 (Qi et al. 2023) delays W, so that W fills idle time at the "
-             "end. The planner");
-    say(run, "keeps up to 2p-1 micro-batches, so that forwards fill idle time at the beginning, "
-             "too. Each time the");
-    say(run, "planner takes the op that can start first, and W only if nothing else can start.");
-    say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
+             "end.");
+    say(run,
+        "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us. A planner computes "
+        "another list from",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);
+    say(run, "these times. It may keep up to 2p-1 micro-batches, so that forwards also fill idle "
+             "time at the");
+    say(run, "beginning. In turn the planner adds the op that can start first. Of two such ops of "
+             "a stage B comes");
+    say(run, "before F, and F before W.");
     measure(run, &stack, &equal_ways[WAY_1F1B], PICTURE_DETAIL);
     measure(run, &stack, &equal_ways[WAY_ZB_H1], PICTURE_SAME_SCALE);
     measure(run, &stack, &planner, PICTURE_DETAIL | PICTURE_SAME_SCALE);

@@ -1,5 +1,5 @@
-// 07_compare.c (experiment): measures one batch in each of the seven ways: time, idle share,
-// memory, messages, age of gradients (equal.c). tests/schedule.t recomputes published figures.
+// 07_compare.c (experiment): measures the time, idle share, memory, messages and age of gradients
+// of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -8,21 +8,22 @@ static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
 
-enum { CHUNKS = 2 }; // of each stage, interleaved
+enum { CHUNKS = 2 }; // chunks of each interleaved stage
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The formulas of the idle share, without messages.
+// The idle share of each way, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Returns on rank 0 a measured cost of a way, the largest value of all ranks.
+// Returns on rank 0 a measured cost of a way. The cost is the largest value of all ranks.
 static double cost_of(Run *run, const char *what, size_t way) {
     return cost_value(run, page_text(run, "%s.%s", what, equal_ways[way].id));
 }
 
-// Says what each way does, and draws its batch as a bar: first computing, then idle.
+// Says what each way does, and draws its batch as a bar. Computing time comes first, then idle
+// time.
 static void bars(Run *run) {
     static const char *const does[PIPELINE_WAYS] = {
         "one micro-batch at a time (04.02)",  "all forwards, all backwards (04.03)",
@@ -35,7 +36,7 @@ static void bars(Run *run) {
     enum { BAR = sizeof idle - 1 }; // columns of the longest bar
     double longest = cost_of(run, "step", WAY_NAIVE);
     if (!run->is_root) return;
-    say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
+    say(run, "Time per batch, mean of the ranks: = computing, . idle. Each character is %s.",
         value_text(run, longest / BAR, "ps"));
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
         double columns = BAR * cost_of(run, "step", k) / longest;
@@ -71,12 +72,13 @@ static void table(Run *run) {
     }
     results(run, columns, rows);
     say(run,
-        "Each number is that of the rank that has most. Flush: the pipeline runs empty before an "
-        "update; the\nlast two ways have none: with n versions of the weights gradients are up to "
-        "n "
-        "- 1 updates late.\nFormula: of idle, without messages. v = %zu chunks per stage; F, B, W: "
-        "a "
-        "forward, a backward's halves.",
+        "Each number is the largest of all ranks. Flush: the pipeline runs empty before an "
+        "update.\n"
+        "PipeDream and 2BW have no flush. With n versions of the weights their gradients are up to "
+        "n - 1\n"
+        "updates late. Formula: of idle, without messages. v = %zu chunks per stage; F, B, W: a "
+        "forward,\n"
+        "a backward's halves.",
         (size_t)CHUNKS);
 }
 

@@ -1,5 +1,5 @@
-// equal.c: runs equal stages in one of the ways of 07_compare.c, or by a planner's lists. Predicts
-// the costs of a batch from sizes and from the lists alone, and checks them (experiments.h).
+// equal.c: runs equal stages in one of the ways of 07_compare.c, or with a planner's lists.
+// Predicts the costs of a batch from sizes and lists alone, and checks the costs (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <string.h>
@@ -77,27 +77,27 @@ static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, si
     return played;
 }
 
-// The costs of one batch, as this rank measured them. busy: picoseconds, added over the ranks.
+// EqualSeen holds the costs of one batch that this rank measured. busy: the sum over the ranks.
 // activations, weights: peak bytes.
 typedef struct {
     Picoseconds batch, busy;
     size_t flight, activations, weights, messages;
 } EqualSeen;
 
-// If a way has chunks or halves of backwards, the activations have no closed form: the list is
-// played.
+// Checks the costs of a batch. If a way has chunks or halves of backwards, the activations have no
+// closed form, so the list is played.
 static void check_batch(Run *run, const EqualWay *w, const Stack *stack, size_t m,
                         const EqualSeen *seen) {
     size_t p = run->world->size, i = run->world->rank, v = chunks_of(stack);
     size_t versions = w->way == WAY_PIPEDREAM ? p - i : w->way == WAY_2BW ? 2 : 1;
-    // Boundaries between parts over which this stage sends y (forward) and dx (backward).
+    // This stage sends y (forward) and dx (backward) over these boundaries between parts.
     size_t boundaries = p == 1 ? 0 : (v - (i + 1 == p)) + (v - (i == 0));
     Predicted flight = equal_flight(w, p, m, v, i), kept = NOT_PREDICTED;
     if (flight.given && v == 1 && w->way != WAY_ZB_H1)
         kept = formula(flight.value * (double)stack_kept(stack, p, i));
     ModelConfig whole = stack->model;
     whole.layers = stack->blocks * p;
-    CutSizes z = stage_sizes(&whole, p, i); // chunks have the same elements in all
+    CutSizes z = stage_sizes(&whole, p, i); // all chunks together have the same elements
     size_t one_version = elements_stage(&z) * weight_bytes(&whole);
     Schedule list = list_of(w, p, m, v, 3, i);
     double batch = equal_batch(w, stack, p, m, true);

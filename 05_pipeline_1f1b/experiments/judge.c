@@ -1,4 +1,4 @@
-// judge.c: reads lists of ops and judges them.
+// judge.c: reads and judges lists of ops.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -73,8 +73,8 @@ static size_t count(const Schedule *s, PipeOp op) {
     return n;
 }
 
-// Checks that each micro-batch and chunk has one forward, and either one backward or both of its
-// halves.
+// Returns whether each micro-batch and chunk has one forward, and either one backward or both
+// halves of a backward.
 static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, size_t v) {
     for (size_t i = 0; i < p; i++) {
         for (size_t e = 0; e < stage[i].n; e++) {
@@ -103,12 +103,13 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 
 // ---------------------------------------------------------------- the order of messages
 
-// Checks that the n-th message from stage `from` to stage `to` is for the n-th op of `to` that
+// Returns whether the n-th message from stage `from` to stage `to` is for the n-th op of `to` that
 // takes a message from `from`.
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v, size_t from,
                            size_t to) {
     StageOp needs, feeds;
-    size_t sent = 0, n = 0; // the place of the next message in the sender's list, and its number
+    size_t sent = 0; // the place of the next message in the sender's list
+    size_t n = 0;    // the number of this message
     for (size_t e = 0; e < stage[to].n; e++) {
         PipeOp op = stage[to].ops[e];
         if (!steps_needs(op, to, p, v, &needs) || needs.stage != from) continue;
@@ -129,7 +130,7 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
     return true;
 }
 
-// ---------------------------------------------------------------- who waits for whom
+// ---------------------------------------------------------------- deadlocks and waits
 
 static size_t place_of(const Schedule *s, PipeOp needed) {
     size_t e = 0;
@@ -137,9 +138,9 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// Names the stages that are stuck. Each stage waits for one of two things: an op that has not run
-// yet, on another stage or on the stage itself, or a send buffer. A buffer is busy until the
-// receive of its message is posted.
+// Names the stages that are stuck. Each of these stages waits for an op that has not run yet, or
+// for a send buffer. The op may be an op of another stage or of the stage itself. A buffer is busy
+// until the receive of its message is posted.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;
@@ -147,7 +148,7 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
         StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        if (at < other->n) needs.op = other->ops[at]; // as the other list writes it: B or I
+        if (at < other->n) needs.op = other->ops[at]; // the other list may have B or I
         OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = { "" };
         if (next < other->n) first = name_of(other->ops[next], t->v);
         if (t->wait[i].buffer) {

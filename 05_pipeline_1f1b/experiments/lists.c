@@ -1,7 +1,10 @@
-// lists.c: computes times and memory of op lists from sizes alone (experiments.h). F, B, W: the
-// times of a forward and of the two halves of a backward, of inputs and of weights.
+// lists.c: computes times and memory of op lists from sizes alone (experiments.h).
+// F: the time of a forward.
+// B, W: the times of the two halves of a backward, of inputs and of weights.
 #include "05_pipeline_1f1b/experiments/experiments.h"
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
     Schedule all = { 0 };
@@ -37,7 +40,7 @@ size_t list_in_flight(const Schedule *s) {
         PipeWhat what = s->ops[n].what;
         if (what == FORWARD) now++;
         else if ((what == BACKWARD || what == BACKWARD_WEIGHTS) && now)
-            now--; // in flight until W, which reads x last
+            now--; // a micro-batch is in flight until W, the last op that reads x
         if (now > most) most = now;
     }
     return most;
@@ -56,6 +59,32 @@ const char *flight_cell(Run *run, const Schedule *stage, size_t p) {
     return least == most ? page_text(run, "=%zu", most) : page_text(run, "=%zu..%zu", least, most);
 }
 
+// Removes the spaces at the end of a row.
+static const char *trimmed(char *row) {
+    size_t n = strlen(row);
+    while (n && row[n - 1] == ' ') n--;
+    row[n] = 0;
+    return row;
+}
+
+void say_versions(Run *run, const Schedule *s, size_t ops) {
+    enum { WIDTH = 84 };
+    size_t cell = 3; // columns of an op and a space
+    for (size_t n = 0; n < ops; n++)
+        if (s->ops[n].micro_batch >= 10) cell = 4;
+    size_t lo = ops > WIDTH / cell ? ops - WIDTH / cell : 0;
+    char op[WIDTH + 24] = "", version[WIDTH + 24] = ""; // a cell may have a number of 20 digits
+    for (size_t n = lo; n < ops; n++) {
+        const PipeOp *own = &s->ops[n];
+        size_t column = (n - lo) * cell;
+        snprintf(op + column, 24, "%c%-*zu", "FBIWU"[own->what], (int)cell - 1, own->micro_batch);
+        if (own->what == UPDATE) snprintf(version + column, 24, "%*s", (int)cell, "");
+        else snprintf(version + column, 24, "%-*zu", (int)cell, own->version);
+    }
+    say(run, "  op       %s%s", lo ? "... " : "", trimmed(op));
+    say(run, "  version  %s%s", lo ? "    " : "", trimmed(version));
+}
+
 // ---------------------------------------------------------------- memory
 
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
@@ -63,7 +92,8 @@ size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) 
     CutSizes z = cut_sizes(&stack->model, 1, 0);
     Stack part = *stack;
     part.blocks /= v;
-    // In B a block copies the items that W will read, and then frees what its forward kept.
+    // In B a block copies the items that W reads. Then the block frees the items that its forward
+    // kept.
     size_t copied = deferred_block_bytes(&z, stack->sequences);
     size_t freed = kept_block_bytes(&z) * stack->sequences * stack->model.context;
     for (size_t n = 0; n < list->n; n++) {

@@ -8,7 +8,7 @@
 // Each unit of time has TICKS ticks. Every v divides TICKS.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
-// A schedule: its lists, the times of its ops in ticks, and the judge's result.
+// Shown is a schedule with its lists, the times of its ops in ticks, and the judge's result.
 typedef struct {
     const char *title;
     size_t p, m, v;
@@ -20,7 +20,7 @@ static double units_of(size_t ticks) { return (double)ticks / TICKS; }
 
 // ---------------------------------------------------------------- known schedules
 
-// These are the ways with a flush (equal_ways), and then the planner's lists.
+// The known schedules are the ways with a flush (equal_ways), and then the planner's lists.
 enum { ZB_AUTO = WAY_ZB_H1 + 1, KNOWN };
 static const char *known_id(size_t which) {
     return which == ZB_AUTO ? "zb-auto" : equal_ways[which].id;
@@ -58,13 +58,13 @@ static Shown known(Run *run, size_t which, size_t p, size_t m, size_t v) {
     return s;
 }
 
-// ---------------------------------------------------------------- what the options ask for
+// ---------------------------------------------------------------- options
 
 static bool asked(Run *run) {
-    static const char *const asks[] = { "schedule", "list", "p",  "m",       "v",
-                                        "tf",       "tb",   "tw", "message", NULL };
-    for (size_t i = 0; asks[i]; i++)
-        if (option_given(run, asks[i])) return true;
+    static const char *const options[] = { "schedule", "list", "p",  "m",       "v",
+                                           "tf",       "tb",   "tw", "message", NULL };
+    for (size_t i = 0; options[i]; i++)
+        if (option_given(run, options[i])) return true;
     return false;
 }
 
@@ -74,7 +74,7 @@ static void check_sizes(size_t p, size_t m, size_t v) {
             MOST_M, MOST_V);
 }
 
-// Returns the list that the reader typed, which gives the numbers of stages, micro-batches and
+// Returns the list that the user typed. The list gives the numbers of stages, micro-batches and
 // chunks.
 static Shown typed(Run *run, const char *list) {
     Shown s = { .title = "the list" };
@@ -160,13 +160,13 @@ static void draw(Run *run, const Shown *s) {
 
 // Prints the judgement of s. best: the fastest of s and the known schedules.
 static void verdict(Run *run, const Shown *s, const Shown *best) {
-    static const char *const refused[] = {
-        "", "Illegal: an op stands in its list twice, or not at all.",
+    static const char *const illegal[] = {
+        "", "Illegal: an op occurs twice in its list, or not at all.",
         "Illegal: a message goes to the wrong op.", "Deadlock: no stage can go on."
     };
     const Judgement *j = &s->judgement;
     if (j->verdict != LISTS_LEGAL) {
-        say(run, "%s", refused[j->verdict]);
+        say(run, "%s", illegal[j->verdict]);
         for (const char *line = j->why; *line; line += strcspn(line, "\n") + 1)
             say(run, "  %.*s", (int)strcspn(line, "\n"), line);
         return;
@@ -194,7 +194,7 @@ static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
 
 bool player(Run *run) {
     if (!asked(run)) return false;
-    Shown shown[KNOWN] = { wanted(run) }; // and the known schedules but naive
+    Shown shown[KNOWN] = { wanted(run) }; // then the known schedules without naive
     const Shown *s = &shown[0], *best = s;
     const char *columns[RESULT_COLUMNS + 1] = { NULL };
     Result rows[] = { { .what = "step", .formula = "the list, played" },

@@ -1,5 +1,6 @@
-// versions.c: trains by lists with updates (PipeDream and 2BW), and by the recurrence of such a
-// list on one device. Measures and predicts what the stages hold and send (experiments.h).
+// versions.c: trains with lists that have updates (PipeDream and 2BW), and with the recurrence of
+// such a list on one device. Measures and predicts the bytes that stages hold and send
+// (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -29,8 +30,9 @@ static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, siz
     }
     fault("there is no order %d", (int)way->order);
 }
-// Returns how many updates old the weights are that the layers of stage i read. PipeDream keeps as
-// many versions besides the newest. Without stashing a stage keeps no older version: 0.
+// Returns the age, in updates, of the weights that the layers of stage i read. PipeDream keeps as
+// many versions besides the newest. Without stashing a stage keeps no older version, so the age is
+// 0.
 static size_t age(const VersionsWay *way, size_t p, size_t i) {
     if (way->order == VERSIONS_2BW) return 1;
     if (way->order == VERSIONS_FLUSH || way->rule == NO_STASHING) return 0;
@@ -44,7 +46,7 @@ static bool is_table(const Unit *u, const Param *p) {
 static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
 
 // Records the gradients and weights of the tensors that an update has changed. A training calls
-// this function as updated() of PipelineNotes.
+// this function as updated() of its observer.
 static void record(void *records, Model *m, size_t update, UpdatedPart part) {
     static const Which of_part[] = {
         [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
@@ -63,8 +65,8 @@ static void record(void *records, Model *m, size_t update, UpdatedPart part) {
     ledger_resume();
 }
 
-// Checks what this rank held and sent in a training. Bytes are peaks. Messages and sums are counted
-// over all steps.
+// Checks the bytes that this rank held and sent in a training. Held bytes are peaks. Messages and
+// sums are counted over all steps.
 static void check_training(Run *run, const Training *t, const VersionsWay *way, const Comm *tied,
                            size_t in_flight) {
     const Comm *pp = run->world;
@@ -72,13 +74,13 @@ static void check_training(Run *run, const Training *t, const VersionsWay *way, 
     size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
-    // Stage i keeps at most p - i micro-batches; with a flush, of one batch. The first
-    // micro-batches of a batch are the largest.
+    // Stage i keeps at most p - i micro-batches. With a flush these micro-batches are of one batch.
+    // The first micro-batches of a batch are the largest.
     size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
     if (p - i < flight) flight = p - i;
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
-    // table: elements of the tied table, on the first and the last of several stages. With
-    // PipeDream embedding and head have a table each, and a gradient each.
+    // table: the elements of the tied table, on the first and the last of several stages. With
+    // PipeDream the embedding and the head have a table each, and a gradient each.
     size_t table = way->two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
     size_t elements = way->two_buffers ? elements_stage(&z) : elements_gradients(&z);
     size_t moments = master_bytes(&t->model);
@@ -118,14 +120,14 @@ void versions_train(Run *run, const Training *t, const VersionsWay *way, Version
     model_allocate(stage);
     optimizer_allocate(&o, stage);
     double *loss = host_alloc(n * sizeof *loss);
-    PipelineNotes notes = { loss, record, &records };
+    TrainingObserver observer = { loss, record, &records };
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = all_batches(t, &tokens);
     comm_ledger_reset(pp);
     memory_reset_peaks();
     PipelineResult r = way->two_buffers
-                           ? pipeline_2bw(pp, tied, stage, &o, &list, batch, n, &notes)
-                           : pipeline_pipedream(pp, stage, &o, &list, older, batch, n, &notes);
+                           ? pipeline_2bw(pp, tied, stage, &o, &list, batch, n, &observer)
+                           : pipeline_pipedream(pp, stage, &o, &list, older, batch, n, &observer);
     schedule_free(&list);
     if (records.costs) check_training(run, t, way, tied, r.in_flight);
     ledger_pause();
@@ -175,8 +177,8 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// Lets the layers of each stage read the weights after k - age updates. past: version v of the
-// weights in row v % past.rows.
+// Lets the layers of each stage read the weights after k - age updates. Row v % past.rows of `past`
+// has version v of the weights.
 static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {
