@@ -386,7 +386,7 @@ SKIP: {
             "$what: the page names the saved step");
     }
 
-    if ($all) {    # mpirun itself gets SIGTERM: it waits, warns its ranks, waits again and kills
+    if ($all) {    # mpirun itself gets SIGTERM, waits, warns its ranks, waits again and kills
         local $ENV{OMPI_MCA_odls_base_sigkill_timeout} = 20;
         $dir = "$work/term-mpirun";
         $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
@@ -409,7 +409,7 @@ SKIP: {
     while ($n < $kills) {
         remove_tree($dir);
         my @resume = ();
-        for (1 .. 3) {    # killed, resumed, killed again
+        for (1 .. 3) {    # the run is killed and resumed three times
             last if $n == $kills;
             my $log = "$work/killed.log";
             my $job = mpi(

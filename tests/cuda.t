@@ -16,8 +16,8 @@ chdir "$FindBin::Bin/.." or die;
 delete @ENV{
     qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
 
-# Ways to run as processes. The stand-ins have as many GPUs as requested. A machine has its own
-# number.
+# These are the ways to run as processes. The stand-ins have as many GPUs as requested. A real
+# machine has a fixed number of GPUs.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (

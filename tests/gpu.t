@@ -17,15 +17,15 @@ my $kind = $ENV{TEST_BACKEND}
 chdir "$FindBin::Bin/.." or die;
 my $lesson = (grep { $_->{key} eq '01-02' } lessons())[0]{source};
 
-# ---- is there a GPU? ----
+# ---- the GPU ----
 {
     my ($job) = run_jobs([emu(2, program("$kind-fp32", $lesson))]);
     BAIL_OUT($job->{err} =~ s/\n.*//sr) if $job->{status} == 2;
 }
 
-# ---- which transports? ----
+# ---- the possible transports ----
 # Processes may share a GPU, but NCCL needs one GPU per rank. The stand-ins have as many GPUs as
-# requested; a machine has its own number.
+# requested. A real machine has a fixed number of GPUs.
 my @nccl_ranks = $kind eq 'standin' ? 1 .. 8 : grep {
     my ($job) = run_jobs([mpi($_, program("$kind-fp32", $lesson), qw(--transport nccl))]);
     $job->{err} !~ /needs a GPU for every rank|needs NCCL|nccl: /;

@@ -30,8 +30,8 @@ sub digests_agree {
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# Costs without a closed form. The player plays a list of steps instead. All other costs of a lesson
-# have a formula. (These runs are --verbose.)
+# These costs have no closed form. The player plays a list of steps instead. All other costs of a
+# lesson have a formula. The runs of this test are --verbose.
 my %played = (
     '01-04' => 3,
     '01-05' => 1,
@@ -53,7 +53,8 @@ my %played = (
     '08-train' => 1
 );
 
-# Does the job refuse? A refusal is status 2 and one message with a reason, before the work.
+# Returns whether the job refuses. A refusal is status 2 and one message with a reason, before the
+# work.
 sub refused {
     my ($job) = @_;
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);

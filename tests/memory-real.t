@@ -45,8 +45,8 @@ my @layouts = (
     ['bf16, ZeRO-1', 2, qw(--dp 2 --zero 1 --storage bf16 --gradients stored)],
 );
 
-# Bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the master with
-# two moments.
+# These are the bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the
+# master with two moments.
 my %state = ('fp16, main gradients' => 2 + 4 + 12, 'bf16, ZeRO-1' => 2 + 2 + 12 / 2);
 
 sub with {

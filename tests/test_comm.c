@@ -20,8 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// The bytes of large blocks that this rank has allocated from the C library. Small blocks are not
-// visible from outside.
+// This is the number of bytes in large blocks that this rank has allocated from the C library.
+// Small blocks are not visible from outside.
 static _Thread_local size_t large_blocks;
 #if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_calloc(size_t n, size_t size);
@@ -57,8 +57,8 @@ static real rough(size_t rank, size_t i) {
     return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
 }
 
-// The element type of the tensors that this rank's tests use. as_stored() returns a value as such a
-// tensor stores it.
+// The tensors that this rank's tests use have this element type. as_stored() returns a value as
+// such a tensor stores it.
 static _Thread_local Element element;
 static real as_stored(real x) {
     return element == REALS ? x : stored_value(element, stored_round(element, x));
@@ -91,7 +91,7 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
 }
 
 static real value_of(Value v, size_t rank, size_t i) { return as_stored(v(rank, i)); }
-// Is every element i of t equal to want(v, of, lo + i), in every bit?
+// Returns whether every element i of t equals want(v, of, lo + i), in every bit.
 static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of,
                   size_t lo) {
     size_t n = tensor_count(t);
@@ -478,7 +478,7 @@ static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_gather(c, big, part);
     comm_barrier(c);
 }
-// Checks that Comm keeps its buffers: after a few steps nothing is allocated.
+// Checks that Comm keeps its buffers, so that nothing is allocated after a few steps.
 static void test_allocations(Test *t, Comm *c) {
     size_t n = 30011;
     Arena a = arena(MEM_WORKSPACE);
@@ -603,8 +603,8 @@ static void test_split(Test *t) {
     comm_free(half);
 }
 
-// Checks a sum over one row, column or depth of a grid: the ranks first, first + step, ... Each
-// rank adds its number at its place.
+// Checks a sum over one row, column or depth of a grid. The members are the ranks first, first +
+// step, ... Each rank adds its number at its place.
 static bool sums_over(Comm *line, size_t first, size_t step) {
     double sum[8] = { 0 }, want[8] = { 0 };
     size_t me = first + line->rank * step;
@@ -746,7 +746,7 @@ static void test_everything(Test *t) {
         printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
 }
 
-// ---- 7. Mistakes: each must end all ranks with the right status ----
+// ---- 7. Each mistake must end all ranks with the right status ----
 
 static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
     bool first = w->rank == 0, last = w->rank == w->size - 1;
@@ -867,8 +867,8 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// Runs a mode without a mistake: rank 0 works longer than --timeout before the side channel's
-// gather or broadcast. stopped: rank 0 never goes on.
+// Runs a mode without a mistake. Rank 0 works longer than --timeout before the side channel's
+// gather or broadcast. If `stopped` is true, rank 0 never goes on.
 static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;
     void *all = NULL;

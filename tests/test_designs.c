@@ -1,7 +1,7 @@
-// test_designs.c: the judge of schedules and the executor agree. The test draws random lists of
-// ops. A list that the judge calls legal must run in the executor with the gradients of one device,
-// in every bit. A list that the judge calls illegal must deadlock, fail, or give other gradients.
-// tests/designs.t runs this program. TEST_SEED repeats a draw.
+// test_designs.c: checks that the judge of schedules and the executor agree. The test draws random
+// lists of ops. A list that the judge calls legal must run in the executor with the gradients of
+// one device, in every bit. A list that the judge calls illegal must deadlock, fail, or give other
+// gradients. tests/designs.t runs this program. TEST_SEED repeats a draw.
 //
 // ranks: 1
 // level: core

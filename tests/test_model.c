@@ -1,6 +1,6 @@
-// test_model.c: tests the parts of a model other than its layers: ranges, cuts of parameters and
-// the map to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over
-// shards, the order of data. tests/model.t runs this program.
+// test_model.c: tests the parts of a model other than its layers. These parts are ranges, cuts of
+// parameters and the map to whole tensors, initial weights, and sizes. Others are gradient norm and
+// clipping, the optimizer over shards, and the order of data. tests/model.t runs this program.
 //
 // ranks: 1
 // level: core

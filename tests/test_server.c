@@ -1,7 +1,7 @@
-// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show: the
-// two ends of staleness, and AdamW without a bound. An asynchronous server's log must be the one
-// that follows from sizes and speeds. No worker may go on if another worker is too far behind.
-// tests/server.t runs this program.
+// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show. These
+// forms are the two ends of staleness, and AdamW without a bound. An asynchronous server's log must
+// be the log that follows from sizes and speeds. No worker may go on if another worker is too far
+// behind. tests/server.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -17,7 +17,7 @@ static const ModelConfig tiny = {
 
 // ---------------------------------------------------------------- the predicted log
 
-// Push number step * workers + worker, before its place in the log is known.
+// A Push has the number step * workers + worker, because its place in the log is not known yet.
 typedef struct {
     size_t number;
     double arrival;
@@ -28,8 +28,8 @@ static int by_arrival(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// Returns the largest of value[push] among the pushes for which the answer to a push of step j
-// waits. The weights must contain this push, and every worker's push of step j - s.
+// Returns the largest value[push] among the pushes for which the answer to a push of step j waits.
+// The weights must contain this push, and every worker's push of step j - s.
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];
@@ -94,8 +94,8 @@ static void check_log(Run *run, const Cluster *c, const Training *t, size_t stal
 // ---------------------------------------------------------------- the bound
 
 // Calls server_may_go_on() with each worker in turn as the slowest, 2 steps behind all other
-// workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker. In
-// a training the slowest worker is always the same one.
+// workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker may.
+// In a training the slowest worker is always the same worker.
 static void check_bound(Run *run, const Cluster *c) {
     size_t done[SEQUENCES];
     bool right = true;

@@ -40,7 +40,7 @@ typedef struct Message {
     struct Message *next;
 } Message;
 
-// One collective of a communicator.
+// A Meeting is one collective of a communicator.
 typedef struct Meeting {
     Frame frame[MOST_RANKS];
     char *data[MOST_RANKS];
@@ -215,8 +215,8 @@ static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
     drop(r);
 }
 
-// Takes a message, or posts the receive. A posted receive is kept as a message without data whose
-// `from` is the rank that it waits for.
+// Takes a message, or posts the receive. A posted receive is kept as a message without data. Its
+// `from` is the rank that the receive waits for.
 static void take_recv(Comm *c, int to, const Frame *f) {
     Message *m = remove_match(&c->sent[to], f->peer, f->tag);
     Frame head = *f;
@@ -449,7 +449,7 @@ static void write_rank(int rank) {
 
 // ---- the end ----
 
-// Describes what a waiting rank waits for.
+// Adds to the text the call in which a waiting rank waits.
 static size_t describe(int rank, size_t at) {
     for (int k = 0; k < comms; k++) {
         const Comm *c = comm[k];
@@ -492,7 +492,8 @@ static void deadlock(void) {
     why = text;
 }
 
-// Has a rank printed why it ends? The frame then waits for the other ranks, which takes long.
+// Returns whether a rank has printed why it ends. The frame then waits for the other ranks, which
+// takes long.
 static bool complained(const char *files) {
     char name[4096], line[4096];
     bool found = false;
@@ -509,8 +510,8 @@ static void end_all(void) {
         if (!rank_of[i].ended) kill(rank_of[i].pid, SIGKILL);
 }
 
-// Collects the statuses of ranks that have ended. block: waits until every rank has ended. Returns
-// true if a rank still runs.
+// Collects the statuses of ranks that have ended. With `block` waits until every rank has ended.
+// Returns true if a rank still runs.
 static bool reap(bool block) {
     bool running = false;
     for (int i = 0; i < ranks; i++) {
