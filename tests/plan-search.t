@@ -13,7 +13,7 @@ my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
 # Checks a search. Layouts that fit come first, and the fastest layout is the first of them. A
-# layout that is derived alone gives the same numbers. Files and refusals are checked, too.
+# layout that is derived alone gives the same numbers. Files and error messages are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [
@@ -132,7 +132,7 @@ is_deeply(
     'the units of a layout'
 );
 
-# A refusal names the wrong number, and comes before the search.
+# The error message names the wrong number, and comes before the search.
 for my $case (
     [
         '--efficiency 2',

@@ -68,14 +68,14 @@ my %digests = map { ($_->{page}{digest} // 'none') => 1 } @stored;
 is(scalar(keys %digests), 3, 'reals, bf16 and fp16 give different bits');
 
 # ---- a lesson that stores reals only says why ----
-my @refusals = map {
+my @rejecting = map {
     +{
         %{ emu($_->{ranks}, program_of('fp32', $_->{source}), qw(--storage bf16)) },
         key => $_->{key}
     }
 } grep { $refuses{ $_->{key} } } @lessons;
-run_jobs([@refusals]);
-for my $job (@refusals) {
+run_jobs([@rejecting]);
+for my $job (@rejecting) {
     my $reason = $refuses{ $job->{key} };
     ok(
         $job->{status} == 2

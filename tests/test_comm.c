@@ -493,7 +493,7 @@ static void test_allocations(Test *t, Comm *c) {
 
 // ---- 5. The ledger ----
 
-static bool booked_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size_t received) {
+static bool counted_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size_t received) {
     bool good = c->ledger[kind].calls == calls && c->ledger[kind].bytes == bytes &&
                 comm_bytes_sent(c) == bytes && c->ledger[kind].received == received &&
                 comm_bytes_received(c) == received;
@@ -505,8 +505,8 @@ static bool booked_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size
     comm_ledger_reset(c);
     return good;
 }
-static bool booked(Comm *c, CommKind kind, size_t calls, size_t bytes) {
-    return booked_both(c, kind, calls, bytes, bytes);
+static bool counted(Comm *c, CommKind kind, size_t calls, size_t bytes) {
+    return counted_both(c, kind, calls, bytes, bytes);
 }
 
 static void test_ledger(Test *t, Comm *c) {
@@ -524,40 +524,42 @@ static void test_ledger(Test *t, Comm *c) {
         comm_all_reduce(c, whole);
         comm_all_reduce_max(c, whole);
         comm_wait(comm_start_all_reduce(c, whole));
-        good = booked(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * element_size(element)) && good;
+        good =
+            counted(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * element_size(element)) && good;
         comm_all_reduce_doubles(c, x, n);
-        good = booked(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
+        good = counted(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
         comm_reduce_scatter(c, local, whole);
-        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * element_size(element)) && good;
+        good = counted(c, COMM_REDUCE_SCATTER, 1, links * chunk * element_size(element)) && good;
         comm_all_gather(c, whole, local);
-        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * element_size(element)) && good;
+        good = counted(c, COMM_ALL_GATHER, 1, links * chunk * element_size(element)) && good;
         comm_all_to_all(c, fresh(&a, c->size, range_size(part)), whole);
-        good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
+        good = counted(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
         Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }),
                my_rows = tensor_row_range(rows, part.lo, part.hi);
         comm_reduce_scatter_rows(c, my_rows, rows);
-        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * element_size(element)) &&
+        good = counted(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * element_size(element)) &&
                good;
         comm_all_gather_rows(c, rows, my_rows);
-        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * element_size(element)) && good;
+        good =
+            counted(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * element_size(element)) && good;
         comm_broadcast(c, whole, links);
         bool last = c->rank == links;
-        good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
+        good = counted_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
                good;
         comm_reduce(c, whole, links);
         // this rank is the first of the chain that ends at the last rank
         bool first = c->rank == 0;
-        good =
-            booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
+        good = counted_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) &&
+               good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
         comm_recv(c, fresh(&a, 1, n), neighbour(c, links));
         comm_wait(r);
-        good = booked(c, COMM_SEND, 1, whole_bytes) && good;
+        good = counted(c, COMM_SEND, 1, whole_bytes) && good;
         comm_barrier(c);
         ledger_pause();
         comm_all_reduce(c, whole);
         ledger_resume();
-        good = booked(c, COMM_SEND, 0, 0) && good;
+        good = counted(c, COMM_SEND, 0, 0) && good;
         free(x);
         arena_free(&a);
     }

@@ -452,7 +452,7 @@ static void run_cube_kept(Comm *world, void *unused) {
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0)
-        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered operands");
+        ok(wrong == 0, "3D, blockwise attention: kept operands give the bits of gathered operands");
     for (size_t i = 0; i < 2; i++) {
         model_free(m[i]);
         cube_free(&cube[i]);

@@ -176,8 +176,8 @@ sub draw {
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
 
-    # The budget lies between the required memory and twice the required memory. The refusals name
-    # the required memory per stage.
+    # The budget lies between the required memory and twice the required memory. The error messages
+    # name the required memory per stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;

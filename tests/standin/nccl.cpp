@@ -125,8 +125,8 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     snprintf(path, sizeof path, "/proc/%d/fd/%d", int(process), file);
     comm->file = open(path, O_RDWR | O_CLOEXEC);
     if (comm->file < 0 || off_t(bytes) > BOARD_BYTES)
-        return refuse(comm, ncclSystemError, "%s: %s; is the rank with the unique id gone?", path,
-                      strerror(errno));
+        return refuse(comm, ncclSystemError, "%s: %s; check that the rank with the unique id runs",
+                      path, strerror(errno));
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, comm->file, 0);
     if (p == MAP_FAILED) return refuse(comm, ncclSystemError, "%s: %s", path, strerror(errno));
     comm->board = static_cast<Board *>(p);
@@ -150,7 +150,7 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
 }
 
 // Opens the memory of all members, after a check of all GPUs. The board lists the GPUs, so every
-// rank reads the same refusal, even after other refused ranks are gone.
+// rank reads the same error, even after other rejected ranks are gone.
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
     for (int r = 0; r < comm->size; r++)

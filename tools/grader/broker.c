@@ -110,7 +110,7 @@ static double now(void) {
 static const char *const type_name[] = { "",     "byte",   "byte",   "int",
                                          "real", "double", "uint16", "time" };
 
-static void book(int rank, const Comm *c, const char *kind, int type, size_t bytes) {
+static void count_bytes(int rank, const Comm *c, const char *kind, int type, size_t bytes) {
     char key[200];
     snprintf(key, sizeof key, "%d %s %s %s", rank, c->path, kind, type_name[type]);
     int i = 0;
@@ -204,7 +204,7 @@ static Message *message(const Frame *f, int from, const char *data) {
 static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
     enum { TAG_TIME = 1, TAG_COLLECTIVE = 16 }; // as in comm_mpi.c
     if (f->tag != TAG_TIME) change(rank, f, data);
-    book(rank, c, f->tag >= TAG_COLLECTIVE ? "collective" : "message", f->type, f->bytes);
+    count_bytes(rank, c, f->tag >= TAG_COLLECTIVE ? "collective" : "message", f->type, f->bytes);
     Message *m = message(f, from, data), *r = remove_match(&c->wanted[f->peer], from, f->tag);
     if (r == NULL) {
         append(&c->sent[f->peer], m);
@@ -320,7 +320,7 @@ static void take_meet(int rank, Comm *c, int from, const Frame *f, char *data) {
     static const char *const name[] = { "barrier", "broadcast", "sum", "gather", "split" };
     if (f->type != MPI_UINT64_T) change(rank, f, data);
     if (f->type != MPI_UINT64_T && f->call != MEET_SPLIT)
-        book(rank, c, name[f->call], f->type, f->bytes);
+        count_bytes(rank, c, name[f->call], f->type, f->bytes);
     uint64_t number = c->met[from]++;
     Meeting **at = &c->meetings;
     while (*at != NULL && (*at)->number != number) at = &(*at)->next;
