@@ -76,8 +76,8 @@ endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
 # The build uses no fused multiply-add and no fast-math, so the same source gives the same bits on
-# every machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
-# sqrt and comparisons, because no code here reads errno or uses traps.
+# every machine and backend. The two -fno-... flags change no value. These flags let the compiler
+# vectorise sqrt and comparisons, because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \

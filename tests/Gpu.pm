@@ -1,4 +1,4 @@
-# Gpu.pm: functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
+# Gpu.pm has functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
 # compare a build with the CPU's build of the same precision.
 package Gpu;
 use strict;
@@ -185,7 +185,7 @@ sub storage_on {
     my @forms = map { my ($key, @options) = @$_; [$lesson{$key}, @options] } @stored;
     forms_on($build, $backend, \@ways, @forms);
 
-    # The relative limits of losses and of norms.
+    # These are the relative limits of losses and of norms.
     my %limit = (bf16 => [1e-3, 4e-3], fp16 => [1.25e-4, 5e-4]);
 
     for my $storage (sort keys %limit) {

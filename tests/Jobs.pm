@@ -1,5 +1,5 @@
-# Jobs.pm: functions for the tests in Perl. The functions start programs through tools/launch, two
-# at a time, and keep their output.
+# Jobs.pm has functions for the tests in Perl. The functions start programs through tools/launch,
+# two at a time, and keep their output.
 package Jobs;
 use strict;
 use warnings;

@@ -124,8 +124,8 @@ for my $optimizer ('adamw', 'sgd') {
     }
 }
 
-# ---- another layout, in double, where rounding is small. One layout saves, each other layout
-# resumes.
+# ---- another layout, in double, where rounding is small ----
+# One layout saves, and each other layout resumes.
 my @others = (
     [1, ''],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3'],

@@ -75,7 +75,7 @@ for my $i (0 .. $#lessons) {
             emu => emu($lesson->{ranks}, $program)
         );
 
-        # Starting processes takes longer than most lessons.
+        # The start of processes takes longer than most lessons.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
             if have_mpi
             && ($all || ($precision eq 'fp32' && !$quick && $i % 3 == 0) || $i % 12 == 0);
@@ -84,7 +84,7 @@ for my $i (0 .. $#lessons) {
     }
 }
 
-# Rank counts above 8 that make a grid or a cube.
+# These rank counts above 8 make a grid or a cube.
 my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
 my @other;
 my $n = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Compares the ledger with malloc's peak (malloc_peak.c counts it), with the device memory of the
-# stand-ins, and with the resident memory that the operating system reports. A copy or buffer that
-# the ledger misses fails this test.
+# Compares the ledger with malloc's peak, which malloc_peak.c counts. Also compares the ledger with
+# the device memory of the stand-ins, and with the resident memory that the operating system
+# reports. A copy or buffer that the ledger misses fails this test.
 # slow: a model of 5 million parameters trains at 11 layouts, in three ways
 use strict;
 use warnings;

@@ -226,7 +226,8 @@ headless_techniques() {
 
 # Finds pages with wrong headings. A chapter's page has all headings, in order, and at most 1,900
 # words. Another page is named after its lesson, NN_name.c, or after a file of experiments/ that
-# several lessons share, and chooses its headings. reference*.md holds tables and has no such rules.
+# several lessons share. Such a page chooses its headings. reference*.md holds tables and has no
+# such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue

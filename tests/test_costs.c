@@ -24,7 +24,7 @@ static const ModelConfig uneven = {
 };
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
-// Llama with five heads of key and value, each for two heads of the query. The number of layers is
+// `llama` has five heads of key and value, each for two heads of the query. The number of layers is
 // the only size that 3 divides.
 static const ModelConfig llama = { .layers = 3,
                                    .width = 40,
@@ -157,9 +157,9 @@ static void closed_forms(Run *run) {
          (double)elements_block(&z));
     cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h,
          work_block(&whole, SEQUENCES).flops);
-    // Korthikanti et al. 2022, table 2, with tensor parallelism: sbh (10 + 24/t + 5 a s/(h t))
-    // bytes. An element has 2 bytes, and a mask element 1. In fp32 the three numbers are 18, 48 and
-    // 9. Our formula has no masks, and adds the norms' statistics.
+    // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps sbh (10 + 24/t +
+    // 5 a s/(h t)) bytes. An element has 2 bytes, and a mask element 1. In fp32 the three numbers
+    // are 18, 48 and 9. Our formula has no masks, and adds the norms' statistics.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;

@@ -72,7 +72,7 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    // extreme: a stage runs all forwards ahead, or only one forward. Such stages wait for each
+    // An extreme stage runs all forwards ahead, or only one forward. Such stages wait for each
     // other's send buffers.
     bool halves = below(3) == 0, extreme = below(2) == 0;
     if (extreme) d.m = MICRO - below(6);

@@ -298,8 +298,8 @@ static const ModelConfig small = {
 static const ModelConfig wide = {
     .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
 }; // sizes above a strip's and above a vector's lanes
-// Llama has RMS norm, rotary positions, SwiGLU, no biases, two query heads per head of key and
-// value, and a table for the output head alone.
+// Llama has RMS norm, rotary positions, SwiGLU and no biases. Each head of key and value serves two
+// query heads, and the output head has its own table.
 static const ModelConfig llama = { .layers = 2,
                                    .width = 16,
                                    .heads = 4,

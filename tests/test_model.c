@@ -579,8 +579,8 @@ static void three_steps(Optimizer o, Model *m) {
     }
 }
 
-// Checks that an optimizer that owns a part updates this part to the same bits as an optimizer that
-// owns the whole, and changes no other element.
+// Checks an optimizer that owns a part. The optimizer updates this part to the same bits as an
+// optimizer that owns the whole, and changes no other element.
 static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     Model *m = whole_model(&small);
     Tensor initial = copied(m->w), want_m[8], want_v[8];
@@ -616,8 +616,8 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     arena_free(&storage);
 }
 
-// Computes m <- momentum m + scale g + decay w, w <- w - lr m for one tensor with decay, in
-// doubles, and compares.
+// Checks the update of one tensor with decay. The formula is computed in doubles: m <- momentum m +
+// scale g + decay w, w <- w - lr m.
 static void test_momentum(void) {
     Model *m = whole_model(&small);
     Optimizer o = sgd(0.1);

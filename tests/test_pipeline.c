@@ -1,8 +1,8 @@
-// test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses:
-// several chunks of a model on a stage, and split backwards. The test uses real models of the
-// smallest sizes, on virtual ranks. Every result has the bits of gradient accumulation on one
-// device. The rule of all schedules, pipe_op_needs(), is tested on lists alone. tests/pipeline.t
-// runs this program.
+// test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses. These
+// features are several chunks of a model on a stage, and split backwards. The test uses real models
+// of the smallest sizes, on virtual ranks. Every result has the bits of gradient accumulation on
+// one device. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
+// tests/pipeline.t runs this program.
 //
 // ranks: 1
 // level: core

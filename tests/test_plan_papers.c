@@ -17,7 +17,7 @@ static bool ptdp_days(void) {
     return paper_printed(days[0], "34") && paper_printed(days[1], "84");
 }
 
-// One run of a figure.
+// A Case is one run of a figure.
 typedef struct {
     ModelConfig model;
     size_t gpus, batch, tp, pp, b, v;
@@ -193,7 +193,7 @@ static bool memory_of_a_block(void) {
     for (size_t i = 0; i < 4; i++) {
         PlanTask t = paper_task((PlanModel){ "", figure7[i].model, 1, .source = "" }, 8);
         CutSizes plain = cut_sizes(&t.model.model, 8, 0), sequence = cut_sequence(plain, false);
-        // The block's input. The plan counts it between layers.
+        // sbh is the size of the block's input, which the plan counts between layers.
         double sbh = (double)(plain.T * plain.C * t.format.element), row = sbh / 8;
         double tp = plan_block_bytes(&t, &plain, 1, false) + sbh,
                tp_scores = plan_block_bytes(&t, &plain, 1, true);
@@ -266,8 +266,9 @@ static Runs runs(void) {
 
 // ---------------------------------------------------------------- ring attention
 
-// Checks the closed form of 03.08: a block sends (6N - 4) [B T/N, A] in forward and backward, and
-// zigzag shares the products of the causal mask equally. Here links and memory take no time.
+// Checks the closed form of 03.08. A block sends (6N - 4) [B T/N, A] in forward and backward. With
+// zigzag the ranks share the products of the causal mask equally. Here links and memory take no
+// time.
 static bool ring_closed_form(void) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(96, 12288, 96), 1, .source = "" }, 1);
     t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };

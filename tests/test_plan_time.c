@@ -1,10 +1,10 @@
 // test_plan_time.c: compares the plan's recurrences (08_3d/plan_time.c, plan_stage.c, plan_ring.c)
-// with the player of expected steps. Both get random layouts of up to 64 ranks. The player plays
-// the steps of every rank (08_3d/experiments/step_time.c), and the plan plays the steps of one rank
-// per stage. The two step times are equal to the picosecond. With many micro-batches the plan plays
-// a part of them, and the step times differ by up to 2 %. Groups are placed on nodes alike;
-// tests/plan.t has other groups. tests/plan-time.t runs this program. TEST_ALL=1: 3,000 layouts;
-// TEST_SEED=N draws other layouts.
+// with the player of expected steps. The plan and the player get random layouts of up to 64 ranks.
+// The player plays the steps of every rank (08_3d/experiments/step_time.c), and the plan plays the
+// steps of one rank per stage. The two step times are equal to the picosecond. With many
+// micro-batches the plan plays a part of them, and the step times differ by up to 2 %. Groups are
+// placed on nodes alike; tests/plan.t has other groups. tests/plan-time.t runs this program.
+// TEST_ALL=1: 3,000 layouts; TEST_SEED=N draws other layouts.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

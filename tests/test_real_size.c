@@ -133,8 +133,8 @@ static void overlapped(void) {
     BucketPiece *piece;
     of.norm_bias = z.C;
     elements_tensors(&z, of.block);
-    // z has reals and the example has bf16, so equal buckets have different bytes. Both get the
-    // same number of elements.
+    // z has reals and the example has bf16, so equal buckets have different bytes. A bucket gets
+    // the same number of elements in z and in the example.
     const size_t capacity = (size_t)size / BF16 * element_size(z.gradient);
     const size_t buckets = bucket_pieces(&z, &of, capacity, &piece);
     const double n = (double)buckets, last = BF16 * (double)piece[buckets - 1].elements;

@@ -442,8 +442,8 @@ static bool two_are_enough(const Schedule *s) {
     return enough;
 }
 // Checks lists without a flush. PipeDream and 2BW run the forwards and backwards of 1F1B without a
-// flush, whatever version of the weights an op reads. n micro-batches of all steps take
-// (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
+// flush. This holds for any version of the weights that an op reads. n micro-batches of all steps
+// take (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;

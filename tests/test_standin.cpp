@@ -594,7 +594,7 @@ static void nccl(ncclResult_t e, const char *what, int line) {
     _exit(1);
 }
 
-// The memory that the ranks of a test share besides their communicator.
+// Shared is the memory that the ranks of a test share besides their communicator.
 struct Shared {
     ncclUniqueId id;
     volatile bool ready;

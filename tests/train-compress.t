@@ -170,7 +170,7 @@ my @rows =
     map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([\d.]+ m?s) \|$/] }
     grep { /^\| `--/ } split /\n/, slurp('08_3d/reference.md');
 cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
-my %took;    # by options
+my %took;    # jobs by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
     # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's

@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
-# The sizes are options, such as these. The degrees divide neither sequences nor heads.
+# Each size is a list of options. The degrees divide neither sequences nor heads.
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3

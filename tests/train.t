@@ -45,7 +45,8 @@ for my $s (0 .. $#schedules) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
 
-            # A Latin square: every pair of schedule, ZeRO stage and recomputation occurs.
+            # The combinations are a Latin square, so every pair of schedule, ZeRO stage and
+            # recomputation occurs.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }

@@ -196,7 +196,7 @@ sub splice_helpers {
     return $text;
 }
 
-# ---- tools/decisive: the layer that carries most points of an exercise, and why ----
+# ---- tools/decisive: the layer that carries most points of an exercise, and the reason ----
 # Returns { id => { layer, why } }. An exercise without a line is decided by its numbers.
 sub decisive {
     my ($root) = @_;

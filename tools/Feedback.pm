@@ -1,7 +1,7 @@
-# Feedback.pm explains a failed run in the words of the field: which tensors are wrong, by which
-# factor, on which ranks, from which step, and the mistake that usually has this effect.
-# tools/check, tools/task and tools/grade use this module. The frame measures the factor and the
-# ranks (judge/frame/diagnose.c); the rules below add the likely cause.
+# Feedback.pm explains a failed run in the words of the field. The explanation names the wrong
+# tensors, the factor, the ranks, the first wrong step, and the mistake that usually has this
+# effect. tools/check, tools/task and tools/grade use this module. The frame measures the factor and
+# the ranks (judge/frame/diagnose.c); the rules below add the likely cause.
 package Feedback;
 use strict;
 use warnings;

@@ -135,9 +135,9 @@ sub text_faults {
     return undef;
 }
 
-# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, the
-# largest stack frame, and the number of frames without a fixed size. -fstack-usage has written the
-# frames.
+# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, and the
+# largest stack frame. Also returns the number of frames without a fixed size. -fstack-usage has
+# written the frames.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);

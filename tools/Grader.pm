@@ -1,14 +1,13 @@
 # Grader.pm builds a program with a submitted body and runs it in a sandbox. The results are judged
 # outside the sandbox. tools/grade uses this module.
 #
-# The sandbox is bubblewrap. It has no network, its own processes and user, and a read-only file
-# system. To compile, the file system has the compiler and headers; to run, it has the program. The
-# sandbox limits processor time, memory, processes and files. No sandbox has the solutions, the bugs
-# or the tests. All processes in the sandbox end when the sandbox ends. Each rank has its own
+# The sandbox is bubblewrap. The sandbox has no network, its own processes and user, and a read-only
+# file system. To compile, the file system has the compiler and headers; to run, it has the program.
+# The sandbox limits processor time, memory, processes and files. No sandbox has the solutions, the
+# bugs or the tests. All processes in the sandbox end when the sandbox ends. Each rank has its own
 # sandbox, so ranks meet only in the broker (tools/grader/broker.c). The broker runs outside and
 # counts the bytes of the ranks. The compared tensors leave the sandbox as records
-# (tools/grader/probe.c), and tools/grader/compare.c compares these records with those of our own
-# run.
+# (tools/grader/probe.c). tools/grader/compare.c compares these records with those of our own run.
 package Grader;
 use strict;
 use warnings;
@@ -367,9 +366,9 @@ sub compare_runs {
 
 # ---- the functions that the object code of a body uses ----
 
-# Returns { symbol => number of references } of the functions that the function with the body refers
-# to. A reference through a function that our object does not have, such as a student's helper,
-# counts. The object code shows a reference however the source spells it.
+# Returns { symbol => number of references } for the function with the body. References through a
+# function that our object does not have, such as a student's helper, count, too. The object code
+# shows a reference however the source spells it.
 sub body_symbols {
     my ($object, $our_functions) = @_;
     my (%refers, $section);

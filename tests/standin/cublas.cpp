@@ -48,8 +48,8 @@ static float tf32(float x) {
 }
 static double tf32(double x) { return x; }
 
-// Reals describes the elements of a matrix. It has the type of cuBLAS, and functions that read and
-// write an element as a number of the sums' type.
+// Reals describes the elements of a matrix. Reals has the type of cuBLAS, and functions that read
+// and write an element as a number of the sums' type.
 template <class Real> struct Reals {
     using Element = Real;
     static Real read(Real x) { return x; }
@@ -66,7 +66,8 @@ struct Fp16 {
     static uint16_t write(float x) { return rounded(FP16, x); }
 };
 
-// Real: the type of products and sums. In and Out: the elements of the factors and of the result.
+// Real is the type of products and sums. In and Out are the types of the elements of the factors
+// and of the result.
 template <class Real, class In, class Out> struct Product {
     using Factor = typename In::Element;
     using Result = typename Out::Element;
@@ -81,8 +82,7 @@ template <class Real, class In, class Out> struct Product {
         return to_tf32 ? tf32(value) : value;
     }
     // Computes c column by column. beta = 0 overwrites c, even NaN. If sums may be narrow, the
-    // halves of a sum are rounded to the type of c before they are added, as by two blocks of a
-    // GPU.
+    // halves of a sum are rounded to the type of c and then added, as by two blocks of a GPU.
     void run() const {
         const std::unique_ptr<Real[]> left(new Real[m * k]), sum(new Real[m]), half(new Real[m]);
         for (size_t l = 0; l < k; l++)

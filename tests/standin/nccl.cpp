@@ -237,8 +237,8 @@ struct Task {
 struct Transfer {
     size_t task;
     bool send, posted, done;
-    // `lost` is set if the peer has left, and `failed` if the communicator has failed. Both are set
-    // before the last read of the channel.
+    // `lost` is set if the peer has left, and `failed` if the communicator has failed. The two
+    // fields are set before the last read of the channel.
     bool lost, failed;
     int peer;
     const char *from;

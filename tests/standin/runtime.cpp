@@ -108,7 +108,7 @@ static std::map<uintptr_t, Block>::iterator find_block(const void *p) {
     return b == all.blocks.begin() ? all.blocks.end() : --b;
 }
 
-// "byte 40 of a block of 32 bytes", for messages.
+// Returns a text for messages, such as "byte 40 of a block of 32 bytes".
 static std::string where(const void *p) {
     auto b = find_block(p);
     if (b == all.blocks.end()) return "an address before all blocks";
@@ -361,7 +361,7 @@ int current_device() { return device_now; }
 
 // ---- copies ----
 
-// The kind of memory on one side of a copy.
+// Place is the kind of memory on one side of a copy.
 enum class Place { DEVICE, PINNED, PAGEABLE };
 static Place place(const void *p) {
     if (on_device(p)) return Place::DEVICE;

@@ -16,10 +16,10 @@ namespace standin {
 // ends the process with status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
 
-size_t number(const char *variable, size_t otherwise); // the value of an environment variable
+size_t number(const char *variable, size_t otherwise); // returns an environment variable's value
 
 // ---- memory ----
-// Rows of `width` bytes, `pitch` bytes apart.
+// A Range has rows of `width` bytes, `pitch` bytes apart.
 struct Range {
     uintptr_t lo;
     size_t width, pitch, rows;
@@ -32,8 +32,8 @@ bool on_device(const void *p);
 // Returns the address that an operation uses for p. This address is at `shadow` for device memory,
 // and otherwise p itself.
 char *reach(const void *p);
-// These functions serve the ranks of other processes: the name of a GPU, and the file and offset of
-// p in device memory.
+// The next two functions serve the ranks of other processes. They return the name of a GPU, and the
+// file and offset of p in device memory.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // Calls fault() unless the range lies in one live block of the device.

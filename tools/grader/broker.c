@@ -3,20 +3,25 @@
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
 //
-// Every rank is a process of its own: COMMAND, usually in its own sandbox, with a socket to the
-// broker as file descriptor 3. No rank can reach the memory of another rank or of the broker. So a
-// graded body can change neither the broker's counts of calls and bytes, nor the contents of a
-// message after it was sent.
+// Every rank is a process of its own. A rank runs COMMAND, usually in its own sandbox, with a
+// socket to the broker as file descriptor 3. No rank can reach the memory of another rank or of the
+// broker. So a graded body can change neither the broker's counts of calls and bytes, nor the
+// contents of a message after it was sent.
 //
-// ALTER is none, body, body-K or all. With body the broker alters the real numbers that a rank
-// sends while a graded body runs there; with body-K, while body K runs; with all, the reals of
-// every message. A result that stays right although the messages were altered does not come from
-// the messages. Bytes and times are never altered.
+// ALTER names the real numbers that the broker alters:
+//   none    no numbers
+//   body    the numbers that a rank sends while a graded body runs there
+//   body-K  the numbers that a rank sends while body K runs there
+//   all     the numbers of every message
+// A result that stays right although the messages were altered does not come from the messages.
+// Bytes and times are never altered.
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
-// each other. The broker writes FILES.results (the records of the ranks), FILES.out (rank 0's
-// output), FILES.err (the errors of all ranks), and FILES.run: lines with words that tools/grade
-// reads.
+// each other. The broker writes four files:
+//   FILES.results  the records of the ranks
+//   FILES.out      rank 0's output
+//   FILES.err      the errors of all ranks
+//   FILES.run      lines with words that tools/grade reads
 #define _GNU_SOURCE
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"
