@@ -376,7 +376,7 @@ for my $mistake (@mistakes) {
     }
 }
 
-# Rank counts are checked: emulated runs use the lesson's own count, mpirun's ranks cannot be
+# Rank counts are checked. Emulated runs use the lesson's own count, mpirun's ranks cannot be
 # emulated, and there is a maximum.
 push @jobs,
     {

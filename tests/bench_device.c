@@ -1,7 +1,6 @@
 // ranks: 1
 // level: core
-// question: How fast is a training step on this device, and how far is each op of the step from the
-// device's limit?
+// question: How fast is a training step on this device, and how far is each op of the step from the device's limit?
 //
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
 // matrix product. This rate serves as the device's peak. An op's floor is the larger of bytes /

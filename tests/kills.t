@@ -1,11 +1,13 @@
 #!/usr/bin/perl
-# Kills runs. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT, KILL, or a
-# temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and while the
-# checkpoint gets its name. The folder of --save also has files of other programs. The status is the
-# one in docs/cluster.md, no process remains, and nothing else in the folder changes. At most
-# --save-every steps are lost, and the resumed run has the same losses as an uninterrupted run.
+# Kills runs, and resumes them.
+#   targets  tools/launch, mpirun, a rank, an emulated run
+#   signals  TERM, INT, KILL, or a temporary stop
+#   moments  at start-up, in a step, while a checkpoint is written, while the checkpoint gets its name
+# The folder of --save also has files of other programs. The status is that of docs/cluster.md, no
+# process remains, and nothing else in the folder changes. At most --save-every steps are lost, and
+# the resumed run has the same losses as an uninterrupted run.
 #
-# TEST_ALL=1: 200 runs instead of 6. SEED=N draws the runs of that seed.
+# TEST_ALL=1 takes 200 runs instead of 6. SEED=N draws the runs of that seed.
 # slow: each test waits for a moment, kills the run and resumes it
 use strict;
 use warnings;

@@ -56,7 +56,7 @@ sub with {
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
 # Returns the ledger of each process. Adds the scratch for widened copies of 16-bit tensors, which
-# the ledger leaves out. emulated: all ranks are in one process.
+# the ledger leaves out. With `emulated` all ranks are in one process.
 sub ledgers {
     my ($job, $emulated) = @_;
     my @ledger = numbers($job, 'process_memory_most');
@@ -88,8 +88,8 @@ sub compare {
     ) or diag("ledger @ledger, allocator @given");
 }
 
-# Checks the bytes of the state: the bytes that malloc gave out, without the ledger's bytes of
-# everything else. The tied table has two gradients, which is 2 % more.
+# Checks the bytes of the state. These are the bytes that malloc gave out, without the ledger's
+# bytes of everything else. The tied table has two gradients, which is 2 % more.
 sub state_of {
     my ($name, $job, $file, $ranks) = @_;
     my %cost = map { $_->{id} => $_->{measured} } @{ $job->{page}{costs} };

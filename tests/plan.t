@@ -22,7 +22,7 @@ note("TEST_SEED=$seed draws these layouts again");
 srand $seed;
 
 sub any { return $_[rand @_] }
-sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
+sub up_to { my ($n) = @_; return 1 + int rand $n }    # returns 1 to n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
 # Draws a layout. In every second layout the sizes divide.
@@ -394,7 +394,7 @@ my ($empty) = run_jobs(
 );
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));
 
-# Checks that the plan and the clock share no code: the plan's object files need no symbol of the
+# Checks that the plan and the clock share no code. The plan's object files need no symbol of the
 # clock.
 my @objects = map { s/\.c$/.o/r } map { "build/cpu-fp32/$_" } glob('08_3d/plan*.c'),
     glob('08_3d/experiments/plan_*.c');

@@ -14,7 +14,7 @@ my %source = map { $_->{key} => $_->{source} } lessons();
 my ($full, $selective) = map { $source{$_} && program_of('fp32', $source{$_}) } qw(07-02 07-03);
 plan skip_all => 'the lessons of chapter 07 are not built'
     unless $full && $selective && -x $full && -x $selective;
-sub part { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }    # the largest part: rank 0's
+sub part { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }    # rank 0 has the largest part
 
 my (@full, @selective);
 for my $n (1, 2, 3, 4, 8) {

@@ -297,7 +297,7 @@ static const ModelConfig small = {
 };
 static const ModelConfig wide = {
     .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
-}; // sizes above a strip's and above a vector's lanes
+}; // sizes larger than a strip and larger than the lanes of a vector
 // Llama has RMS norm, rotary positions, SwiGLU and no biases. Each head of key and value serves two
 // query heads, and the output head has its own table.
 static const ModelConfig llama = { .layers = 2,

@@ -176,7 +176,7 @@ static void test_initial_weights(void) {
         }
     ok(same, "unit_initialize: a range of a unit is the same range of the whole");
     real *whole = downloaded(u->params[QKV_W].w);
-    for (size_t i = 0; i < 6; i++) { // 2 x 3 parts: of the rows, and of the columns of q, k, v
+    for (size_t i = 0; i < 6; i++) { // 2 parts of the rows x 3 parts of the columns of q, k, v
         Param p = part_of(u->params[QKV_W], 2, i / 3, 3, i % 3);
         Unit cut = { .params = &p, .n_params = 1 };
         const size_t n = param_local_rows(&p) * param_local_cols(&p);

@@ -146,8 +146,8 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
-// Tests pipeline_loss (04.02), which runs forwards only: on even stages, and on stages of one block
-// each, except that the last stage has the rest.
+// Tests pipeline_loss (04.02), which runs forwards only. The stages are even, or each stage has one
+// block and the last stage has the rest.
 static void run_evaluation(Comm *world, void *unused) {
     (void)unused;
     size_t p = world->size, uneven[4];

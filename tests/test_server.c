@@ -121,8 +121,8 @@ static void losses_by_step(const Trajectory *got, const ServerLog *log, double l
     free(done);
 }
 
-// Compares an asynchronous training with the synchronous one. With staleness 0 all workers of a
-// round compute their gradients at the same version. So SGD's updates of that round add up to the
+// Compares an asynchronous training with the synchronous training. With staleness 0 all workers of
+// a round compute their gradients at the same version. So SGD's updates of that round add up to the
 // synchronous update. A larger staleness mixes versions.
 static void check_staleness(Run *run, const Cluster *c, const Training *t, const Trajectory *sync,
                             size_t staleness) {

@@ -49,7 +49,7 @@ my @grids =
     : ();
 
 sub any { return $_[rand @_] }
-sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
+sub up_to { my ($n) = @_; return 1 + int rand $n }    # returns 1 to n
 
 # Cuts n things into this many parts. No part is empty.
 sub cut {

@@ -280,7 +280,8 @@ sub run_program {
         "$work/LICENSE" => '/work/LICENSE'
     );
 
-    # A program that saves needs a folder that all of its ranks share. Each run gets an empty one.
+    # A program that saves needs a folder that all of its ranks share. Each run gets an empty
+    # folder.
     if ("@options" =~ m{--save (\S+)}) {
         my $saved = $1;
         my $folder = "$files.saved";

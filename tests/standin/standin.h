@@ -73,7 +73,7 @@ struct Op {
 struct CUstream_st {
     size_t index;
     int device;
-    bool blocking; // waits for the default stream, which waits for this one
+    bool blocking; // waits for the default stream, which waits for this stream
     uint64_t issued, done;
     standin::Clock after;            // the operations before its next operation
     std::deque<standin::Op> pending; // operations done + 1 ... issued

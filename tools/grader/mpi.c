@@ -27,7 +27,7 @@ static bool initialized, told_waiting;
 enum { MOST_COMMS = 1 << 16 };
 static SplitResult comms[MOST_COMMS]; // by the broker's number, modulo MOST_COMMS
 
-static void gone(void) { _exit(3); } // the broker has ended the run
+static void gone(void) { _exit(3); } // the broker has ended the run, so this rank ends, too
 
 static void write_all(const void *data, size_t bytes) {
     const char *at = data;
