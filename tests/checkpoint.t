@@ -281,7 +281,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     run(emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 3, '--steps', 3));
     my $before = slurp("$dir/step-000003/index.json");
 
-    # The file size is limited. A program that does not handle this would be ended by SIGXFSZ.
+    # The file size is limited. SIGXFSZ would end a program that does not handle the limit.
     my $job = emu(
         2, $train{fp32}, @how, '--resume', $dir, '--micro-batch',
         2, '--steps', 9, '--save', $dir, '--save-every',

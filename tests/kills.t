@@ -2,7 +2,8 @@
 # Kills runs, and resumes them.
 #   targets  tools/launch, mpirun, a rank, an emulated run
 #   signals  TERM, INT, KILL, or a temporary stop
-#   moments  at start-up, in a step, while a checkpoint is written, while the checkpoint gets its name
+#   moments  at start-up, in a step, while a checkpoint is written, while the checkpoint gets its
+#            name
 # The folder of --save also has files of other programs. The status is that of docs/cluster.md, no
 # process remains, and nothing else in the folder changes. At most --save-every steps are lost, and
 # the resumed run has the same losses as an uninterrupted run.

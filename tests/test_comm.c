@@ -434,7 +434,7 @@ static void test_started_receives(Test *t, Comm *c) {
     bool untouched = true, good = true, steady = true;
     for (size_t i = 0; i < 2 * ranks; i++)
         recv[i] = comm_start_recv(c, got[i] = fresh(&a, 1, n + i), i % ranks);
-    for (size_t i = 0; i < 2 * ranks; i++) { // one message to every rank, then a second one
+    for (size_t i = 0; i < 2 * ranks; i++) { // two messages to every rank
         Tensor local = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, local, i % ranks);
     }

@@ -1,5 +1,5 @@
-// test_compression.c: tests fp16 for every bit pattern and for values between two patterns, the
-// choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
+// test_compression.c: tests fp16 for every bit pattern and for values between two patterns. Also
+// tests the choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
 // tests/compression.t runs this program.
 //
 // ranks: 1

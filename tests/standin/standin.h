@@ -32,8 +32,8 @@ bool on_device(const void *p);
 // Returns the address that an operation uses for p. This address is at `shadow` for device memory,
 // and otherwise p itself.
 char *reach(const void *p);
-// The next two functions serve the ranks of other processes. They return the name of a GPU, and the
-// file and offset of p in device memory.
+// The next two functions serve the ranks of other processes. The functions return the name of a
+// GPU, and the file and offset of p in device memory.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // Calls fault() unless the range lies in one live block of the device.
