@@ -73,7 +73,7 @@ static void test_rule(void) {
 }
 
 static void test_lists(void) {
-    // ZB-H1 (Qi et al. 2023): 1F1B's order, but stage i computes the gradients of weights i
+    // ZB-H1 (Qi et al. 2023) has 1F1B's order, but stage i computes the gradients of weights i
     // micro-batches later.
     Schedule *zero = schedule_all(schedule_zb_h1, 4, 8);
     size_t units = lists_makespan(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });

@@ -480,7 +480,7 @@ static void products() {
                 MUST(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
                 MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
                                   m, n, k, &alpha, g[0], ld, g[1], ld, &beta, g[2], ld));
-                alpha = beta = 0; // cuBLAS has read both during the call
+                alpha = beta = 0; // cuBLAS has read alpha and beta during the call
                 CUDA(cudaMemcpy(c.data(), g[2], ld * ld * sizeof(double), cudaMemcpyDeviceToHost));
                 for (int j = 0; j < ld; j++)
                     for (int i = 0; i < ld; i++) {
