@@ -1,6 +1,6 @@
 // test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
-// computes and sends. Also compares it with the closed forms of papers. All ranks are one
-// tensor-parallel group. tests/cost-model.t runs this program.
+// computes and sends. Also compares these costs with the closed forms of papers. All ranks
+// are one tensor-parallel group. tests/cost-model.t runs this program.
 //
 // ranks: 3
 // level: core
