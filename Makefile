@@ -1,29 +1,31 @@
-# Unsplit. `make help` lists the commands. Needs GNU make and a shell; tools/setup installs the
-# rest.
+# This Makefile builds and runs Unsplit. `make help` lists the commands. The build needs GNU make
+# and a shell; tools/setup installs the rest.
 #
 # A new file needs no entry here. Chapters are the folders NN_name/. A file that contains
-# EXPERIMENT(...) is a program; the first lines of its lesson give its rank count, level and
-# question. Every other file of a chapter is a module: its functions are in the chapter's library.
+# EXPERIMENT(...) is a program. The first lines of its lesson give its rank count, level and
+# question. Every other file of a chapter is a module, and the chapter's library has its functions.
 
 BACKEND   = cpu
 PRECISION = fp32
 SANITIZE  =
-# cpu: a value for -march=. cuda: compute capabilities ("80 90"), all-major, or native: the GPU of
-# this machine, or all-major if there is no GPU.
+# With BACKEND=cpu ARCH is a value for -march=. With BACKEND=cuda ARCH is a list of compute
+# capabilities ("80 90"), all-major, or native. native means the GPU of this machine, or all-major
+# if there is no GPU.
 ARCH      = native
 CC        = mpicc
 CXX       = g++
-# STRICT=yes: a warning ends the build. make test sets STRICT=yes. By default warnings are allowed,
-# because a user's compiler may have newer warnings.
+# With STRICT=yes a warning ends the build. make test sets STRICT=yes. By default warnings are
+# allowed, because a user's compiler may have newer warnings.
 STRICT    =
 WERROR    = $(if $(STRICT),-Werror)
 # In a student's tree this file turns off the warnings that open exercises cause, such as unused
 # variables.
 -include student.mk
-# For one lesson: its options, and a rank count that replaces the one in the lesson's first lines.
+# These variables set the options of one lesson, and a rank count that replaces the one in the
+# lesson's first lines.
 ARGS =
 NP   =
-# For break, student, check and grade: see make help.
+# break, student, check and grade use these variables; make help describes them.
 BUG =
 DIR =
 EXERCISES =
@@ -33,14 +35,14 @@ EX =
 ANSWER =
 FILE =
 SEED =
-# For test: names of files in tests/, such as TESTS="comm ops". Default: all.
+# TESTS selects files of tests/, such as TESTS="comm ops". The default is all files.
 TESTS =
 # The values of these variables are plain text, even $( ) and ;. Recipes read the values from the
 # environment.
 text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX ANSWER FILE SEED
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
-# The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich
+# Open MPI and MPICH read these variables for the compiler behind MPI's wrapper. With CC=mpicc.mpich
 # set the launcher MPIRUN=mpirun.mpich, too.
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
@@ -59,7 +61,7 @@ ifneq ($(STANDIN),)
         $(error STANDIN=$(STANDIN): choose STANDIN=yes together with BACKEND=cuda, or leave it out)
     endif
 endif
-# The name of this build: cpu, cuda or standin.
+# KIND is the name of this build: cpu, cuda or standin.
 KIND = $(if $(STANDIN),standin,$(BACKEND))
 ifeq ($(filter $(PRECISION),fp32 fp64),)
     $(error PRECISION=$(PRECISION): choose PRECISION=fp32 or PRECISION=fp64)
@@ -74,8 +76,8 @@ endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
 # The build uses no fused multiply-add and no fast-math, so the same source gives the same bits on
-# every machine and backend. The two -fno-... flags change no value. They let the compiler vectorise
-# sqrt and comparisons, because no code here reads errno or uses traps.
+# every machine and backend. The two -fno-... flags change no value. These flags let the compiler
+# vectorise sqrt and comparisons, because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
@@ -104,21 +106,23 @@ SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda
 ENTRIES  := $(shell grep -l '^EXPERIMENT.' $(SOURCES))
 LESSONS  := $(subst /experiments/,/,$(ENTRIES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
-# The experiments that are programs. No library has these files, so a program compiles no experiment
-# of another program.
+# OWN are the experiments that are programs. No library has these files, so a program compiles no
+# experiment of another program.
 OWN      := $(foreach source,$(ENTRIES),$(if $(findstring /experiments/,$(source)),$(source)))
 MODULES  := $(filter-out tests/% $(OWN),$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c \
             tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
-# The files with kernels: those that contain FOR_EACH. A cuda build compiles these files for a GPU.
+# PARALLEL are the files with kernels, which contain FOR_EACH. A cuda build compiles these files for
+# a GPU.
 PARALLEL := $(if $(filter cuda fp64,$(BACKEND) $(PRECISION)), \
                 $(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(PARALLEL))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
 CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
-# Includes between chapters: 05_pipeline_1f1b>04_pipeline_naive means that 05 includes a header of
-# 04. A program links with the libraries of its chapter, of the chapters reached from there, of
-# judge and of common. So run-05 compiles no other chapter. A test links with all libraries.
+# ARROWS are the includes between chapters. 05_pipeline_1f1b>04_pipeline_naive means that 05
+# includes a header of 04. A program links with the libraries of its chapter, of the chapters
+# reached from there, of judge and of common. So run-05 compiles no other chapter. A test links with
+# all libraries.
 ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/"); split(substr($$2, 2), to, "/"); \
                 if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/*/*.[ch]))))
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))
@@ -136,15 +140,15 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
         student check predict design plant capstone grade grader-flags list doctor help setup clean \
         FORCE
 
-# The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
-# V=1 shows a line per file.
+# A second make builds with every core; ONLY= limits the build to some programs. V=1 shows a line
+# per file.
 export V
 BUILD = tools/build $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
 all:
 	+@$(BUILD)
 
 # ---- commands ----
-# The programs of a key in run-KEY: 03 is a chapter, 03-02 a lesson, 08-train a program by name,
+# A key in run-KEY selects programs: 03 a chapter, 03-02 a lesson, 08-train a program by name, and
 # 00 week 0.
 key-chapter = $(firstword $(subst -, ,$(1)))
 key-lesson  = $(word 2,$(subst -, ,$(1)))
@@ -185,8 +189,8 @@ bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c 08_3d/plan.c) $(O)/tests/malloc_peak.so"
 	@tools/args tools/bench $(O)
 
-# The programs that make test runs on the stand-ins: one or two lessons per chapter, the trainer
-# and the tests of the library. TEST_ALL=1 in make test-all runs all of them.
+# ON_STANDINS are the programs that make test runs on the stand-ins: one or two lessons per chapter,
+# the trainer and the tests of the library. TEST_ALL=1 in make test-all runs all of them.
 ON_STANDINS = $(addprefix build/standin-fp32/,01_data_parallel/02_all_reduce 02_grad_accumulation/03_no_sync \
                 03_tensor_parallel/06_transformer 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b 06_zero/04_zero3 \
                 07_recompute/03_selective 08_3d/01_mesh 08_3d/train \
@@ -209,7 +213,7 @@ else
 	@TEST_BACKEND=$(KIND) tools/run-tests tests/gpu.t
 endif
 
-# Tests that take less than a minute, to run after each change.
+# QUICK are the tests to run after each change. Together they take less than a minute.
 QUICK = structure ops memory model units cost-model layers schedule pipeline compression costs zero-costs recompute-costs oracle plot lessons
 test-quick:
 	@tools/setup prove
@@ -245,7 +249,7 @@ student:
 check:
 	@tools/check "$$EX"
 
-# The exercises that fill no body. tools/tasks lists these exercises.
+# These targets are for the exercises that fill no body. tools/tasks lists these exercises.
 predict:
 	@tools/task predict "$$EX" "$$ANSWER"
 design:
@@ -255,7 +259,7 @@ plant:
 capstone:
 	@tools/task capstone
 
-# The flags of the build, for tools/Grader.pm.
+# Prints the flags of the build for tools/Grader.pm.
 grader-flags:
 	@echo "compile $(subst ",\",$(COMPILE))"
 	@echo "compiler $(or $(OMPI_CC),gcc)"
@@ -299,10 +303,11 @@ FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student check predict design plant capstone,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
-    # once(NAME,COMMAND): the value of NAME is the output of the command. The command runs when NAME
-    # is first used, so a make that compiles nothing runs no command.
+    # once(NAME,COMMAND) gives NAME the output of the command. The command runs when NAME is first
+    # used, so a make that compiles nothing runs no command.
     once = $(eval $(1) := $(shell $(2)))$($(1))
-    # The compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
+    # WRAPPER names the compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc
+    # -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)
     COMPILER  = $(call once,COMPILER,{ $(WRAPPER) --version | head -n 1; $(WRAPPER) -show; } 2>/dev/null)
     # clang needs an extra package for OpenMP (libomp-dev). Without OpenMP a rank has one thread. The thread
@@ -334,7 +339,7 @@ $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
-# The symbol that EXPERIMENT defines: experiment_03_tensor_parallel_experiments_02_linear.
+# SYMBOL defines the symbol of EXPERIMENT: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
 # Experiments, pages and tests calculate little, so a fast build matters more than a fast program.
 # In fp64, which serves tests, this holds for every file without kernels.
@@ -372,7 +377,7 @@ $(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
 
-# The compile command of each source, for editors and clang-tidy.
+# Writes the compile command of each source, for editors and clang-tidy.
 compile_commands.json: FORCE
 	@tools/compile-commands "$(filter-out -L% -l% -Wl%,$(shell $(WRAPPER) -show)) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I." $(SOURCES) >$@
 
@@ -393,7 +398,7 @@ $(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $$(call libraries,$$(firstword $$(subst /, ,$$*))) $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-# Libraries that tests preload between a program and MPI, the C library, or OpenBLAS and the
+# Tests preload these libraries between a program and MPI, the C library, or OpenBLAS and the
 # environment.
 $(O)/%.so: %.c $(O)/flags
 	@mkdir -p $(@D)

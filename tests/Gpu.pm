@@ -1,4 +1,4 @@
-# Gpu.pm: functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
+# Gpu.pm has functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
 # compare a build with the CPU's build of the same precision.
 package Gpu;
 use strict;
@@ -15,8 +15,8 @@ our @EXPORT = qw(comm_on program lessons_on library_on outputs_on storage_on tra
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
 sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
 
-# Reduces a page to its words without numbers: every check and cost, and its verdict. Leaves out the
-# name of the tensor with the largest error, which depends on rounding.
+# Reduces a page to its words without numbers: each check, each cost and its verdict. The name of
+# the tensor with the largest error is left out, because the name depends on rounding.
 sub verdicts {
     my ($page) = @_;
     return join "\n", map { s/, worst [^:]*//r } map {
@@ -33,10 +33,15 @@ sub costs {
         map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] };
 }
 
-# Compares lessons of a build with the CPU, emulated and as processes. keys: these lessons; []: all.
-# Each way to start processes is a hash. transport: a pattern; options; env: words before the
-# command; most: the largest number of ranks; every: 3 takes every third of these lessons. Digests
-# may differ from the CPU's, because products do, but not between transports.
+# Compares lessons of a build with the CPU, emulated and as processes.
+#   keys       the keys of these lessons; an empty list selects all lessons
+# Each way to start processes is a hash with these fields:
+#   transport  a pattern of the transport's name
+#   options    further options
+#   env        words before the command
+#   most       the largest number of ranks
+#   every      3 takes every third of these lessons
+# Digests may differ from the CPU's, because products differ, but not between transports.
 sub lessons_on {
     my ($build, $backend, $keys, @ways) = @_;
     my %chosen = map { $_ => 1 } @$keys;
@@ -164,9 +169,9 @@ sub outputs_on {
     unlink "$work/outputs";
 }
 
-# Tests numbers of 16 bits: lessons with --storage, and the trainer. A lesson's checks compare with
-# the unsplit computation in the same storage. Losses and norms of the trainer must be close to the
-# CPU's, within the limits of 16 bits, and equal on all transports.
+# Tests numbers of 16 bits in lessons with --storage and in the trainer. A lesson's checks compare
+# with the unsplit computation in the same storage. Losses and norms of the trainer must be close to
+# the CPU's, within the limits of 16 bits, and equal on all transports.
 sub storage_on {
     my ($build, $backend, @ways) = @_;
     my $ranks = 4;
@@ -179,7 +184,9 @@ sub storage_on {
     );
     my @forms = map { my ($key, @options) = @$_; [$lesson{$key}, @options] } @stored;
     forms_on($build, $backend, \@ways, @forms);
-    my %limit = (bf16 => [1e-3, 4e-3], fp16 => [1.25e-4, 5e-4]);    # of losses, of norms
+
+    # These are the relative limits of losses and of norms.
+    my %limit = (bf16 => [1e-3, 4e-3], fp16 => [1.25e-4, 5e-4]);
 
     for my $storage (sort keys %limit) {
         my $log = "$work/storage";
@@ -224,7 +231,7 @@ sub storage_on {
     }
 }
 
-# Compares the trainer with its own unsplit model: jobs of [as, ranks, options].
+# Compares the trainer with its own unsplit model. Each job is a list [as, ranks, options].
 sub trainer_on {
     my ($build, @cases) = @_;
     my @train = (

@@ -1,17 +1,18 @@
 # Graded.pm reads the submissions of tests/graded: attacks, honest solutions and wrong bodies.
 #
 #     == a kind
-#     name * 01.02a                 the exercise; * : `make test` has it, too
+#     name * 01.02a                 a submission for this exercise; `make test` takes those with *
 #         s: old => new             replaces a text of our solution, each time it occurs
-#         before: text              put in front of our solution; after: behind it
-#         body: text                replaces our solution; RIGHT stands for our solution, and
-#                                   IN_ORDER for the sum of all shards on every rank
+#         before: text              stands in front of our solution
+#         after: text               stands behind our solution
+#         body: text                replaces our solution
 #         helpers: text             the lines of the helper region
-#         points: 2                 the most points that an attack may earn; all: no limit
-#         expect: pattern           of the reason that a wrong body gets
+#         points: 2                 the most points that an attack may earn; `all` sets no limit
+#         expect: pattern           a pattern of the reason that a wrong body gets
 #
-# A text may continue on more deeply indented lines. \n, \f and \\ are a new line, a form feed and
-# a backslash. ESCAPE is a path outside of the sandbox.
+# In a text RIGHT stands for our solution, and IN_ORDER for the sum of all shards on every rank.
+# ESCAPE is a path outside of the sandbox. \n, \f and \\ stand for a new line, a form feed and a
+# backslash. A text may continue on more deeply indented lines.
 package Graded;
 use strict;
 use warnings;
@@ -31,7 +32,8 @@ my $in_order = 'Arena own = arena(MEM_WORKSPACE);
     tensor_copy(m->g, sum);
     arena_free(&own);';
 
-# Returns the submissions of a file: { name, id, kind, often, s => [[old, new]...], before, ... }
+# Returns the submissions of a file. Each is a hash:
+# { name, id, kind, often, s => [[old, new]...], before, ... }.
 sub graded {
     my ($file) = @_;
     my (@found, $kind, $field);
@@ -61,7 +63,7 @@ sub plain {
         s/\bESCAPE\b/$escape/gr =~ s/\\(n|f|\\)/{ n => "\n", f => "\f", '\\' => '\\' }->{$1}/ger;
 }
 
-# Writes a submission to a folder: the exercise's markers around another body. escape: a path
+# Writes a submission to a folder: the exercise's markers around another body. `escape` is a path
 # outside of the sandbox.
 sub submission_of {
     my ($g, $folder, $escape, %exercise) = @_;

@@ -1,5 +1,5 @@
-# Jobs.pm: functions for the tests in Perl. The functions start programs through tools/launch, two
-# at a time, and keep their output.
+# Jobs.pm has functions for the tests in Perl. The functions start programs through tools/launch,
+# two at a time, and keep their output.
 package Jobs;
 use strict;
 use warnings;
@@ -52,7 +52,7 @@ sub lessons {
     return @found;
 }
 
-# Returns the [dp, tp, pp] with dp <= 8, tp <= 4 and pp <= 8.
+# Returns all meshes [dp, tp, pp] with dp <= 8, tp <= 4 and pp <= 8.
 sub meshes {
     return map {
         my $dp = $_;
@@ -83,7 +83,8 @@ sub mpi {
 }
 
 # Returns the words with the last value of each option only. Programs refuse an option that is given
-# twice, but a test varies a model's options by adding some. A job with `twice` passes all.
+# twice, but a test varies a model's options by adding some. A job with the field `twice` passes all
+# of its words.
 sub last_of_each {
     my @words = @_;
     my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;
@@ -121,8 +122,8 @@ sub finish {
     unlink map { "$job->{place}.$_" } qw(out err json);
 }
 
-# Runs jobs and returns the jobs that ran. until => time: jobs that have not started by then are
-# left out.
+# Runs jobs and returns the jobs that ran. With until => time, jobs that have not started by then
+# are left out.
 sub run_jobs {
     my ($jobs, %how) = @_;
     my (%running, @ran);
@@ -143,8 +144,9 @@ sub run_jobs {
     return @ran;
 }
 
-# Runs a lesson with other options, each [ranks, options]: emulated in both precisions, and in fp32
-# also as processes. In fp64 every second form runs; TEST_ALL=1: all.
+# Runs a lesson with other options. Each form is a list [ranks, options]. A form runs emulated in
+# both precisions, and in fp32 also as processes. In fp64 every second form runs; TEST_ALL=1 runs
+# all forms.
 sub forms_of {
     my ($source, @forms) = @_;
     my @pairs;
@@ -193,15 +195,16 @@ sub forms_hold {
     }
 }
 
-# Was the run refused before the work? Then its page has only the title: two lines with --verbose,
-# otherwise text broken at spaces.
+# Returns whether the run was refused before the work. The page of such a run has only the title,
+# which has two lines with --verbose, and otherwise text broken at spaces.
 sub before_work {
     my ($job) = @_;
     return $job->{out} =~
         /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/;
 }
 
-# Returns the processes of one run, by rank: descendants of the launcher that are the trainer.
+# Returns the processes of one run, by rank. A rank's process is a descendant of the launcher with
+# the trainer's name.
 sub ranks_of {
     my ($root) = @_;
     my (%parent, %name);

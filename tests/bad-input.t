@@ -31,7 +31,7 @@ for my $pipe ("$work/pipe", "$work/index/index.json") {
 }
 
 # Each row has the ranks, the options (after those of the small model), the exit status, and a
-# pattern of the message. 'mpi': the row also runs as processes.
+# pattern of the message. A row with 'mpi' also runs as processes.
 my @mistakes = (
     [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
@@ -318,7 +318,7 @@ my @mistakes = (
     [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
 
-    # This mistake, too, is found before the memory is allocated.
+    # The unwritable log, too, is found before the memory is allocated.
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],
     [
         2,
@@ -376,8 +376,8 @@ for my $mistake (@mistakes) {
     }
 }
 
-# Rank counts. Emulated runs use the lesson's own count, mpirun's ranks cannot be emulated, and
-# there is a maximum.
+# Rank counts are checked. Emulated runs use the lesson's own count, mpirun's ranks cannot be
+# emulated, and there is a maximum.
 push @jobs,
     {
     %{ emu(600, $train) },
@@ -432,7 +432,7 @@ SKIP: {
         $job->{json} = 0;
         my $pid = start($job);
         my $deadline = time + $hang;
-        sleep 0.05 while time < $deadline && (-s $log // 0) < 500;    # the run is training
+        sleep 0.05 while time < $deadline && (-s $log // 0) < 500;    # until the run trains
         my @ranks = ranks_of($pid);
         is(scalar @ranks, 4, "SIG$signal: four ranks are training");
         kill $signal, $ranks[2] if @ranks == 4;

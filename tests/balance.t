@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Tests 01.07 with speeds that the lesson does not use: one device too slow to get work, equal
-# devices, and the slowest device first. Processes give the same bits. The shares of random rates
-# are as good as whole sequences allow, and the ideal time is right (tests/test_shares.c).
+# Tests 01.07 with speeds that the lesson does not use. In one case a device is too slow to get
+# work. In the other cases all devices are equal, or the slowest device is the first. Processes give
+# the same bits. The shares of random rates are as good as whole sequences allow, and the ideal time
+# is right (tests/test_shares.c).
 use strict;
 use warnings;
 use FindBin;

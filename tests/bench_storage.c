@@ -4,7 +4,7 @@
 //
 // Trains a small GPT on one device in five ways, from the same weights on the same tokens. `make
 // bench ARGS="--only storage"` runs this program beside tools/torch_storage.py, which trains the
-// same model: --reference writes its start, its tokens and its losses.
+// same model. --reference writes the model's start, tokens and losses.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

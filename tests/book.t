@@ -130,17 +130,18 @@ sub browse {
 # $lines lines.
 sub same_as_native {
     my ($wasm, $program, $lines, $what) = @_;
-    my @here = split /\n/, `$program print`;
-    my @there = split /\n/, $wasm;
+    my @from_native = split /\n/, `$program print`;
+    my @from_wasm = split /\n/, $wasm;
     my ($line) =
-        grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
-    ok(@here > $lines && !defined $line, $what)
+        grep { ($from_native[$_] // '') ne ($from_wasm[$_] // '') }
+        0 .. ($#from_native > $#from_wasm ? $#from_native : $#from_wasm);
+    ok(@from_native > $lines && !defined $line, $what)
         or diag('line '
             . ($line // 0)
             . ":\n  native "
-            . ($here[$line // 0] // '')
+            . ($from_native[$line // 0] // '')
             . "\n  wasm   "
-            . ($there[$line // 0] // ''));
+            . ($from_wasm[$line // 0] // ''));
 }
 
 # Returns the output of a script that uses a WebAssembly module.

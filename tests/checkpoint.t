@@ -124,8 +124,8 @@ for my $optimizer ('adamw', 'sgd') {
     }
 }
 
-# ---- another layout, in double, where rounding is small. One layout saves, each other layout
-# resumes.
+# ---- another layout, in double, where rounding is small ----
+# One layout saves, and each other layout resumes.
 my @others = (
     [1, ''],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3'],
@@ -281,7 +281,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     run(emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 3, '--steps', 3));
     my $before = slurp("$dir/step-000003/index.json");
 
-    # The file size is limited. A program that does not handle this would be ended by SIGXFSZ.
+    # The file size is limited. SIGXFSZ would end a program that does not handle the limit.
     my $job = emu(
         2, $train{fp32}, @how, '--resume', $dir, '--micro-batch',
         2, '--steps', 9, '--save', $dir, '--save-every',
@@ -386,7 +386,7 @@ SKIP: {
             "$what: the page names the saved step");
     }
 
-    if ($all) {    # mpirun itself gets SIGTERM: it waits, warns its ranks, waits again and kills
+    if ($all) {    # mpirun itself gets SIGTERM, waits, warns its ranks, waits again and kills
         local $ENV{OMPI_MCA_odls_base_sigkill_timeout} = 20;
         $dir = "$work/term-mpirun";
         $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
@@ -409,7 +409,7 @@ SKIP: {
     while ($n < $kills) {
         remove_tree($dir);
         my @resume = ();
-        for (1 .. 3) {    # killed, resumed, killed again
+        for (1 .. 3) {    # the run is killed and resumed three times
             last if $n == $kills;
             my $log = "$work/killed.log";
             my $job = mpi(

@@ -45,7 +45,7 @@ for my $precision (qw(fp32 fp64)) {
     }
 }
 
-# Options that the clock must refuse, and options that must not change its times.
+# The clock must refuse some options. Other options must not change its times.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2',
@@ -58,7 +58,7 @@ my @balance =
     map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall',
     '--slow 1,0,2', '--slow 1,,2';
 
-# Lessons that predict times for one link only.
+# These lessons predict times for one link only.
 my @one_link = map { emu(4, program_of('fp32', $_), '--node', 2, '--link', 'fast,slow') }
     qw(01_data_parallel/05_parameter_server.c 04_pipeline_naive/02_naive.c
     04_pipeline_naive/03_gpipe.c

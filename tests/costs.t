@@ -59,7 +59,7 @@ for my $job (@jobs) {
         . " bit$job->{as}";
     ok($job->{status} == 0 && $job->{page}{pass}, "$name: the lesson's own predictions hold")
         or diag(complain($job));
-    my %is = map { ($_->{name} => $_->{measured}) } @{ $job->{page}{costs} || [] };
+    my %measured = map { ($_->{name} => $_->{measured}) } @{ $job->{page}{costs} || [] };
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $sent =
         sub { my ($count, $size) = @_; return 2 * ($t - 1) * int(($count + $t - 1) / $t) * $size };
@@ -75,17 +75,25 @@ for my $job (@jobs) {
     my $kept =
         $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
     my $state = $L * $block + ($words + $s + 2) * $h;
-    is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces per layer");
     is(
-        $is{'sent in the layers, a step'},
+        $measured{'all-reduces in the layers, a step'},
+        4 * $L + 5,
+        "$name: four all-reduces per layer"
+    );
+    is(
+        $measured{'sent in the layers, a step'},
         $L * 8 * $bsh * ($t - 1) / $t * $e + 2 * $sent->($bsh, $e) + 3 * $sent->($b * $s, $e),
         "$name: 8 b s h (t-1)/t elements per layer"
     );
-    is($is{'parameters'}, $state * $e, "$name: parameters, with 12 h^2/t + 7 h/t + 6 h per block");
-    is($is{'gradients (wte twice)'}, ($state + $words * $h) * $e, "$name: gradients");
-    is($is{"AdamW's m and v"}, 2 * $state * $e, "$name: the state of AdamW");
     is(
-        $is{'activations, peak'},
+        $measured{'parameters'},
+        $state * $e,
+        "$name: parameters, with 12 h^2/t + 7 h/t + 6 h per block"
+    );
+    is($measured{'gradients (wte twice)'}, ($state + $words * $h) * $e, "$name: gradients");
+    is($measured{"AdamW's m and v"}, 2 * $state * $e, "$name: the state of AdamW");
+    is(
+        $measured{'activations, peak'},
         ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e,
         "$name: activations"
     );
@@ -94,7 +102,7 @@ for my $job (@jobs) {
     # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs. Rank 0's part of the head takes 2 b s h
     # V/t. Forward and backward take three times as many. A FLOP takes 1000 ps.
     my $work = 3 * 1000 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) / $t + 2 * $bsh * $words);
-    is($is{'exposed communication of all ranks'}, $t * $talk, "$name: exposed communication");
-    is($is{'step'}, $work + $talk, "$name: the step");
+    is($measured{'exposed communication of all ranks'}, $t * $talk, "$name: exposed communication");
+    is($measured{'step'}, $work + $talk, "$name: the step");
 }
 done_testing();

@@ -16,8 +16,8 @@ chdir "$FindBin::Bin/.." or die;
 delete @ENV{
     qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
 
-# Ways to run as processes. The stand-ins have as many GPUs as requested. A machine has its own
-# number.
+# These are the ways to run as processes. The stand-ins have as many GPUs as requested. A real
+# machine has a fixed number of GPUs.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (
@@ -68,7 +68,7 @@ for my $precision (@precisions) {
 # ---- 2. impossible requests: the status, and one message with the fix ----
 my $lesson = '01_data_parallel/02_all_reduce.c';
 my $program = program('standin-fp32', $lesson);
-my @refusals = (
+my @rejected = (
     [
         'no GPU', 2, qr/there is none here .*leave BACKEND=cuda out/,
         'env', 'STANDIN_GPUS=0', $program
@@ -106,7 +106,7 @@ my @refusals = (
         'env', 'STANDIN_KERNEL_ERROR=500', $program
     ],
 );
-push @refusals,
+push @rejected,
     [
     'more ranks than GPUs',
     2, qr/--transport nccl needs a GPU for every rank, .*--transport staged/,
@@ -119,8 +119,8 @@ push @refusals,
     4, $program
     ]
     if have_mpi;
-for my $refusal (@refusals) {
-    my ($name, $status, $words, @command) = @$refusal;
+for my $case (@rejected) {
+    my ($name, $status, $words, @command) = @$case;
     my ($job) = run_jobs([{ words => \@command }]);
     is($job->{status}, $status, "$name: status $status") or diag(complain($job));
     like($job->{err}, $words, "$name: the message");

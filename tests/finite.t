@@ -251,14 +251,14 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     my $dir = "$work/good/step-000002";
     my $file = slurp("$dir/rank-0001.safetensors");
     my $index = slurp("$dir/index.json");
-    my $was = $sum->($file);
-    like($index, qr/"$was"/, 'the sum of a file is FNV-1a');
+    my $right_sum = $sum->($file);
+    like($index, qr/"$right_sum"/, 'the sum of a file is FNV-1a');
 
     # The first element of the first tensor becomes infinite.
     substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';
-    my $is = $sum->($file);
+    my $changed_sum = $sum->($file);
     $put->("$dir/rank-0001.safetensors", $file);
-    my $text = $index =~ s/"$was"/"$is"/r =~ s/,\n\t"sum":.*//sr;
+    my $text = $index =~ s/"$right_sum"/"$changed_sum"/r =~ s/,\n\t"sum":.*//sr;
     $put->("$dir/index.json", "$text,\n\t\"sum\":\t\"" . $sum->($text) . "\"\n}\n");
     for my $case (
         -x $sample

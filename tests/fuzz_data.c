@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     Data d;
     Arena a = { 0 };
-    // Depending on the first byte, the file is a text, or a token file with a vocabulary of 300.
+    // The first byte decides whether the file is a text, or a token file with a vocabulary of 300.
     if (data_open(&d, path, NULL, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
         d.batch = 2;
         for (uint64_t step = 0; step < 3; step++) look_at(&d, data_batch(&d, &a, step, 0, 2, 2));

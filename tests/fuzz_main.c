@@ -1,6 +1,6 @@
-// fuzz_main.c replaces libFuzzer: fuzz_X -runs=N [-seed=N] FILE... makes N inputs. Each input is a
-// file of the corpus in which a few bytes are changed, removed, repeated, or taken from another
-// file. The same seed gives the same inputs.
+// fuzz_main.c replaces libFuzzer. The command fuzz_X -runs=N [-seed=N] FILE... makes N inputs. Each
+// input is a file of the corpus in which a few bytes are changed, removed, repeated, or taken from
+// another file. The same seed gives the same inputs.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@ static const Option own[] = {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum { MOST = 32 };
-    static char *text; // the next call frees it, because usage_error() does not return
+    static char *text; // The next call frees the text, because usage_error() does not return.
     char *argument[MOST + 2] = { "program" };
     int n = 1;
     free(text);

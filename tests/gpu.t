@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. The file
-# compares every op with the CPU, and runs the library's tests, the trainer, and every lesson, with
-# virtual ranks and as processes on every possible transport. NVIDIA's compute-sanitizer comes last.
-# STANDIN=yes runs the same on the stand-ins (tests/standin). make test without a GPU runs
-# tests/cuda.t.
+# compares every op with the CPU, and runs the library's tests, the trainer, and every lesson. The
+# lessons run with virtual ranks and as processes on every possible transport. NVIDIA's
+# compute-sanitizer comes last. STANDIN=yes runs the same on the stand-ins (tests/standin). make
+# test without a GPU runs tests/cuda.t.
 use strict;
 use warnings;
 use FindBin;
@@ -17,15 +17,15 @@ my $kind = $ENV{TEST_BACKEND}
 chdir "$FindBin::Bin/.." or die;
 my $lesson = (grep { $_->{key} eq '01-02' } lessons())[0]{source};
 
-# ---- is there a GPU? ----
+# ---- the GPU ----
 {
     my ($job) = run_jobs([emu(2, program("$kind-fp32", $lesson))]);
     BAIL_OUT($job->{err} =~ s/\n.*//sr) if $job->{status} == 2;
 }
 
-# ---- which transports? ----
+# ---- the possible transports ----
 # Processes may share a GPU, but NCCL needs one GPU per rank. The stand-ins have as many GPUs as
-# requested; a machine has its own number.
+# requested. A real machine has a fixed number of GPUs.
 my @nccl_ranks = $kind eq 'standin' ? 1 .. 8 : grep {
     my ($job) = run_jobs([mpi($_, program("$kind-fp32", $lesson), qw(--transport nccl))]);
     $job->{err} !~ /needs a GPU for every rank|needs NCCL|nccl: /;

@@ -65,7 +65,7 @@ refused(
 }
 my $sandbox = system('bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1') == 0;
 
-# ---- the text: only its structure decides; suspicious names are noted ----
+# ---- only the structure of the text decides; suspicious names are noted ----
 my %structure = (
     'x = y; // a "comment {' => undef,
     'f = "a // string {"; /* } */' => undef,
@@ -236,7 +236,7 @@ SKIP: {
         'exercises.csv says how many students failed each exercise'
     );
 
-    # ---- interrupted: no file remains ----
+    # ---- an interrupted make grade leaves no file ----
     mkdir "$work/tmp";
     my $pid = fork // die;
     if (!$pid) {
@@ -251,7 +251,8 @@ SKIP: {
     is($? >> 8, 3, 'interrupted: status 3');
     is_deeply([glob "$work/tmp/unsplit-grade.*"], [], 'interrupted: no folder stays');
 
-    # ---- the same draw, another draw, a draw per student ----
+    # ---- the same seed gives the same draw, another seed another draw; each student has a draw
+    # ----
     if ($all) {
         my $draw = sub {
             (ran("tools/grade @_ $work/class/does-not-compile-late 01.02a"))[1] =~
@@ -269,9 +270,9 @@ SKIP: {
         );
         is($draw->('--seed 7'), $first, 'the same seed gives the same sizes and ranks');
         isnt($draw->('--seed 8'), $first, 'another seed gives other sizes and ranks');
-        my $mine = $draw->('--seed-from anna');
-        is($draw->('--seed-from anna'), $mine, 'the same text gives the same draw');
-        isnt($draw->('--seed-from bert'), $mine, 'another text gives another draw');
+        my $first_draw = $draw->('--seed-from anna');
+        is($draw->('--seed-from anna'), $first_draw, 'the same text gives the same draw');
+        isnt($draw->('--seed-from bert'), $first_draw, 'another text gives another draw');
     }
 
     # ---- the capstone: make test takes the first submission; TEST_ALL=1 takes all, and our own

@@ -1,11 +1,14 @@
 #!/usr/bin/perl
-# Kills runs. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT, KILL, or a
-# temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and while the
-# checkpoint gets its name. The folder of --save also has files of other programs. The status is the
-# one in docs/cluster.md, no process remains, and nothing else in the folder changes. At most
-# --save-every steps are lost, and the resumed run has the same losses as an uninterrupted run.
+# Kills runs, and resumes them.
+#   targets  tools/launch, mpirun, a rank, an emulated run
+#   signals  TERM, INT, KILL, or a temporary stop
+#   moments  at start-up, in a step, while a checkpoint is written, while the checkpoint gets its
+#            name
+# The folder of --save also has files of other programs. The status is that of docs/cluster.md, no
+# process remains, and nothing else in the folder changes. At most --save-every steps are lost, and
+# the resumed run has the same losses as an uninterrupted run.
 #
-# TEST_ALL=1: 200 runs instead of 6. SEED=N draws the runs of that seed.
+# TEST_ALL=1 takes 200 runs instead of 6. SEED=N draws the runs of that seed.
 # slow: each test waits for a moment, kills the run and resumes it
 use strict;
 use warnings;
@@ -91,14 +94,14 @@ sub alive {
     return grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) [ZX] / } @_;
 }
 
-# Finds mpirun or the emulated program.
+# Returns the process id of mpirun or of the emulated program.
 sub job_of {
     my ($launch) = @_;
     return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch);
 }
 
-# Has tools/launch set its traps? TERM is among the last. An earlier signal ends the script as it
-# ends any program.
+# Returns whether tools/launch has set its traps. The trap of TERM is among the last. An earlier
+# signal ends the script as it ends any program.
 sub traps_set {
     my ($launch) = @_;
     my ($caught) = slurp("/proc/$launch/status") =~ /^SigCgt:\s*(\w+)/m or return 0;
@@ -110,7 +113,7 @@ sub traps_set {
 sub await {
     my ($launch, $moment) = @_;
     my $reached = int rand 30;
-    my %there = (
+    my %reached_moment = (
         'start-up' => sub { traps_set($launch) },
         step => sub { slurp($log) =~ tr/\n// > $reached },
         save => sub { checkpoints() > $reached / 4 && parts('') },
@@ -118,7 +121,7 @@ sub await {
     );
     sleep rand 0.5 if $moment eq 'start-up';
     my $deadline = time + $hang;
-    until ($there{$moment}->()) {
+    until ($reached_moment{$moment}->()) {
         return 0 if time > $deadline || waitpid($launch, 1) == $launch;
         sleep 0.0005;
     }
@@ -174,7 +177,7 @@ sub kill_one {
     my $status = $came ? ended($launch) : $? >> 8;
     my ($out, $err) = map { slurp("$job->{place}.$_") } qw(out err);
 
-    # Checks that no process remains. Only after a KILL of tools/launch the run continues to its
+    # Checks that no process remains. Only after a KILL of tools/launch does the run continue to its
     # end.
     my $deadline = time + $hang;
     sleep 0.01 while time < $deadline && alive(@all);

@@ -30,8 +30,8 @@ sub digests_agree {
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# Costs without a closed form. The player plays a list of steps instead. All other costs of a lesson
-# have a formula. (These runs are --verbose.)
+# These costs have no closed form. The player plays a list of steps instead. All other costs of a
+# lesson have a formula. The runs of this test are --verbose.
 my %played = (
     '01-04' => 3,
     '01-05' => 1,
@@ -53,7 +53,8 @@ my %played = (
     '08-train' => 1
 );
 
-# Does the job refuse? A refusal is status 2 and one message with a reason, before the work.
+# Returns whether the job refuses. A refused job has status 2 and one message with a reason, before
+# the work.
 sub refused {
     my ($job) = @_;
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);
@@ -74,7 +75,7 @@ for my $i (0 .. $#lessons) {
             emu => emu($lesson->{ranks}, $program)
         );
 
-        # Starting processes takes longer than most lessons.
+        # The start of processes takes longer than most lessons.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
             if have_mpi
             && ($all || ($precision eq 'fp32' && !$quick && $i % 3 == 0) || $i % 12 == 0);
@@ -83,7 +84,7 @@ for my $i (0 .. $#lessons) {
     }
 }
 
-# Rank counts above 8 that make a grid or a cube.
+# These rank counts above 8 make a grid or a cube.
 my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
 my @other;
 my $n = 0;

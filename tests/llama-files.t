@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Tests train --init, sample --from and train --export at several layouts, with models of Hugging
-# Face's Llama and Qwen2. Also tests files in several pieces, half precision, and refusals.
+# Face's Llama and Qwen2. Also tests files in several pieces, half precision, and rejected files.
 # tests/llama.py has made the models and has written PyTorch's results.
 # TEST_ALL=1: every model at every layout with both optimizers.
 use strict;
@@ -305,10 +305,9 @@ SKIP: {
     fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');
 }
 
-# ---- transformers reads our export: its logits, its text, ten more steps of training, and ours
-# beside them ----
-# The exports come from the last steps of a training at tp 2 x pp 2. The script fails unless the
-# class loads every tensor.
+# ---- transformers reads our export and gives its logits, its text and ten more steps ----
+# The test compares these results with ours. The exports come from the last steps of a training at
+# tp 2 x pp 2. The script fails unless the class loads every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Trains a Llama in the lessons, which train a GPT-2: RMS norm, rotary positions, SwiGLU, grouped
-# heads, no biases, and an untied head. In a copy of the tree the sizes of an experiment get the
-# fields of the family. The program must pass every comparison with the unsplit model and every
-# cost, in reals and in bf16. The test takes some lessons, half of them with an untied head.
-# TEST_ALL=1: every lesson that trains a model or a block, with a tied and with an untied head.
-# Two kinds of lessons are left out. The grids (03.09 to 03.12) refuse the family. Other lessons
-# have no block (by hand, rings, schedules, 03.02), or the same table (03.05).
+# Trains a Llama in the lessons, which train a GPT-2. A Llama has RMS norm, rotary positions,
+# SwiGLU, grouped heads, no biases, and an untied head. In a copy of the tree the sizes of an
+# experiment get the fields of the family. The program must pass every comparison with the unsplit
+# model and every cost, in reals and in bf16. The test takes some lessons, half of them with an
+# untied head. TEST_ALL=1 takes every lesson that trains a model or a block, with a tied and with an
+# untied head. Two kinds of lessons are left out. The grids (03.09 to 03.12) refuse the family.
+# Other lessons have no block (by hand, rings, schedules, 03.02), or the same table (03.05).
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

@@ -154,7 +154,7 @@ for my $job (@jobs) {
     ) or diag(complain($biased));
 }
 
-# Refused options. The message names a choice that works.
+# The trainer refuses these options. The message names a choice that works.
 my @refused = (
     [
         '--tp 2 --kv-heads 1 --heads 2',

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Compares the ledger with malloc's peak (malloc_peak.c counts it), with the device memory of the
-# stand-ins, and with the resident memory that the operating system reports. A copy or buffer that
-# the ledger misses fails this test.
+# Compares the ledger with malloc's peak, which malloc_peak.c counts. Also compares the ledger with
+# the device memory of the stand-ins, and with the resident memory that the operating system
+# reports. A copy or buffer that the ledger misses fails this test.
 # slow: a model of 5 million parameters trains at 11 layouts, in three ways
 use strict;
 use warnings;
@@ -45,8 +45,8 @@ my @layouts = (
     ['bf16, ZeRO-1', 2, qw(--dp 2 --zero 1 --storage bf16 --gradients stored)],
 );
 
-# Bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the master with
-# two moments.
+# These are the bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the
+# master with two moments.
 my %state = ('fp16, main gradients' => 2 + 4 + 12, 'bf16, ZeRO-1' => 2 + 2 + 12 / 2);
 
 sub with {
@@ -56,7 +56,7 @@ sub with {
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
 # Returns the ledger of each process. Adds the scratch for widened copies of 16-bit tensors, which
-# the ledger leaves out. emulated: all ranks are in one process.
+# the ledger leaves out. With `emulated` all ranks are in one process.
 sub ledgers {
     my ($job, $emulated) = @_;
     my @ledger = numbers($job, 'process_memory_most');
@@ -88,8 +88,8 @@ sub compare {
     ) or diag("ledger @ledger, allocator @given");
 }
 
-# Checks the bytes of the state: the bytes that malloc gave out, without the ledger's bytes of
-# everything else. The tied table has two gradients, which is 2 % more.
+# Checks the bytes of the state. These are the bytes that malloc gave out, without the ledger's
+# bytes of everything else. The tied table has two gradients, which is 2 % more.
 sub state_of {
     my ($name, $job, $file, $ranks) = @_;
     my %cost = map { $_->{id} => $_->{measured} } @{ $job->{page}{costs} };

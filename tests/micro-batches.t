@@ -14,8 +14,8 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# Each row has a lesson, the sequences of its batch, its other options, the p and m that it accepts,
-# and the reason with which it refuses other p and m.
+# Each row has a lesson, the sequences of its batch, and its other options. Then come the p and m
+# that the lesson accepts, and the reason with which the lesson refuses other p and m.
 my @lessons = (
     ['04_pipeline_naive/02_naive', 5],
     ['04_pipeline_naive/03_gpipe', 7],

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Compares the plain step of trainer.c (dp x tp x pp in one function) with the trainer and all its
-# options. Both give the same bits.
+# options. The plain step and the trainer give the same bits.
 use strict;
 use warnings;
 use FindBin;

@@ -12,8 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# A search. Layouts that fit come first, the fastest layout first. A layout that is derived alone
-# gives the same numbers. Files and refusals are checked, too.
+# Checks a search. Layouts that fit come first, and the fastest layout is the first of them. A
+# layout that is derived alone gives the same numbers. Files and error messages are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [
@@ -132,7 +132,7 @@ is_deeply(
     'the units of a layout'
 );
 
-# A refusal names the wrong number, and comes before the search.
+# The error message names the wrong number, and comes before the search.
 for my $case (
     [
         '--efficiency 2',
@@ -187,7 +187,7 @@ for my $case (
 ) {
     my ($options, $words) = @$case;
     my ($job) = run_jobs([{ words => ['tools/launch', '-e', 1, $plan, split ' ', $options] }])
-        ;    # --json is the case's own
+        ;    # the case itself has --json
     ok($job->{status} == 2 && $job->{err} =~ $words, "$options: refused") or diag(complain($job));
 }
 is((run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --efficiency 1))]))[0]{status},
@@ -200,7 +200,7 @@ for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/],
         or diag(complain($job));
 }
 
-# Blocks that do not divide by the stages. The search makes parts of equal cost, as Llama 3 cuts 126
+# The stages do not divide the blocks. The search makes parts of equal cost, as Llama 3 cuts 126
 # blocks over 16 stages. --balance cost derives a layout with such parts alone.
 my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16
     --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
@@ -233,9 +233,9 @@ cmp_ok(
     'parts of equal blocks are slower'
 ) or diag(map { complain($_) } @balance);
 
-# A vision tower, compared with its closed form. The terms are blocks of 24 C^2 FLOPs per patch,
-# attention of all patches of an image to each other, a patch embedding whose input has no gradient,
-# and a merger of four patches.
+# The vision tower is compared with its closed form. The tower has blocks of 24 C^2 FLOPs per patch,
+# and attention of all patches of an image to each other. The tower also has a patch embedding whose
+# input has no gradient, and a merger of four patches.
 my @tower = (
     qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
 );
@@ -280,8 +280,8 @@ cmp_ok(
     'equal blocks behind a tower are slower'
 ) or diag(map { complain($_) } @towers);
 
-# The reasons on the page: neighbours that are slower or do not fit, what breaks first, and the
-# price.
+# The page gives reasons: neighbours that are slower or do not fit, the item that breaks first, and
+# the price.
 my ($why) =
     run_jobs([emu(1, $plan, qw(--verbose --model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
 my $config = $why->{page}{config};
@@ -295,7 +295,8 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'the price of a billion tokens');
 
-# The page's advice if nothing fits: the memory and the number of GPUs that the page names suffice.
+# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names
+# suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;
 ok($memory && $more, 'the page advises what to try') or diag(complain($none));
@@ -319,8 +320,8 @@ is(
     'the advised number of GPUs is enough, and half of the number is not'
 ) or diag(complain($many));
 
-# Published steps. --papers prints a row for each step. The page states the errors of the rows
-# outside the fit.
+# --papers prints a row for each published step. The page states the errors of the rows outside the
+# fit.
 my ($papers) =
     run_jobs(
     [emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers --verbose))]);
@@ -369,8 +370,8 @@ for my $rows (['held out', 'held_out'], ['other systems', 'other_systems']) {
     ok($page =~ /$words: \Q$said\E/, "the reference page says: $words: $said");
 }
 
-# Collectives over two nodes of four ranks, by closed forms: 1 card, 4 cards, hierarchical. The
-# gradient is most of the bytes.
+# Collectives over two nodes of four ranks have closed forms for 1 card, for 4 cards and for the
+# hierarchical form. The gradient is most of the bytes.
 my @sum = (
     qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab
         256 --batch 8 --gpus 8 --dropout 0 --explain),
@@ -411,7 +412,8 @@ cmp_ok(
     'scattered messages are gathered over tp'
 );
 
-# Bytes per parameter of the formats, without and with the distributed optimizer over 8 replicas.
+# Each row has a format and its bytes per parameter, without and with the distributed optimizer over
+# 8 replicas.
 for my $format (['mixed', 16, 4 + 12 / 8], ['bf16', 18, 6 + 12 / 8], ['fp32', 16, 8 + 8 / 8]) {
     my ($name, @bytes) = @$format;
     for my $zero (0, 1) {

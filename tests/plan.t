@@ -22,7 +22,7 @@ note("TEST_SEED=$seed draws these layouts again");
 srand $seed;
 
 sub any { return $_[rand @_] }
-sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
+sub up_to { my ($n) = @_; return 1 + int rand $n }    # returns 1 to n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
 # Draws a layout. In every second layout the sizes divide.
@@ -61,7 +61,8 @@ sub draw {
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
     my $attention = any('plain', 'blockwise');    # cp > 1 needs blockwise attention
-        # Communication over dp beside computation: buckets with --zero 0, prefetch with --zero 3.
+        # Communication over dp runs beside computation: buckets with --zero 0, prefetch with --zero
+        # 3.
     my $beside = $zero % 3 == 0 && $dp * $cp > 1 && rand 2 < 1;
     my @beside = $beside ? ($zero ? '--prefetch' : '--overlap') : ();
     my @rails = any([], ['--rails', 1], ['--rails', 2])->@*;
@@ -77,7 +78,7 @@ sub draw {
         . ($sequence ? ' sequence parallelism' : '')
         . " @beside @rails";
 
-    # are the ring's ranks alike?
+    # true if the ranks of the ring are alike
     my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
     my $cut = !divides($tp, 4) || !$ring;
 
@@ -218,8 +219,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# A ring of unequal ranks, by its positions or by its links, with communication over dp beside the
-# ring.
+# A ring has unequal ranks, because of its positions or its links. Communication over dp runs beside
+# the ring.
 for my $case (
     ['2,1,1,3', 12, qw(--zero 3 --prefetch)],
     ['1,2,1,4', 24, qw(--zero 0 --overlap)],
@@ -256,8 +257,8 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# Llama's block where each sum and each table counts: the ends in two stages and in one stage, ZeRO,
-# sequence parallelism, a ring.
+# Plans and trains Llama's block, and compares every sum and every table. The ends are in two stages
+# or in one stage. The layouts differ in ZeRO, sequence parallelism and a ring.
 for my $case (
     ['2,2,2', qw(--zero 0 --sequence-parallel)],
     ['2,2,1', qw(--zero 3)],
@@ -320,8 +321,8 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# The parameters of models as published, to the printed digits. One GPU holds the whole model, 4
-# bytes per parameter.
+# The models have the published number of parameters, to the printed digits. One GPU holds the whole
+# model, 4 bytes per parameter.
 my %published = (
     'llama2-7b' => '6.74',
     'llama2-13b' => '13.0',
@@ -358,7 +359,7 @@ like(
     "--explain has the terms of Llama's block"
 );
 
-# The row of table 4 of Llama 3 that the reference page quotes. The paper gives 43 %.
+# The reference page quotes this row of table 4 of Llama 3. The paper gives 43 %.
 my ($herd) = run_jobs(
     [
         emu(
@@ -393,7 +394,7 @@ my ($empty) = run_jobs(
 );
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));
 
-# Checks that the plan and the clock share no code: the plan's object files need no symbol of the
+# Checks that the plan and the clock share no code. The plan's object files need no symbol of the
 # clock.
 my @objects = map { s/\.c$/.o/r } map { "build/cpu-fp32/$_" } glob('08_3d/plan*.c'),
     glob('08_3d/experiments/plan_*.c');

@@ -76,7 +76,7 @@ ok(near($down, [map { [$_ / 8, 1 - $_ / 8] } 0 .. 8]), 'linear: a falling line')
 ok(near($gaps, [[0.5, 0.25], [1, 0.25]]), 'linear: no point for a missing value');
 ($up, $down, $gaps) = points('log');
 
-# y goes from 1000 / 4^8 to 4^8 / 2.
+# The values of y go from 1000 / 4^8 to 4^8 / 2.
 my ($lo, $hi) = (log(1000) - 8 * log(4), 8 * log(4) - log(2));
 ok(near($up, [map { [$_ / 8, ($_ * log(4) - log(2) - $lo) / ($hi - $lo)] } 0 .. 8]),
     'log: a power is a straight line');

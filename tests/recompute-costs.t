@@ -14,7 +14,7 @@ my %source = map { $_->{key} => $_->{source} } lessons();
 my ($full, $selective) = map { $source{$_} && program_of('fp32', $source{$_}) } qw(07-02 07-03);
 plan skip_all => 'the lessons of chapter 07 are not built'
     unless $full && $selective && -x $full && -x $selective;
-sub part { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }    # the largest part: rank 0's
+sub part { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }    # rank 0 has the largest part
 
 my (@full, @selective);
 for my $n (1, 2, 3, 4, 8) {
@@ -57,9 +57,9 @@ sub costs_of {
 costs_of($_) for @fp64;
 
 for my $job (@full) {
-    my %is = costs_of($job);
+    my %measured = costs_of($job);
     my ($keep, $blocks, $stages) =
-        map { $is{"$_: this stage computes, ps"} // 0 } 'keep everything', 'recompute blocks',
+        map { $measured{"$_: this stage computes, ps"} // 0 } 'keep everything', 'recompute blocks',
         'recompute stages';
     cmp_ok($keep, '>', 0, "$job->{name}: computing takes time");
     is(3 * $stages,
@@ -77,7 +77,7 @@ for my $job (@full) {
 
 my %link = (free => [0, 0], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
 for my $job (@selective) {
-    my %is = costs_of($job);
+    my %measured = costs_of($job);
     my ($L, $B, $T, $C, $H, $n) = (3, 3, 24, 27, 9, $job->{n});
     my ($M, $heads, $hidden) = ($B * $T, part($H, $n), part(4 * $C, $n));
     my $D = $C / $H;
@@ -89,7 +89,7 @@ for my $job (@selective) {
         $beta
         ? sprintf '%.0f', $steps * $alpha * 1e12 + $steps * part($M * $C, $n) * 4 * 1e12 / $beta
         : 0;
-    my ($none, $less, $most) = map { $is{"$_: step, ps"} // 0 } qw(none selective full);
+    my ($none, $less, $most) = map { $measured{"$_: step, ps"} // 0 } qw(none selective full);
     cmp_ok($none, '>', 0, "$job->{name}: a step takes time");
     is($less - $none, $L * $scores * 1000, "$job->{name}: selective takes q k^T once more");
     is(
@@ -97,7 +97,7 @@ for my $job (@selective) {
         $L * ($block * 1000 + 2 * $ring),
         "$job->{name}: full takes another forward with its two all-reduces"
     );
-    my ($all, $shed) = map { $is{"$_: activation peak, bytes"} // 0 } qw(none selective);
+    my ($all, $shed) = map { $measured{"$_: activation peak, bytes"} // 0 } qw(none selective);
     my ($kept, $head) = (($job->{dropout} ? 2 : 1) * $heads * $T, $C + 2 + part(53, $n) + 1);
     my $worst = $kept > $head ? $kept : $head;
     is(

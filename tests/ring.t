@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests the four ways of 01.03 to make an all-reduce at eight sizes (tests/test_ring.c), as virtual
-# ranks and as processes, in reals and in 16 bits.
+# Tests the four ways of 01.03 to make an all-reduce at eight sizes (tests/test_ring.c). The ways
+# run as virtual ranks and as processes, in reals and in 16 bits.
 use strict;
 use warnings;
 use FindBin;

@@ -189,7 +189,7 @@ ok($nan->{status} == 2 && $nan->{err} =~ /element 0 of \S+ is not a finite numbe
     'weights with a NaN: status 2')
     or diag(complain($nan));
 
-# ---- refusals: one message, status 2 ----
+# ---- rejected requests: one message, status 2 ----
 mkdir "$work/hollow";
 rewrite("$work/half.st", sub { delete $_[0]{'transformer.h.1.mlp.c_fc.bias'} });
 rewrite("$work/shape.st", sub { $_[0]{'transformer.ln_f.bias'}{shape} = [3, 4] });

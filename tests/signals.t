@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests a training with --save that is told to stop: it saves and ends with status 4. The request
-# may arrive twice, or go through a script of make. timeout(1) signals a process and its process
-# group, so tools/launch may get one SIGTERM twice. A later second signal ends the run.
+# Tests a training with --save that is told to stop. The training saves and ends with status 4. The
+# request may arrive twice, or go through a script of make. timeout(1) signals a process and its
+# process group, so tools/launch may get one SIGTERM twice. A later second signal ends the run.
 # slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;
@@ -68,7 +68,7 @@ sub twice {
     kill $signal, $pid;
 }
 
-# run-lesson KEY is what make run-KEY and make emu-KEY start.
+# make run-KEY and make emu-KEY start run-lesson KEY.
 sub script {
     my ($mode, @words) = @_;
     my @runs = ('env', "NP=$ranks", 'tools/run-lesson', $train =~ s{/08_3d/train$}{}r, $mode);

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks that the table of steps has a line at the beginning, at the end and for each tenth, and a
-# line about every ten seconds, even without a terminal.
+# Checks that the table of steps has a line at the beginning, at the end and for each tenth. Also
+# checks that a line comes about every ten seconds, even without a terminal.
 use strict;
 use warnings;
 use FindBin;

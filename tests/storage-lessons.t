@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests --storage in the lessons. Every lesson with tensors takes the option: all checks and costs
-# hold in bf16 and in fp16. Processes have the bits of virtual ranks. Every other lesson refuses the
-# option, with a reason. TEST_ALL=1 runs all lessons, and more forms of each. Otherwise a third of
-# the lessons runs, chosen by a seed; SEED=N chooses the lessons of that seed.
+# Tests --storage in the lessons. Every lesson with tensors takes the option, and all checks and
+# costs hold in bf16 and in fp16. Processes have the bits of virtual ranks. Every other lesson
+# refuses the option, with a reason. TEST_ALL=1 runs all lessons, and more forms of each. Otherwise
+# a third of the lessons runs, chosen by a seed; SEED=N chooses the lessons of that seed.
 use strict;
 use warnings;
 use FindBin;
@@ -68,14 +68,14 @@ my %digests = map { ($_->{page}{digest} // 'none') => 1 } @stored;
 is(scalar(keys %digests), 3, 'reals, bf16 and fp16 give different bits');
 
 # ---- a lesson that stores reals only says why ----
-my @refusals = map {
+my @rejecting = map {
     +{
         %{ emu($_->{ranks}, program_of('fp32', $_->{source}), qw(--storage bf16)) },
         key => $_->{key}
     }
 } grep { $refuses{ $_->{key} } } @lessons;
-run_jobs([@refusals]);
-for my $job (@refusals) {
+run_jobs([@rejecting]);
+for my $job (@rejecting) {
     my $reason = $refuses{ $job->{key} };
     ok(
         $job->{status} == 2

@@ -41,9 +41,10 @@ writable_globals() {
     done
 }
 
-# Checks the globals of common/, where a process may have variables. These variables are written
-# before the ranks start, by the only rank of an MPI process, or by the virtual rank that holds the
-# baton. A thread's variable belongs to one rank. The argument is the folder of the objects.
+# Checks the globals of common/ and judge/, where a process may have variables. These variables are
+# written before the ranks start, by the only rank of an MPI process, or by the virtual rank that
+# holds the baton. A thread's variable belongs to one rank. The argument is the folder of the
+# objects.
 once_a_process='
 util.o: stop_came stop_time interrupt_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
@@ -207,7 +208,7 @@ long_script_lines() {
             if (eof) { close ARGV; $end = "" }'
 }
 
-# A numbered file holds only the technique, in at most 220 lines, ideally 150.
+# A numbered file holds only the technique. The file has at most 220 lines, ideally 150.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l |
     awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
@@ -225,7 +226,8 @@ headless_techniques() {
 
 # Finds pages with wrong headings. A chapter's page has all headings, in order, and at most 1,900
 # words. Another page is named after its lesson, NN_name.c, or after a file of experiments/ that
-# several lessons share, and chooses its headings. reference*.md holds tables and has no such rules.
+# several lessons share. Such a page chooses its headings. reference*.md holds tables and has no
+# such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue

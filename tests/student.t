@@ -20,8 +20,8 @@ chdir "$FindBin::Bin/.." or die;
 my $built = 'build/cpu-fp32';
 sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >> 8, $out) }
 
-# Gives a tree our objects, so that only changed files are compiled there. Objects and archives are
-# hard links, as in tools/scratch-tree.
+# Gives a tree our objects, so that only changed files are compiled. Objects and archives are hard
+# links, as in tools/scratch-tree.
 sub warm {
     my ($dir) = @_;
     system(   "mkdir -p $dir/build && cp -p build/tools.mk build/text.txt $dir/build/ && "

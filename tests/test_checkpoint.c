@@ -122,7 +122,7 @@ static uint64_t hash(uint64_t key, Tensor t) {
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);
-    if (!c) return why[0] ? 0 : 1; // a refusal without a reason is wrong
+    if (!c) return why[0] ? 0 : 1; // a rejection without a reason is wrong
     bool good = true;
     for (size_t i = 0; good && i < checkpoint_index(c)->n; i++) good = checkpoint_verify(c, i, why);
     volatile uint64_t key = 0;

@@ -25,8 +25,9 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// Returns the time of a stage's forward. A block takes 24 M C^2 + 4 M T C FLOPs, in PTD-P's letters
-// 24 B s h^2 + 4 B s^2 h. A stage has 2 blocks. With device lesson all times are whole picoseconds.
+// Returns the time of a stage's forward. A block takes 24 M C^2 + 4 M T C FLOPs. In PTD-P's letters
+// this is 24 B s h^2 + 4 B s^2 h. A stage has 2 blocks. With device lesson all times are whole
+// picoseconds.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
     return 2 * (24 * M * C * C + 4 * M * T * C) / clock_config()->device.flops * 1e12;
@@ -125,7 +126,8 @@ static void speeds(Run *run) {
 }
 
 // Checks arrival times. Every rank except rank 0 computes for a while and sends rank 0 a message,
-// twice. Rank 0 asks when the messages arrive. Asking does not move rank 0's clock; a wait does.
+// twice. Rank 0 asks when the messages arrive. A question does not move rank 0's clock, but a wait
+// does.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -250,8 +252,8 @@ static void copies(Run *run) {
 // ---- nodes and lanes ----
 
 enum { COUNT = 1000 }; // elements of every operation here
-// Returns the picoseconds of `steps` messages with `bytes` in total. cards: the cards in use
-// between nodes; 0 inside a node.
+// Returns the picoseconds of `steps` messages with `bytes` in total. `cards` is the number of cards
+// in use between nodes, and 0 inside a node.
 static double transfer(size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = clock_config()->link, card = clock_config()->between;
     ClockLink l = cards ? card : inside;
@@ -332,7 +334,8 @@ static void lanes(Run *run) {
     begin = clock_now();
     comm_reduce(w, t[0], 0);
     cost(run, "reduce of the world", "ps", chain(p, cards), (double)(clock_now() - begin));
-    // Sends around the ring. A rank on the same node as its predecessor gets its message sooner.
+    // Each rank sends around the ring. A rank on the same node as its predecessor gets its message
+    // sooner.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);
     comm_all_reduce(w, t[0]);

@@ -20,8 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// The bytes of large blocks that this rank has allocated from the C library. Small blocks are not
-// visible from outside.
+// This is the number of bytes in large blocks that this rank has allocated from the C library.
+// Small blocks are not visible from outside.
 static _Thread_local size_t large_blocks;
 #if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_calloc(size_t n, size_t size);
@@ -57,8 +57,8 @@ static real rough(size_t rank, size_t i) {
     return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
 }
 
-// The element type of the tensors that this rank's tests use. as_stored() returns a value as such a
-// tensor stores it.
+// The tensors that this rank's tests use have this element type. as_stored() returns a value as
+// such a tensor stores it.
 static _Thread_local Element element;
 static real as_stored(real x) {
     return element == REALS ? x : stored_value(element, stored_round(element, x));
@@ -91,7 +91,7 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
 }
 
 static real value_of(Value v, size_t rank, size_t i) { return as_stored(v(rank, i)); }
-// Is every element i of t equal to want(v, of, lo + i), in every bit?
+// Returns whether every element i of t equals want(v, of, lo + i), in every bit.
 static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of,
                   size_t lo) {
     size_t n = tensor_count(t);
@@ -434,7 +434,7 @@ static void test_started_receives(Test *t, Comm *c) {
     bool untouched = true, good = true, steady = true;
     for (size_t i = 0; i < 2 * ranks; i++)
         recv[i] = comm_start_recv(c, got[i] = fresh(&a, 1, n + i), i % ranks);
-    for (size_t i = 0; i < 2 * ranks; i++) { // one message to every rank, then a second one
+    for (size_t i = 0; i < 2 * ranks; i++) { // two messages to every rank
         Tensor local = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, local, i % ranks);
     }
@@ -478,7 +478,7 @@ static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_gather(c, big, part);
     comm_barrier(c);
 }
-// Checks that Comm keeps its buffers: after a few steps nothing is allocated.
+// Checks that Comm keeps its buffers, so that nothing is allocated after a few steps.
 static void test_allocations(Test *t, Comm *c) {
     size_t n = 30011;
     Arena a = arena(MEM_WORKSPACE);
@@ -493,7 +493,7 @@ static void test_allocations(Test *t, Comm *c) {
 
 // ---- 5. The ledger ----
 
-static bool booked_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size_t received) {
+static bool counted_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size_t received) {
     bool good = c->ledger[kind].calls == calls && c->ledger[kind].bytes == bytes &&
                 comm_bytes_sent(c) == bytes && c->ledger[kind].received == received &&
                 comm_bytes_received(c) == received;
@@ -505,8 +505,8 @@ static bool booked_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size
     comm_ledger_reset(c);
     return good;
 }
-static bool booked(Comm *c, CommKind kind, size_t calls, size_t bytes) {
-    return booked_both(c, kind, calls, bytes, bytes);
+static bool counted(Comm *c, CommKind kind, size_t calls, size_t bytes) {
+    return counted_both(c, kind, calls, bytes, bytes);
 }
 
 static void test_ledger(Test *t, Comm *c) {
@@ -524,40 +524,42 @@ static void test_ledger(Test *t, Comm *c) {
         comm_all_reduce(c, whole);
         comm_all_reduce_max(c, whole);
         comm_wait(comm_start_all_reduce(c, whole));
-        good = booked(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * element_size(element)) && good;
+        good =
+            counted(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * element_size(element)) && good;
         comm_all_reduce_doubles(c, x, n);
-        good = booked(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
+        good = counted(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
         comm_reduce_scatter(c, local, whole);
-        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * element_size(element)) && good;
+        good = counted(c, COMM_REDUCE_SCATTER, 1, links * chunk * element_size(element)) && good;
         comm_all_gather(c, whole, local);
-        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * element_size(element)) && good;
+        good = counted(c, COMM_ALL_GATHER, 1, links * chunk * element_size(element)) && good;
         comm_all_to_all(c, fresh(&a, c->size, range_size(part)), whole);
-        good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
+        good = counted(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
         Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }),
                own_rows = tensor_row_range(rows, part.lo, part.hi);
         comm_reduce_scatter_rows(c, own_rows, rows);
-        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * element_size(element)) &&
+        good = counted(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * element_size(element)) &&
                good;
         comm_all_gather_rows(c, rows, own_rows);
-        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * element_size(element)) && good;
+        good =
+            counted(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * element_size(element)) && good;
         comm_broadcast(c, whole, links);
         bool last = c->rank == links;
-        good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
+        good = counted_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
                good;
         comm_reduce(c, whole, links);
         // this rank is the first of the chain that ends at the last rank
         bool first = c->rank == 0;
-        good =
-            booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
+        good = counted_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) &&
+               good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
         comm_recv(c, fresh(&a, 1, n), neighbour(c, links));
         comm_wait(r);
-        good = booked(c, COMM_SEND, 1, whole_bytes) && good;
+        good = counted(c, COMM_SEND, 1, whole_bytes) && good;
         comm_barrier(c);
         ledger_pause();
         comm_all_reduce(c, whole);
         ledger_resume();
-        good = booked(c, COMM_SEND, 0, 0) && good;
+        good = counted(c, COMM_SEND, 0, 0) && good;
         free(x);
         arena_free(&a);
     }
@@ -603,8 +605,8 @@ static void test_split(Test *t) {
     comm_free(half);
 }
 
-// Checks a sum over one row, column or depth of a grid: the ranks first, first + step, ... Each
-// rank adds its number at its place.
+// Checks a sum over one row, column or depth of a grid. The members are the ranks first, first +
+// step, ... Each rank adds its number at its place.
 static bool sums_over(Comm *line, size_t first, size_t step) {
     double sum[8] = { 0 }, want[8] = { 0 };
     size_t me = first + line->rank * step;
@@ -746,7 +748,7 @@ static void test_everything(Test *t) {
         printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
 }
 
-// ---- 7. Mistakes: each must end all ranks with the right status ----
+// ---- 7. Each mistake must end all ranks with the right status ----
 
 static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
     bool first = w->rank == 0, last = w->rank == w->size - 1;
@@ -867,8 +869,8 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// Runs a mode without a mistake: rank 0 works longer than --timeout before the side channel's
-// gather or broadcast. stopped: rank 0 never goes on.
+// Runs a mode without a mistake. Rank 0 works longer than --timeout before the side channel's
+// gather or broadcast. If `stopped` is true, rank 0 never goes on.
 static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;
     void *all = NULL;

@@ -1,5 +1,5 @@
-// test_compression.c: tests fp16 for every bit pattern and for values between two patterns, the
-// choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
+// test_compression.c: tests fp16 for every bit pattern and for values between two patterns. Also
+// tests the choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
 // tests/compression.t runs this program.
 //
 // ranks: 1
@@ -18,8 +18,8 @@ static void halves(void) {
         round_trips +=
             nan ? half_from(x) == 0x7e00 : half_from(x) == h && half_from(-x) == (h | 0x8000);
         if (h >= 0x7c00) continue;
-        // The value halfway to the next number. After the largest fp16 number the next one would be
-        // 65536, with one more exponent.
+        // `middle` is the value halfway to the next number. After the largest fp16 number the next
+        // number would be 65536, with one more exponent.
         const double next = h == 0x7bff ? 65536 : half_value((uint16_t)(h + 1)),
                      middle = (x + next) / 2;
         ties += half_from(middle) == (h + 1) / 2 * 2;

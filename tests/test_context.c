@@ -24,7 +24,8 @@ typedef struct {
     bool halves;
 } Groups;
 
-// Walks as zero-bubble pipelines do: first all gradients of inputs, then all gradients of weights.
+// Walks as zero-bubble pipelines do. All gradients of inputs come first, then all gradients of
+// weights.
 static double in_halves(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = { 0 };

@@ -1,6 +1,6 @@
 // test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
-// computes and sends. Also compares it with the closed forms of papers. All ranks are one
-// tensor-parallel group. tests/cost-model.t runs this program.
+// computes and sends. Also compares these costs with the closed forms of papers. All ranks
+// are one tensor-parallel group. tests/cost-model.t runs this program.
 //
 // ranks: 3
 // level: core
@@ -24,7 +24,7 @@ static const ModelConfig uneven = {
 };
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
-// Llama with five heads of key and value, each for two heads of the query. The number of layers is
+// `llama` has five heads of key and value, each for two heads of the query. The number of layers is
 // the only size that 3 divides.
 static const ModelConfig llama = { .layers = 3,
                                    .width = 40,
@@ -157,9 +157,9 @@ static void closed_forms(Run *run) {
          (double)elements_block(&z));
     cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h,
          work_block(&whole, SEQUENCES).flops);
-    // Korthikanti et al. 2022, table 2, with tensor parallelism: sbh (10 + 24/t + 5 a s/(h t))
-    // bytes, 2 per element and 1 per mask. In fp32 the three numbers are 18, 48 and 9. Our formula
-    // has no masks, and adds the norms' statistics.
+    // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps sbh (10 + 24/t +
+    // 5 a s/(h t)) bytes. An element has 2 bytes, and a mask element 1. In fp32 the three numbers
+    // are 18, 48 and 9. Our formula has no masks, and adds the norms' statistics.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;
@@ -183,9 +183,9 @@ static void closed_forms(Run *run) {
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
-// Checks a block of `even` with sequence parallelism on M tokens. Kept: the shares of the block's
-// items and of its output. Sent: 10 M h (t-1)/t if backward gathers inputs again, 8 M h (t-1)/t if
-// they are kept whole.
+// Checks a block of `even` with sequence parallelism on M tokens. A rank keeps its shares of the
+// block's items and of its output. A rank sends 10 M h (t-1)/t elements if backward gathers inputs
+// again, and 8 M h (t-1)/t if inputs are kept whole.
 static void sequence_closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -203,9 +203,9 @@ static void sequence_closed_forms(Run *run) {
     }
 }
 
-// Checks a block of `even` with 3D tensor parallelism on 2 x 2 x 2 ranks; X = M h and W = h^2
-// elements. Inputs of 7 X and weights of 12 W are gathered. The gathered tensors are kept, or
-// gathered again in backward.
+// Checks a block of `even` with 3D tensor parallelism on 2 x 2 x 2 ranks. X is M h elements, and W
+// is h^2 elements. Inputs of 7 X and weights of 12 W are gathered. The gathered tensors are kept,
+// or gathered again in backward.
 static void cube_closed_forms(Run *run) {
     enum { SIDE = 2, RANKS = 8, CUBE_SEQUENCES = 4 };
     const double q = SIDE, n = RANKS, h = (double)even.width, s = (double)even.context;
@@ -227,9 +227,9 @@ static void cube_closed_forms(Run *run) {
 }
 
 // Checks attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c
-// positions. Elements sent are in units of c h. On contiguous chunks the mean rank computes
-// N/(2N-1) of the time, if no message is exposed; the exact fraction counts the diagonal of the
-// pairs, too.
+// positions. The unit of sent elements is c h. Without exposed messages, the mean rank computes for
+// N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger, because it
+// counts the diagonal of the pairs, too.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",
@@ -272,7 +272,7 @@ static void sent_by_computed(Run *run) {
 
 // ------------------------------------------------ the scale of the default device and links
 
-// The seconds of a block's forward over t ranks: of its products, of the bytes of its two
+// These are the seconds of a block's forward over t ranks: of its products, of the bytes of its two
 // all-reduces, and of their latency.
 typedef struct {
     double products, volume, latency;
@@ -285,10 +285,10 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
-// The lessons' device and links must have the proportions of real devices and links. The ratio of a
-// block's all-reduces to its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1)
-// on 8 NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
-// common/README.md derives both.
+// Checks the proportions of the lessons' device and links. The ratio of a block's all-reduces to
+// its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1). GPT-3 runs on 8
+// NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
+// common/README.md derives both ratios.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = {
         .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257

@@ -1,7 +1,7 @@
-// test_designs.c: the judge of schedules and the executor agree. The test draws random lists of
-// ops. A list that the judge calls legal must run in the executor with the gradients of one device,
-// in every bit. A list that the judge calls illegal must deadlock, fail, or give other gradients.
-// tests/designs.t runs this program. TEST_SEED repeats a draw.
+// test_designs.c: checks that the judge of schedules and the executor agree. The test draws random
+// lists of ops. A list that the judge calls legal must run in the executor with the gradients of
+// one device, in every bit. A list that the judge calls illegal must deadlock, fail, or give other
+// gradients. tests/designs.t runs this program. TEST_SEED repeats a draw.
 //
 // ranks: 1
 // level: core
@@ -72,7 +72,7 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    // extreme: a stage runs all forwards ahead, or only one forward. Such stages wait for each
+    // An extreme stage runs all forwards ahead, or only one forward. Such stages wait for each
     // other's send buffers.
     bool halves = below(3) == 0, extreme = below(2) == 0;
     if (extreme) d.m = MICRO - below(6);

@@ -13,18 +13,21 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-// MADE_SMALL: whole numbers. MADE_LARGE: their sum is too large for fp16. MADE_NOISE: random.
-// MADE_EVEN: +-1/4, equal on all ranks. MADE_FLAT: A B^T, where B has MADE_FLAT_RANK columns and is
-// the same on all ranks.
+//   MADE_SMALL  whole numbers
+//   MADE_LARGE  numbers whose sum is too large for fp16
+//   MADE_NOISE  random numbers
+//   MADE_EVEN   +-1/4, equal on all ranks
+//   MADE_FLAT   A B^T, where B has MADE_FLAT_RANK columns and is the same on all ranks
 typedef enum { MADE_SMALL, MADE_LARGE, MADE_NOISE, MADE_EVEN, MADE_FLAT } MadeKind;
 enum { MADE_FLAT_RANK = 2 };
 
 static void made_gradient(Run *run, const Model *m, MadeKind kind) {
     size_t rank = run->world->rank;
-    uint64_t mine = random_key(random_key(run->seed, 7), rank), all = random_key(run->seed, 8);
+    uint64_t own_key = random_key(random_key(run->seed, 7), rank);
+    uint64_t shared_key = random_key(run->seed, 8);
     real *host = host_alloc(m->size * sizeof *host);
     for (size_t i = 0; i < m->size; i++) {
-        uint64_t word = random_key(kind == MADE_EVEN ? all : mine, i);
+        uint64_t word = random_key(kind == MADE_EVEN ? shared_key : own_key, i);
         host[i] = kind == MADE_SMALL   ? (real)((int)(word % 17) - 8)
                   : kind == MADE_LARGE ? (real)(40000 + word % 20000)
                   : kind == MADE_EVEN  ? (real)(word & 1 ? 0.25 : -0.25)
@@ -37,15 +40,15 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
             Arena a = arena(MEM_REFERENCE);
             Tensor left = tensor_new(&a, g.rows, MADE_FLAT_RANK),
                    right = tensor_new(&a, g.cols, MADE_FLAT_RANK);
-            tensor_randomize(left, random_key(mine, p), 1);
-            tensor_randomize(right, random_key(all, p), 1);
+            tensor_randomize(left, random_key(own_key, p), 1);
+            tensor_randomize(right, random_key(shared_key, p), 1);
             op_matmul_nt(g, left, right);
             arena_free(&a);
         }
     free(host);
 }
 
-// Compares the plan's sum with an all-reduce. limit 0: in every bit.
+// Compares the plan's sum with an all-reduce. With limit 0 every bit must be equal.
 static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, const char *name,
                         double limit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
@@ -115,8 +118,8 @@ static void exact_sums(Run *run) {
     check_exact(run, &fp16, MADE_LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);
     check_exact(run, &all, MADE_NOISE, "top-k, k = d = all-reduce", bits);
     check_exact(run, &one_bit, MADE_EVEN, "1-bit: +-1/4 everywhere = all-reduce", bits);
-    // P = A B^T Q is short if the directions of B and of a random Q are almost at right angles.
-    // Making P orthonormal then enlarges its rounding, so the limit is wider.
+    // P = A B^T Q is short if the directions of B and of a random Q are almost at right angles. The
+    // rounding of P then grows when P is made orthonormal, so the limit is wider.
     check_exact(run, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
                 100 * LIMIT_ROUNDING);
     check_exact(run, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);

@@ -1,5 +1,5 @@
-// test_kernels.c: prints the kernels in use, the processor's features, and the rule's answer for
-// each argument "core vectors". tests/kernels.t runs this program.
+// test_kernels.c: prints the kernels in use and the processor's features. For each argument "core
+// vectors" the program prints the rule's answer. tests/kernels.t runs this program.
 //
 // ranks: 1
 // level: core

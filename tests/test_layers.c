@@ -1,5 +1,5 @@
-// test_layers.c: compares backward passes with central finite differences of the forward pass: of
-// every op, of every layer (plain and recomputed) and of the whole model. Also tests accumulation
+// test_layers.c: compares backward passes with central finite differences of the forward pass.
+// Covers every op, every layer (plain and recomputed) and the whole model. Also tests accumulation
 // over micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass
 // keeps. tests/layers.t runs this program.
 //
@@ -17,7 +17,7 @@
 #include "common/model/attention.h"
 #include "judge/frame/lesson.h"
 
-// DERIVATIVE: the largest permitted error of a derivative a against its finite difference b. The
+// DERIVATIVE is the largest permitted error of a derivative a against its finite difference b. The
 // error is max |a-b| / max(max |b|, 0.001 x the largest |b| of the test). In fp32 the difference of
 // two sums has lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
@@ -297,9 +297,9 @@ static const ModelConfig small = {
 };
 static const ModelConfig wide = {
     .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
-}; // sizes above a strip's and above a vector's lanes
-// Llama: RMS norm, rotary positions, SwiGLU, no biases, two query heads per head of key and value,
-// and a table for the output head alone.
+}; // sizes larger than a strip and larger than the lanes of a vector
+// Llama has RMS norm, rotary positions, SwiGLU and no biases. Each head of key and value serves two
+// query heads, and the output head has its own table.
 static const ModelConfig llama = { .layers = 2,
                                    .width = 16,
                                    .heads = 4,
@@ -316,8 +316,8 @@ static const ModelConfig llama = { .layers = 2,
                                    .untied = true,
                                    .rope_theta = 100,
                                    .norm_eps = 1e-3 };
-// Qwen2: a Llama with biases of query, key and value. Here the table is tied, and each head has its
-// own key and value.
+// Qwen2 is a Llama with biases of query, key and value. Here the table is tied, and each head has
+// its own key and value.
 static const ModelConfig qwen = { .layers = 2,
                                   .width = 8,
                                   .heads = 2,
@@ -372,8 +372,8 @@ static void zero(Model *m) {
     model_zero_gradients(m);
 }
 
-// The parameters of a layer, or of the whole list. A tied weight's second use counts as a separate
-// parameter.
+// Params holds the parameters of a layer, or of the whole list. A tied weight's second use counts
+// as a separate parameter.
 typedef struct {
     Param *of[64];
     size_t count;
@@ -774,8 +774,8 @@ static double apart(Tensor a, Tensor b) {
     free(y);
     return worst / most;
 }
-// Checks that attention in blocks equals plain attention, within rounding. The kept memory of
-// attention in blocks grows with T. The workspace does not grow for sequences longer than a tile.
+// Checks that blockwise attention equals plain attention, within rounding. The kept memory of
+// blockwise attention grows with T. The workspace does not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)
@@ -960,7 +960,7 @@ static void test_models(void) {
     test_block_memory(RECOMPUTE_FULL, true, "a recomputed block keeps");
 }
 
-// ---- wrapping layers in a wrong order, which would lose a technique ----
+// ---- layers wrapped in a wrong order, which would lose a technique ----
 
 static void as_rank(void (*body)(Comm *world, Model *m)) {
     Launch launch = { .ranks = 1, .timeout = 60 }; // virtual ranks

@@ -119,8 +119,8 @@ static void check_tensors(Test *t) {
     snapshot_free(want);
 }
 
-// Checks the fingerprints of the parts that the ranks hold. Modes: print-bit, print-nan,
-// print-missing, print-overlap.
+// Checks the fingerprints of the parts that the ranks hold. The modes are print-bit, print-nan,
+// print-missing and print-overlap.
 static void check_prints(Test *t) {
     Snapshot *s = snapshot_new_prints(t->run);
     Comm *world = t->run->world;
@@ -132,8 +132,8 @@ static void check_prints(Test *t) {
         if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
         put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
     }
-    // this part overlaps the parts of the other ranks. Two ranks hold some elements, but these
-    // ranks are no replicas
+    // This part overlaps the parts of the other ranks. Two ranks hold some elements, but the two
+    // ranks are no replicas.
     size_t index[COUNT];
     for (size_t i = 0; i < COUNT; i++) index[i] = i;
     if (t->last && mode_is(t, "print-overlap"))

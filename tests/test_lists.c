@@ -29,8 +29,8 @@ static size_t below(size_t n) {
     return drawn % n;
 }
 
-// The progress of a stage, and the messages in flight to this stage. A message is stored as the op
-// that takes it.
+// Progress has the ops that a stage has done, and the messages in flight to this stage. A message
+// is stored as the op that takes it.
 typedef struct {
     bool done[UPDATE][MOST_V][MOST_M];
     bool halves[MOST_V][MOST_M];                 // this backward has two halves
@@ -38,8 +38,8 @@ typedef struct {
     size_t sent[MOST_P], taken[MOST_P];          // [from]
 } Progress;
 
-// Can stage i run this op now, if sends never wait? A stage takes messages in the order in which
-// they were sent.
+// Returns whether stage i can run this op without a wait, if sends never wait. A stage takes
+// messages in the order in which they were sent.
 static bool possible(const Lists *l, const Progress *at, size_t i, PipeOp op) {
     const Progress *own = &at[i];
     bool half = op.what == BACKWARD_INPUTS || op.what == BACKWARD_WEIGHTS;
@@ -119,8 +119,8 @@ static void pull_forward(Lists *l) {
 
 // ---------------------------------------------------------------- the executor, computing nothing
 
-// Returns the value that this layer writes into its output for this micro-batch. sign: 1 in
-// forward, -1 in backward.
+// Returns the value that this layer writes into its output for this micro-batch. `sign` is 1 in
+// forward and -1 in backward.
 static real mark(const Batch *b, size_t layer, int sign) {
     return (real)(sign * (int)(100 * b->number + layer + 1));
 }
@@ -169,8 +169,8 @@ static int run(Lists *l, char *said) { return tap_child(run_ranks, l, said, TEXT
 
 static size_t count[LISTS_DEADLOCK + 1], by_buffers, failed[LISTS_DEADLOCK + 1];
 
-// Do the executor's ranks wait for the stages that the judge names? Each line of the judge names a
-// stage and the stage that it waits for.
+// Returns whether the executor's ranks wait for the stages that the judge names. Each line of the
+// judge names a stage and the stage that it waits for.
 static bool same_waits(const char *why, const char *said) {
     for (const char *line = why; *line; line += strcspn(line, "\n") + 1) {
         size_t i, to;
@@ -230,8 +230,8 @@ static Lists zero_bubble(void) {
     return l;
 }
 
-// Do two functions find the same op? The rule of pipelines is written twice: for the executor, and
-// in pipeline_steps.c for the expected steps.
+// Returns whether two functions find the same op. The rule of pipelines is written twice: for the
+// executor, and in pipeline_steps.c for the expected steps.
 static bool same_op(bool any, StageOp a, bool other, StageOp b) {
     bool same = a.stage == b.stage && a.op.what == b.op.what && a.op.chunk == b.op.chunk;
     return any == other && (!any || (same && a.op.micro_batch == b.op.micro_batch));
@@ -264,7 +264,8 @@ static Schedule *zero_bubble_all(size_t p, size_t m, size_t cap) {
         stage[i] = cap ? schedule_zb_auto(p, m, i, cap, units) : schedule_zb_h1(p, m, i);
     return stage;
 }
-// Are the lists legal? *most: the largest number of micro-batches in flight on a stage.
+// Returns whether the lists are legal. *most receives the largest number of micro-batches in flight
+// on a stage.
 static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, size_t *most) {
     *most = 0;
     for (size_t i = 0; i < p; i++) {
@@ -273,8 +274,8 @@ static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, siz
     }
     return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
 }
-// Checks the lists of 05.06 for two sets of times. units: F = B = W. block: as in a block, B is
-// longer than F, and W is shorter. If m < p, the step ends with p - m more W's.
+// Checks the lists of 05.06 for two sets of times. In `units` F = B = W. In `block`, as in a block,
+// B is longer than F, and W is shorter. If m < p, the step ends with p - m more W's.
 static void zero_bubble_lists(void) {
     static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
     bool capped = true, fixed = true, planned = true;
@@ -301,7 +302,8 @@ static void zero_bubble_lists(void) {
     ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
 }
 
-// Returns the time of `steps` steps in a row, with 4 stages and 8 micro-batches. cap: 0 for ZB-H1.
+// Returns the time of `steps` steps in a row, with 4 stages and 8 micro-batches. The cap 0 means
+// ZB-H1.
 static size_t steps_of(size_t cap, const OpTimes *times, size_t steps) {
     const size_t p = 4, m = 8;
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -324,8 +326,8 @@ static void known_times(void) {
        "the planner knows the time of a message: F 12, B 14, W 10, a message 3 take 384 units");
 }
 
-// Returns the most versions that a stage must hold at once: from the oldest that a later op reads
-// to the newest.
+// Returns the most versions that a stage must hold at once. A stage holds all versions from the
+// oldest that a later op reads to the newest.
 static size_t versions_needed(const Schedule *s) {
     size_t newest = 0, most = 1;
     for (size_t e = 0; e < s->n; e++) {

@@ -1,6 +1,6 @@
-// test_model.c: tests the parts of a model other than its layers: ranges, cuts of parameters and
-// the map to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over
-// shards, the order of data. tests/model.t runs this program.
+// test_model.c: tests the parts of a model other than its layers. These parts are ranges, cuts of
+// parameters and the map to whole tensors, initial weights, and sizes. Others are gradient norm and
+// clipping, the optimizer over shards, and the order of data. tests/model.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -176,7 +176,7 @@ static void test_initial_weights(void) {
         }
     ok(same, "unit_initialize: a range of a unit is the same range of the whole");
     real *whole = downloaded(u->params[QKV_W].w);
-    for (size_t i = 0; i < 6; i++) { // 2 x 3 parts: of the rows, and of the columns of q, k, v
+    for (size_t i = 0; i < 6; i++) { // 2 parts of the rows x 3 parts of the columns of q, k, v
         Param p = part_of(u->params[QKV_W], 2, i / 3, 3, i % 3);
         Unit cut = { .params = &p, .n_params = 1 };
         const size_t n = param_local_rows(&p) * param_local_cols(&p);
@@ -579,8 +579,8 @@ static void three_steps(Optimizer o, Model *m) {
     }
 }
 
-// Checks that an optimizer that owns a part updates this part to the same bits as an optimizer that
-// owns the whole, and changes no other element.
+// Checks an optimizer that owns a part. The optimizer updates this part to the same bits as an
+// optimizer that owns the whole, and changes no other element.
 static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     Model *m = whole_model(&small);
     Tensor initial = copied(m->w), want_m[8], want_v[8];
@@ -616,8 +616,8 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     arena_free(&storage);
 }
 
-// Computes m <- momentum m + scale g + decay w, w <- w - lr m for one tensor with decay, in
-// doubles, and compares.
+// Checks the update of one tensor with decay. The formula is computed in doubles: m <- momentum m +
+// scale g + decay w, w <- w - lr m.
 static void test_momentum(void) {
     Model *m = whole_model(&small);
     Optimizer o = sgd(0.1);

@@ -42,8 +42,8 @@ static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     return m;
 }
 
-// With `framed`, tensors are windows on larger tensors. The frame must stay NaN. An op that writes
-// into the frame changes it, and an op that reads the frame gets NaN.
+// If `framed` is true, tensors are windows on larger tensors. The frame must stay NaN. An op that
+// writes into the frame changes it, and an op that reads the frame gets NaN.
 static bool framed;
 static struct { Tensor whole, window; } frames[64];
 static size_t frame_count;
@@ -89,7 +89,7 @@ static const int *ids(const int *host, size_t n) {
     return device;
 }
 
-// Ends a test: checks the frames and frees everything.
+// Ends a test. Checks the frames and frees everything.
 static void forget(const char *what) {
     size_t written = 0;
     for (size_t f = 0; f < frame_count; f++) {
@@ -132,11 +132,11 @@ static bool same_bits(Tensor a, Tensor b) {
            memcmp(x.v, y.v, a.rows * a.cols * sizeof *x.v) == 0;
 }
 
-// A plain computation: y from up to three inputs, and from the fields of `fixed`.
+// Plain is a plain computation of y from up to three inputs and from the fields of `fixed`.
 typedef void Plain(Mat y, const Mat *in);
 static struct {
     size_t Tq, Tk, B, heads, vocab0, sequence0, row0, col0, head0;
-    // positions of [B*Tq] queries, [B*Tk] keys; NULL: 0, 1, ...
+    // positions of [B*Tq] queries and of [B*Tk] keys; NULL means 0, 1, ...
     int *query, *key_at;
     double scale, p;
     uint64_t key;
@@ -913,7 +913,7 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
-// Tests the ops of attention in blocks. The softmax over two blocks of keys, merged, must equal the
+// Tests the ops of blockwise attention. The softmax over two blocks of keys, merged, must equal the
 // softmax over all keys. The backward, block by block, must equal the backward over all keys.
 // Scores are in the hundreds. The ops *_triangle use only the elements up to the diagonal. With a
 // causal mask these ops must give the same results.

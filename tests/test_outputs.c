@@ -20,15 +20,18 @@
 #include "common/tensor/random.h"
 #include "tap.h"
 
-// The allowed differences. LIBM: units in the last place of a result. In fp32 the result was
-// rounded once, in fp64 it had a few operations. A product of K terms: |d| <= 32 eps sqrt(K) max|a|
-// max|b|, where eps is the distance from 1 to the next number.
+// A Kind is the allowed difference.
+//   SAME_BITS  no difference
+//   LIBM       some units in the last place of a result. In fp32 the result was rounded once, in
+//              fp64 it had a few operations.
+//   PRODUCT    of K terms: |d| <= 32 eps sqrt(K) max|a| max|b|, where eps is the distance from 1 to
+//              the next number
 typedef enum { SAME_BITS, LIBM, PRODUCT } Kind;
 static const double libm_ulps = sizeof(real) == 8 ? 8 : 1;
 static const double epsilon = sizeof(real) == 8 ? 0x1p-52 : 0x1p-23;
 
 static FILE *file;
-static bool comparing, framed; // framed: tensors are windows on larger ones
+static bool comparing, framed; // framed: tensors are windows on larger tensors
 static Arena storage = { .category = MEM_WORKSPACE };
 static struct {
     size_t differ, of;

@@ -20,7 +20,7 @@ static const ModelConfig model = {
     .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2
 };
 
-// Shared by all processes: the ops that each stage has begun.
+// All processes share the ops that each stage has begun.
 typedef struct {
     atomic_bool begun[2][16][MICRO];
 } Board;
@@ -30,8 +30,8 @@ static _Thread_local struct {
     bool silent, late;
 } me;
 
-// Computes until the neighbour has begun this op. silent: computes without products, so no code of
-// this tree runs meanwhile.
+// Computes until the neighbour has begun this op. With `silent` the stage computes without
+// products, so no code of this tree runs meanwhile.
 static void compute_until(int what, size_t stage, size_t k) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 64, 64), y = tensor_new(&a, 64, 64);

@@ -1,8 +1,8 @@
-// test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses:
-// several chunks of a model on a stage, and split backwards. The test uses real models of the
-// smallest sizes, on virtual ranks. Every result has the bits of gradient accumulation on one
-// device. The rule of all schedules, pipe_op_needs(), is tested on lists alone. tests/pipeline.t
-// runs this program.
+// test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses. These
+// features are several chunks of a model on a stage, and split backwards. The test uses real models
+// of the smallest sizes, on virtual ranks. Every result has the bits of gradient accumulation on
+// one device. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
+// tests/pipeline.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -23,7 +23,8 @@
 // ---------------------------------------------------------------- lists
 
 // Returns the list of a text such as "F0c1 B2 I0 W0". A letter is a forward, a backward, a backward
-// of inputs or of weights, or an update. The micro-batch and the chunk follow (chunk 0: omitted).
+// of inputs or of weights, or an update. The micro-batch follows, and then the chunk. Chunk 0 is
+// omitted.
 static Schedule list_of(const char *text) {
     Schedule s = { 0 };
     for (char *end; *text; text = end + (*end == ' ')) {
@@ -72,7 +73,7 @@ static void test_rule(void) {
 }
 
 static void test_lists(void) {
-    // ZB-H1 (Qi et al. 2023): 1F1B's order, but stage i computes the gradients of weights i
+    // ZB-H1 (Qi et al. 2023) has 1F1B's order, but stage i computes the gradients of weights i
     // micro-batches later.
     Schedule *zero = schedule_all(schedule_zb_h1, 4, 8);
     size_t units = lists_makespan(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
@@ -116,7 +117,7 @@ static void run_case(Comm *world, void *which) {
                               c->m * SEQUENCES - 1);
         batch[k].number = k;
     }
-    // On one device, runs forward and backward of one micro-batch after the other.
+    // One device runs forward and backward of one micro-batch after the other.
     Model *whole = model_describe(&sizes, model_layers(&sizes)), *local = part_of(p, c->v, i);
     model_allocate(whole);
     double want = 0, want_evaluated = model_loss(whole, &batch[0]);
@@ -145,8 +146,8 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
-// Tests pipeline_loss (04.02), which runs forwards only: on even stages, and on stages of one block
-// each, except that the last stage has the rest.
+// Tests pipeline_loss (04.02), which runs forwards only. The stages are even, or each stage has one
+// block and the last stage has the rest.
 static void run_evaluation(Comm *world, void *unused) {
     (void)unused;
     size_t p = world->size, uneven[4];
@@ -316,7 +317,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 
 // ---------------------------------------------------------------- wrapped layers
 
-// A way to wrap the layers of a described model: `zero` is the stage of ZeRO.
+// Wrapping is a way to wrap the layers of a described model. `zero` is the stage of ZeRO.
 typedef struct {
     const char *name;
     size_t ranks;
@@ -333,7 +334,7 @@ static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
     zero_allocate(m, world, w->zero);
 }
 
-// Runs one step of two micro-batches. halves: the gradients of all weights come after both
+// Runs one step of two micro-batches. With `halves` the gradients of all weights come after both
 // backwards of inputs.
 static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halves) {
     ActivationStash *f[2];
@@ -424,8 +425,8 @@ static const Wrapping wrappings[] = {
       .recompute = RECOMPUTE_SELECTIVE },
 };
 
-// Tests 3D with attention in blocks, whose backward reads the attention's output again. The output
-// gathered by forward is kept, or gathered again.
+// Tests 3D with blockwise attention, whose backward reads the attention's output again. The output
+// that forward gathered is kept, or gathered again.
 static void run_cube_kept(Comm *world, void *unused) {
     (void)unused;
     Arena tokens = arena(MEM_WORKSPACE);
@@ -451,7 +452,7 @@ static void run_cube_kept(Comm *world, void *unused) {
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0)
-        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered operands");
+        ok(wrong == 0, "3D, blockwise attention: kept operands give the bits of gathered operands");
     for (size_t i = 0; i < 2; i++) {
         model_free(m[i]);
         cube_free(&cube[i]);
@@ -460,8 +461,8 @@ static void run_cube_kept(Comm *world, void *unused) {
     data_free(&d);
 }
 
-// Tests blocks recomputed in pairs: the bits equal the bits of the plain model, and one input is
-// kept per pair.
+// Tests blocks recomputed in pairs. The bits equal those of the plain model, and one input is kept
+// per pair.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
     static const ModelConfig four = {

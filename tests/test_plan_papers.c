@@ -1,8 +1,8 @@
-// test_plan_papers.c: compares the plan (08_3d/plan.h) with figures of PTD-P (arXiv 2104.04473) and
-// of Korthikanti et al. 2022 (arXiv 2205.05198), and ring attention with its closed form. The
-// figures of PTD-P have no printed values, so the order and the sign of each difference are
-// compared. Models, layouts and batches are those of the authors' scripts in Megatron-LM,
-// examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
+// test_plan_papers.c: compares the plan (08_3d/plan.h) with figures of two papers: PTD-P (arXiv
+// 2104.04473) and Korthikanti et al. 2022 (arXiv 2205.05198). Also compares ring attention with its
+// closed form. The figures of PTD-P have no printed values, so the order and the sign of each
+// difference are compared. Models, layouts and batches are those of the authors' scripts in
+// Megatron-LM, examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
 // tests/plan-papers.t runs this program.
 #include <stdarg.h>
 #include "08_3d/experiments/experiments.h"
@@ -17,7 +17,7 @@ static bool ptdp_days(void) {
     return paper_printed(days[0], "34") && paper_printed(days[1], "84");
 }
 
-// One run of a figure.
+// A Case is one run of a figure.
 typedef struct {
     ModelConfig model;
     size_t gpus, batch, tp, pp, b, v;
@@ -50,7 +50,7 @@ static void say_speeds(const char *what, size_t batch, size_t n, const double *s
         at += (size_t)snprintf(line + at, sizeof line - at, " %.1f", speed[i]);
     comment("%s TFLOP/s per GPU", line);
 }
-// Does x rise up to index `top` and fall after index `top`?
+// Returns whether x rises up to index `top` and falls after index `top`.
 static bool peaks_at(const double *x, size_t n, size_t top) {
     for (size_t i = 1; i < n; i++)
         if (i <= top ? x[i] <= x[i - 1] : x[i] >= x[i - 1]) return false;
@@ -75,8 +75,8 @@ static bool figure11(void) {
     }
     return holds && x[1][3] / x[1][0] > x[0][3] / x[0][0];
 }
-// Checks figure 12: chunks help, most with small batches. scattered: checks figure 18, where
-// scattered messages help a pipeline with chunks.
+// Checks figure 12: chunks help, most with small batches. With `scattered` checks figure 18, in
+// which scattered messages help a pipeline with chunks.
 static bool figure12(bool scattered) {
     enum { BATCHES = 5 };
     double gain[BATCHES];
@@ -177,7 +177,7 @@ static bool figure17(void) {
 
 // ---------------------------------------------------------------- Korthikanti et al.
 
-// Figure 7: the memory of a block with tp 8 and sequence parallelism, selective recomputation,
+// Figure 7 shows the memory of a block with tp 8 and sequence parallelism, selective recomputation,
 // both, or full recomputation. Numbers are % of the memory with tp alone.
 static const struct {
     ModelConfig model;
@@ -193,7 +193,7 @@ static bool memory_of_a_block(void) {
     for (size_t i = 0; i < 4; i++) {
         PlanTask t = paper_task((PlanModel){ "", figure7[i].model, 1, .source = "" }, 8);
         CutSizes plain = cut_sizes(&t.model.model, 8, 0), sequence = cut_sequence(plain, false);
-        // The block's input. The plan counts it between layers.
+        // sbh is the size of the block's input, which the plan counts between layers.
         double sbh = (double)(plain.T * plain.C * t.format.element), row = sbh / 8;
         double tp = plan_block_bytes(&t, &plain, 1, false) + sbh,
                tp_scores = plan_block_bytes(&t, &plain, 1, true);
@@ -228,11 +228,11 @@ static bool order_of_a_block(void) {
     return sequence < plain && plain < both && both < selective && selective < full;
 }
 
-// Table 5 of Korthikanti et al., sizes of table 3, with sequence parallelism and selective
-// recomputation. MFU and HFU in percent follow from the printed seconds. hfu follows equation 8,
-// which counts the repeated scores three times. own counts the repeated scores once, as the paper's
-// text says. In the first row the paper prints 41.5 and 43.7, because it rounds 1.10 s. The last
-// row has eight replicas (section 6.3).
+// Table 5 of Korthikanti et al. has the sizes of table 3, with sequence parallelism and selective
+// recomputation. MFU and HFU in percent follow from the printed seconds. `hfu` follows equation 8,
+// which counts the repeated scores three times. `own` counts the repeated scores once, as the
+// paper's text says. In the first row the paper prints 41.5 and 43.7, because it rounds 1.10 s. The
+// last row has eight replicas (section 6.3).
 static const struct {
     ModelConfig model;
     size_t gpus, batch;
@@ -266,8 +266,9 @@ static Runs runs(void) {
 
 // ---------------------------------------------------------------- ring attention
 
-// Checks the closed form of 03.08: a block sends (6N - 4) [B T/N, A] in forward and backward, and
-// zigzag shares the products of the causal mask equally. Here links and memory take no time.
+// Checks the closed form of 03.08. A block sends (6N - 4) [B T/N, A] in forward and backward. With
+// zigzag the ranks share the products of the causal mask equally. Here links and memory take no
+// time.
 static bool ring_closed_form(void) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(96, 12288, 96), 1, .source = "" }, 1);
     t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };

@@ -1,10 +1,10 @@
 // test_plan_time.c: compares the plan's recurrences (08_3d/plan_time.c, plan_stage.c, plan_ring.c)
-// with the player of expected steps. Both get random layouts of up to 64 ranks. The player plays
-// the steps of every rank (08_3d/experiments/step_time.c), and the plan plays the steps of one rank
-// per stage. The two step times are equal to the picosecond. With many micro-batches the plan plays
-// a part of them, and the step times differ by up to 2 %. Groups lie in the nodes in the same way;
-// tests/plan.t has other groups. tests/plan-time.t runs this program. TEST_ALL=1: 3,000 layouts;
-// TEST_SEED=N draws other layouts.
+// with the player of expected steps. The plan and the player get random layouts of up to 64 ranks.
+// The player plays the steps of every rank (08_3d/experiments/step_time.c), and the plan plays the
+// steps of one rank per stage. The two step times are equal to the picosecond. With many
+// micro-batches the plan plays a part of them, and the step times differ by up to 2 %. Groups are
+// placed on nodes alike; tests/plan.t has other groups. tests/plan-time.t runs this program.
+// TEST_ALL=1: 3,000 layouts; TEST_SEED=N draws other layouts.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -24,14 +24,15 @@ static size_t below(size_t n) {
 static size_t up_to(size_t n) { return 1 + below(n); }
 static bool one_in(size_t n) { return below(n) == 0; }
 
-// One drawn layout. many: the plan plays only a part of its micro-batches.
+// Case is one drawn layout. With `many` the plan plays only a part of its micro-batches.
 typedef struct {
     TrainerConfig config;
     ClockConfig clock;
     bool many;
 } Case;
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Do all groups of one kind lie in the nodes in the same way, and are the ranks of a ring equal?
+// Returns whether all groups of one kind are placed on nodes alike, and the ranks of a ring are
+// equal.
 static bool alike(Degrees n, size_t node) {
     const size_t ring = n.tp * n.cp, stage = ring * n.dp;
     const bool links = n.cp == 1 || node % ring == 0 || n.tp % node == 0;
@@ -121,7 +122,7 @@ static double planned(const Case *c) {
     return plan_layout(&t, &l).step;
 }
 
-// Counts of the drawn layouts by what they contain.
+// Seen counts the drawn layouts by what they contain.
 typedef struct {
     size_t played, rings, chunks, zero[4], sequence, large, full, uneven, many;
 } Seen;

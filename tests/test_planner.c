@@ -22,10 +22,14 @@ static void set_all(const char *line) { // "name=number ..."
     for (; sscanf(line, " %31[^=]=%lf%n", name, &value, &n) == 2; line += n) set(name, value);
 }
 
-// The layouts, in this order. GPT-3 on 1,024 A100s in two ways (08_3d/plan.md). A model with a
-// trillion parameters. A Llama in fp32 on H100s, with its own sizes, unequal parts and ZeRO-3. 32
-// blocks on 3 GPUs of the lessons' cluster. Long sequences over cp. Plain attention. An invalid
-// layout.
+// The layouts come in this order:
+// - GPT-3 on 1,024 A100s in two ways (08_3d/plan.md)
+// - a model with a trillion parameters
+// - a Llama in fp32 on H100s, with its own sizes, unequal parts and ZeRO-3
+// - 32 blocks on 3 GPUs of the lessons' cluster
+// - long sequences over cp
+// - plain attention
+// - an invalid layout
 #define PRESETS "model=0 cluster=0 precision=0 attention=0 gpus=1024 "
 static const char *const layouts[] = {
     PRESETS "dp=16 tp=8 pp=8 cp=1 micro-batch=4 chunks=4 zero=1 sequence-parallel=1 recompute=1",

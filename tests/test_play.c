@@ -39,7 +39,7 @@ static Found *found; // [MOST_RANKS], shared with the children
 
 static const ClockLink fast = { "fast", 50e-9, 400e6, "" },
                        slow = { "slow", 250e-9, 400e6 / 12, "" };
-// Returns the clock of all cases. Nodes of 3 ranks have the slow link inside.
+// Returns the clock of all cases. In nodes of 3 ranks the inside link is the slow link.
 static ClockConfig clock_of(size_t node) {
     ClockConfig c = { .simulated = true,
                       .device = { "lesson", 1e9, 1e9, "" },
@@ -93,8 +93,11 @@ static void fill(Case *c) {
         }
 }
 
-// Sets the times of the ops. kind 0: equal stages, a backward of two forwards; 1: unequal stages;
-// 2: unequal stages and halves; 3: any.
+// Sets the times of the ops by `kind`:
+//   0  equal stages, a backward of two forwards
+//   1  unequal stages
+//   2  unequal stages and halves
+//   3  any times
 static void times_of(Case *c, size_t kind, Picoseconds message) {
     for (size_t i = 0; i < c->p; i++) {
         size_t f = kind == 0   ? 1000
@@ -117,10 +120,10 @@ static size_t takes(PipeOp op, const OpTimes *t) {
            weights * t->backward_weights;
 }
 
-// The times of a stage's ops. start = the later of two times: the end of the previous op, and the
-// arrival of the input. A message leaves after the previous message has arrived. The times are
-// computed from zero again and again, until nothing changes. The executor's rule says which op an
-// op needs.
+// Times has the end of each op of a stage, and the time when the op's message arrives. An op starts
+// at the later of two times: the end of the previous op, and the arrival of its input. A message
+// leaves after the previous message has arrived. The times are computed from zero again and again,
+// until nothing changes. The executor's rule says which op an op needs.
 typedef struct {
     size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4];
 } Times;
@@ -339,9 +342,9 @@ static size_t action(Program *p, Action a) {
     return p->n++;
 }
 
-// An operation without its wait. Each collective is started on all members, and each message has
-// both ends. The waits come later, at random places. The waits of a group's collectives keep their
-// order.
+// Open is an operation without its wait. Each collective is started on all members, and each
+// message has both ends. The waits come later, at random places. The waits of a group's collectives
+// keep their order.
 typedef struct {
     size_t target, which;
     bool message;
@@ -421,7 +424,7 @@ static void move(Program *p, size_t from, size_t to) {
         else *target += from < to ? (size_t)-1 : 1;
     }
 }
-// Changes one program: a rank waits for a message right after its start, or posts a receive only
+// Changes one program. A rank waits for a message right after its start, or posts a receive only
 // just before the wait.
 static void disturb(Programs *all) {
     Program *p = &all->of[below(all->ranks)];
@@ -499,8 +502,8 @@ static Play *expected(const Programs *all, const ClockConfig *clock) {
     return play;
 }
 
-// Does each line of the player occur in the messages of the emulated ranks? The ranks add the size
-// of the call in brackets.
+// Returns whether each line of the player occurs in the messages of the emulated ranks. The ranks
+// add the size of the call in brackets.
 static bool same_waits(const char *why, const char *said) {
     char head[300], tail[300];
     for (const char *at = why; *at; at += strcspn(at, "\n") + 1) {

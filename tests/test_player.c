@@ -1,7 +1,7 @@
 // test_player.c: compares docs/book/player.c with closed forms. With the argument print the program
-// prints all results: every schedule for p = 1..8 and some m up to 24, messages with and without a
-// time, and the memory of some models. tests/test_player.js prints the same results from the page's
-// WebAssembly. tests/book.t compares the two outputs.
+// prints all results. The results are every schedule for p = 1..8 and some m up to 24, messages
+// with and without a time, and the memory of some models. tests/test_player.js prints the same
+// results from the page's WebAssembly. tests/book.t compares the two outputs.
 // NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/player.c"
 #include "tap.h"

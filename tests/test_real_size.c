@@ -20,7 +20,7 @@
 #include "common/model/costs.h"
 #include "tests/makespan.h"
 
-// The models. An example that needs only the number of parameters takes 7 billion for 7B.
+// These are the models. An example that needs only the number of parameters takes 7 billion for 7B.
 static const ModelConfig xl = {
     .layers = 48, .width = 1600, .heads = 25, .context = 1024, .vocab = 50257
 };
@@ -50,12 +50,12 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// The elements per token that a block keeps. kept() counts all, with the block's input. scores()
-// counts the scores alone.
+// These functions return elements per token that a block keeps. kept() counts all, with the block's
+// input. scores() counts the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
-// Returns the bytes that a block keeps for one sequence by Korthikanti's list: 16-bit elements, and
-// a byte per mask element.
+// Returns the bytes that a block keeps for one sequence by Korthikanti's list. An element has 16
+// bits, and a mask element has a byte.
 static double kept_paper(const CutSizes *z, bool with_scores) {
     return kept_bytes(z, 1, BF16, 1, with_scores);
 }
@@ -133,8 +133,8 @@ static void overlapped(void) {
     BucketPiece *piece;
     of.norm_bias = z.C;
     elements_tensors(&z, of.block);
-    // z has reals and the example has bf16, so equal buckets have different bytes. Both get the
-    // same number of elements.
+    // z has reals and the example has bf16, so equal buckets have different bytes. A bucket gets
+    // the same number of elements in z and in the example.
     const size_t capacity = (size_t)size / BF16 * element_size(z.gradient);
     const size_t buckets = bucket_pieces(&z, &of, capacity, &piece);
     const double n = (double)buckets, last = BF16 * (double)piece[buckets - 1].elements;
@@ -442,7 +442,7 @@ static void zero_bubble(void) {
     on_page("takes %.1f %% less", 100 * (1 - (96 * turn + rest) / long_1));
     on_page("of 1F1B is %.1f %%, the bubble of ZB-H1 %.1f %%. The step is %.1f %% shorter",
             700 / 31.0, 100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
-    // Per block and micro-batch T C (10 + 24/t + 5 H T/(C t)) bytes (Korthikanti et al. 2022).
+    // A block keeps T C (10 + 24/t + 5 H T/(C t)) bytes per micro-batch (Korthikanti et al. 2022).
     double token = 2048 * 12288.0, flash = token * (10 + 24 / 8.0), block = flash + token * 10;
     double psi = 175e9 / 64, shard = (4 + 12 / 16.0) * psi;
     on_page("$12 \\cdot 8 \\cdot %.0f$ MB = %.1f GB", block / 1e6, 96 * block / G);
@@ -503,8 +503,8 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
-// Prints the paper's sum of a block's items: the factors of sbh and of sbh as/h. mask: bytes of an
-// element's dropout mask.
+// Prints the paper's sum of a block's items: the factors of sbh and of sbh as/h. `mask` is the
+// number of bytes of an element's dropout mask.
 static void items(size_t element, size_t mask) {
     CutSizes z = cut(&gpt3, 1);
     double sh = (double)(z.T * z.C), as = (double)(z.heads * z.T);

@@ -1,6 +1,6 @@
-// test_ring.c: tests the four ways of 01.03 to make an all-reduce, with tensors of no element, of
-// fewer elements than ranks, and of sizes that the ranks do not divide. The elements are real
-// numbers, so the order of additions counts. tests/ring.t runs this program.
+// test_ring.c: tests the four ways of 01.03 to make an all-reduce. The tensors have no element,
+// fewer elements than ranks, or a size that the ranks do not divide. The elements are real numbers,
+// so the order of additions counts. tests/ring.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -31,7 +31,7 @@ static Tensor numbers(Run *run, Arena *memory, size_t rank, size_t count) {
     return t;
 }
 
-// Adds on one device as the ring adds: chunk k begins at rank k, and the next ranks add their
+// Adds on one device as the ring adds. Chunk k begins at rank k, and the next ranks add their
 // parts.
 static Tensor ring_order(Run *run, Arena *memory, size_t count) {
     const size_t N = run->world->size;
@@ -128,8 +128,9 @@ static void check_rounding(Run *run) {
     free(exact);
 }
 
-// Checks by formula, on powers of two and every link, that halving-doubling takes at most the time
-// of the ring and at most that of the tree. A time is rounded to picoseconds once per message.
+// Checks by formula, on powers of two and every link, the time of halving-doubling. This time is at
+// most the time of the ring and at most that of the tree. A time is rounded to picoseconds once per
+// message.
 static void check_halving(Run *run) {
     bool fastest = true;
     for (const ClockLink *l = clock_links; l->name; l++)
@@ -143,8 +144,9 @@ static void check_halving(Run *run) {
     check_true(run, "powers of two", "halving-doubling is never slower than ring or tree", fastest);
 }
 
-// Checks the size that 03_ring.md gives: 2 (N-1) messages of S/N bytes take as long as 2 h messages
-// of S bytes. The tensor is a multiple of N elements, so its size is the next multiple.
+// Checks the size that 03_ring.md gives. At this size 2 (N-1) messages of S/N bytes take as long as
+// 2 h messages of S bytes. The tensor is a multiple of N elements, so its size is the next
+// multiple.
 static void check_overtakes(Run *run) {
     const ClockLink l = clock_config()->between;
     bool right = l.beta > 0;

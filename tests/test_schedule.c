@@ -60,18 +60,19 @@ static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
 
 // ---- the messages between each pair of stages ----
 
-// Does an op of stage i send to another stage? *to: the op that takes the message, and its stage.
+// Returns whether an op of stage i sends to another stage. *to receives the op that takes the
+// message, and its stage.
 static bool feeds_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *to) {
     return pipe_op_feeds(op, i, p, v, to) && to->stage != i;
 }
-// Does an op of stage i need a message from another stage? *from: the op that sends the message,
-// and its stage.
+// Returns whether an op of stage i needs a message from another stage. *from receives the op that
+// sends the message, and its stage.
 static bool needs_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *from) {
     return pipe_op_needs(op, i, p, v, from) && from->stage != i;
 }
 
-// Does stage `to` receive in the order in which stage `from` sends? Messages carry no names, so
-// both orders must agree.
+// Returns whether stage `to` receives in the order in which stage `from` sends. Messages carry no
+// names, so both orders must agree.
 static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, size_t to,
                        size_t *messages) {
     StageOp other;
@@ -182,7 +183,7 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
 
 // Runs one test for each p and v, over all m that p divides. The list is legal and takes the time
 // of the formula. The list has as many chunks in flight as published, and all neighbours agree on
-// the order of messages. t_f, t_b: times of a chunk.
+// the order of messages. t_f and t_b are the times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -243,8 +244,8 @@ static void by_hand_lists(void) {
     ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
 }
 
-// Makes lists that the judge of 05.01 must refuse: 1F1B for p = 3, m = 4, with one small change on
-// stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3.
+// Makes lists that the judge of 05.01 must refuse. Each list is 1F1B for p = 3 and m = 4 with one
+// small change. Stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3, has the change.
 static void by_hand_refuses(void) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
     PipeOp *op = s[1].ops, keep[8];
@@ -303,8 +304,8 @@ static void known_orders(void) {
 // ---- stages of unequal times ----
 
 // Checks steps of unequal stages. GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower
-// than GPipe. The lower bound of 1F1B is the largest, over the stages, of a stage's own work plus
-// one forward and backward of each stage before it.
+// than GPipe. The lower bound of 1F1B is the largest bound of a stage. A stage's bound is its own
+// work plus one forward and backward of each stage before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };
@@ -380,7 +381,7 @@ static void lists_that_deadlock(void) {
 
 // Checks the steps of lists with split backwards. ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and
 // W is not longer than the gap that it fills. The automatic list with unit times takes 3m + p - 1
-// with cap 2p - 1. With cap p it takes at most 2 more, for p = 2, 4, 8 and m = p, 2p, 4p.
+// with cap 2p - 1. With cap p this list takes at most 2 more, for p = 2, 4, 8 and m = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -431,7 +432,7 @@ static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
     return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
                                  : schedule_2bw(p, m, BATCHES, i);
 }
-// Does every op read the newest version or the version before?
+// Returns whether every op reads the newest version or the version before.
 static bool two_are_enough(const Schedule *s) {
     size_t newest = 0;
     bool enough = true;
@@ -441,8 +442,8 @@ static bool two_are_enough(const Schedule *s) {
     return enough;
 }
 // Checks lists without a flush. PipeDream and 2BW run the forwards and backwards of 1F1B without a
-// flush, whatever version of the weights an op reads. n micro-batches of all steps take
-// (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
+// flush. This holds for any version of the weights that an op reads. n micro-batches of all steps
+// take (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -452,7 +453,7 @@ static void no_flush_forms(size_t p) {
             const bool batches = rule == LATE_RULES - 1;
             const size_t n = batches ? BATCHES * m : m;
             Schedule stage[MOST_STAGES];
-            bool two = true; // are two versions of the weights enough on every stage?
+            bool two = true; // true if two versions of the weights are enough on every stage
             for (size_t i = 0; i < p; i++) {
                 stage[i] = late_list(rule, p, m, i);
                 NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");
@@ -481,11 +482,11 @@ static void no_flush_forms(size_t p) {
 
 // ---- figures of papers (05.07) ----
 
-// Returns the step of split backwards with p = 4, m = 8 and F = B = W = 1.
+// Returns the makespan of split backwards with p = 4, m = 8 and F = B = W = 1.
 static size_t units_of_halves(ScheduleRule rule) {
     return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
 }
-// Returns the step of v chunks per stage. t_f, t_b: times of one chunk.
+// Returns the makespan of v chunks per stage. t_f and t_b are the times of one chunk.
 static size_t interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                    size_t message) {
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -493,8 +494,8 @@ static size_t interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, siz
     return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
 static void published_figures(void) {
-    // PTD-P's bubbles (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. A chunk takes
-    // 1/v of these times, so v chunks take v times as many of their units.
+    // PTD-P's bubbles are (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. A chunk
+    // takes 1/v of these times, so v chunks take v times as many of their units.
     ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
            makespan(schedule_1f1b, 4, 8, 1, 2) == 33 && makespan(schedule_1f1b, 8, 32, 1, 2) == 117,
        "PTD-P: naive 96, GPipe and 1F1B 33 units for p = 4, m = 8; 1F1B 117 for p = 8, m = 32");
@@ -504,8 +505,9 @@ static void published_figures(void) {
        "PTD-P: interleaved 28.5 and 26.25 units for v = 2 and 4; 101.25 for p = 8, m = 32");
     ok(interleaved_makespan(4, 8, 2, 1, 2, 8) >= interleaved_makespan(4, 8, 1, 2, 4, 8),
        "where a message takes 4 t_f, interleaved is no faster than 1F1B");
-    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages, divided by the throughput for
-    // K = 2, M = 1. A stage does 1/(K M) of a batch's work per micro-batch.
+    // Table 2 of GPipe has Transformer-48 with M = 32. Each entry is the throughput on K stages,
+    // divided by the throughput for K = 2, M = 1. A stage does 1/(K M) of a batch's work per
+    // micro-batch.
     static const double table[] = { 1.8, 3.4, 6.3 };
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {

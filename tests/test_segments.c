@@ -1,6 +1,6 @@
 // test_segments.c: trains stages that keep the input of every k-th block only (Chen et al. 2016),
 // for several k. Checks the peak of activations, the best k, and every bit against the unsplit
-// model. tests/segments.t runs it.
+// model. tests/segments.t runs this program.
 //
 // ranks: 2
 // level: core
@@ -13,8 +13,9 @@ static const ModelConfig tiny = {
 };
 enum { LENGTHS = 4 }; // k = 1, 2, 4, 8
 
-// Returns the bytes per token of the segment at work: the items of its k blocks, and the inputs of
-// all blocks but the first, whose input is kept anyway.
+// Returns the bytes per token of the segment whose forward or backward runs. The segment holds the
+// items of its k blocks, and the inputs of all blocks but the first. The input of the first block
+// is kept anyway.
 static size_t segment(const CutSizes *z, size_t k) {
     return k * kept_block_bytes(z) + (k - 1) * z->C * element_size(z->storage);
 }
@@ -22,12 +23,12 @@ static size_t segment(const CutSizes *z, size_t k) {
 static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     size_t segments = ceil_div(z->blocks, k), last = z->blocks - (segments - 1) * k;
     size_t input = z->C * element_size(z->storage), waiting = (segments + z->last) * input;
-    // The last segment may be shorter. Then the segment before it may need more.
-    size_t at_work = waiting + segment(z, last);
-    if (segments > 1) at_work = larger(at_work, segments * input + segment(z, k));
+    // The last segment may be shorter. Then the segment before the last may need more.
+    size_t running = waiting + segment(z, last);
+    if (segments > 1) running = larger(running, segments * input + segment(z, k));
     if (z->last) waiting += kept_head_bytes(z);
     size_t all = t->sequences * z->T, one = stage_tokens(t, 0);
-    return (all - one) * waiting + one * larger(waiting, at_work);
+    return (all - one) * waiting + one * larger(waiting, running);
 }
 
 // Trains with segments of k blocks and compares with the unsplit model. Returns the first stage's
@@ -35,8 +36,8 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
 static double train(Run *run, const Training *t, size_t k, Trajectory *unsplit) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     Model *stage = recompute_stage(run, t);
-    // Blocks follow the embedding, if the stage has one. A segment becomes one layer; the last may
-    // be shorter.
+    // If the stage has an embedding, the blocks follow the embedding. A segment becomes one layer;
+    // the last segment may be shorter.
     for (size_t s = 0; s * k < z.blocks; s++)
         recompute_wrap_range(stage, z.first + s, z.blocks - s * k < k ? z.blocks - s * k : k);
     RecomputeSeen seen = recompute_train(run, t, stage, "every segment", unsplit);
@@ -64,7 +65,7 @@ static void segments(Run *run) {
         least = peak;
         best = k;
     }
-    // Of L/p blocks on a stage each keeps n times its input. Memory is least at k = sqrt(m L/(p
+    // Each of the L/p blocks on a stage keeps n times its input. Memory is least at k = sqrt(m L/(p
     // n)).
     CutSizes z = stage_sizes(&t.model, run->world->size, 0);
     double n = (double)(kept_block(&z) + z.C) / (double)z.C;

@@ -1,6 +1,6 @@
-// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show: the
-// two ends of staleness, and AdamW without a bound. An asynchronous server's log must be the one
-// that follows from sizes and speeds. tests/server.t runs this program.
+// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show. These
+// forms are the two ends of staleness, and AdamW without a bound. An asynchronous server's log must
+// be the log that follows from sizes and speeds. tests/server.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -16,7 +16,7 @@ static const ModelConfig tiny = {
 
 // ---------------------------------------------------------------- the predicted log
 
-// Push number step * workers + worker, before its place in the log is known.
+// A Push has the number step * workers + worker, because its place in the log is not known yet.
 typedef struct {
     size_t number;
     double arrival;
@@ -27,8 +27,8 @@ static int by_arrival(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// Returns the largest of value[push] among the pushes for which the answer to a push of step j
-// waits. The weights must contain this push, and every worker's push of step j - s.
+// Returns the largest value[push] among the pushes for which the answer to a push of step j waits.
+// The weights must contain this push, and every worker's push of step j - s.
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];
@@ -103,8 +103,8 @@ static void losses_by_step(const Trajectory *got, const ServerLog *log, double l
     free(done);
 }
 
-// Compares an asynchronous training with the synchronous one. With staleness 0 all workers of a
-// round compute their gradients at the same version. So SGD's updates of that round add up to the
+// Compares an asynchronous training with the synchronous training. With staleness 0 all workers of
+// a round compute their gradients at the same version. So SGD's updates of that round add up to the
 // synchronous update. A larger staleness mixes versions.
 static void check_staleness(Run *run, const Cluster *c, const Training *t, const Trajectory *sync,
                             size_t staleness) {

@@ -1,8 +1,8 @@
 // test_shares.c: tests the shares that balance_shares() makes of random rates. The shares add up to
-// the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut,
-// because the device that finishes last got its last sequence only if no other device would have
-// finished the sequence earlier. The ideal time that the page of 01.07 prints follows from the
-// summed speed of the devices. tests/balance.t runs this program.
+// the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut. This
+// bound holds because each further sequence goes to the device that would finish first with one
+// more sequence. The ideal time that the page of 01.07 prints follows from the summed speed of the
+// devices. tests/balance.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -12,8 +12,8 @@
 #include "tap.h"
 #include <math.h>
 
-// Checks four devices whose speeds are 1, 1, 1 and 1/4, together 13/4. From step 5 on device 0 has
-// the speed 1/4, too, so the sum is 10/4.
+// Checks four devices whose speeds are 1, 1, 1 and 1/4. The sum of the speeds is 13/4. From step 5
+// on device 0 has the speed 1/4, too, so the sum is 10/4.
 static bool ideal_follows_speeds(void) {
     static const ModelConfig tiny = {
         .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61

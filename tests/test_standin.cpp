@@ -480,7 +480,7 @@ static void products() {
                 MUST(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
                 MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
                                   m, n, k, &alpha, g[0], ld, g[1], ld, &beta, g[2], ld));
-                alpha = beta = 0; // cuBLAS has read both during the call
+                alpha = beta = 0; // cuBLAS has read alpha and beta during the call
                 CUDA(cudaMemcpy(c.data(), g[2], ld * ld * sizeof(double), cudaMemcpyDeviceToHost));
                 for (int j = 0; j < ld; j++)
                     for (int i = 0; i < ld; i++) {
@@ -513,8 +513,8 @@ static void products() {
         MUST(!cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1));
         MUST(first(c) == 1 + 1 / 8192.f);
     });
-    // With p half of 1's last place, 1 + p - 1 + p is 2 p, but p if the first half is rounded
-    // alone.
+    // With p half of 1's last place, 1 + p - 1 + p is 2 p. The result is p if the first half of the
+    // sum is rounded alone.
     for (const bool bf16 : { true, false })
         passes(bf16 ? "sums of bf16: in fp32, or rounded in parts" : "... of fp16", [bf16] {
             const cudaDataType type = bf16 ? CUDA_R_16BF : CUDA_R_16F,
@@ -594,10 +594,10 @@ static void nccl(ncclResult_t e, const char *what, int line) {
     _exit(1);
 }
 
-// The memory that the ranks of a test share besides their communicator.
+// Shared is the memory that the ranks of a test share besides their communicator.
 struct Shared {
     ncclUniqueId id;
-    volatile bool there;
+    volatile bool ready;
     volatile int word[8];
 };
 struct Rank {
@@ -615,9 +615,9 @@ struct Rank {
         config.blocking = blocking;
         if (rank == 0) {
             NCCL(ncclGetUniqueId(&shared->id));
-            shared->there = true;
+            shared->ready = true;
         }
-        while (!shared->there) usleep(100);
+        while (!shared->ready) usleep(100);
         return ncclCommInitRankConfig(&comm, n, shared->id, r, &config);
     }
     // Returns the communicator's final result, or ncclInProgress after `turns` turns.

@@ -1,6 +1,6 @@
 // test_storage.c: tests numbers of 16 bits. Rounding is compared with the neighbours of every
 // number. Every op is compared with the same op on reals, whose outputs are rounded once. An op
-// that wants reals must refuse 16 bits. tests/storage.t runs this program.
+// that accepts only reals must refuse 16 bits. tests/storage.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -166,8 +166,8 @@ static const int positions[ROWS] = { 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5 };
 static const HeadsPlace place = { B, HEADS, NULL, NULL };
 static const Dropout drop = { .key = 5, .p = 0.3 };
 
-// An op with up to six operands. The first `outputs` are written. `reals` says which operands, by
-// bit, must be reals: statistics and sums.
+// Op has up to six operands. The op writes the first `outputs` operands. Each bit of `reals` marks
+// an operand that must be reals, such as statistics and sums.
 typedef struct {
     const char *name;
     size_t operands, outputs, reals;
@@ -353,10 +353,10 @@ static Tensor operand(const Op *o, size_t i, Element e) {
     return t.rows == 1 ? flat(t) : t;
 }
 
-// Is this op a product on a GPU? A GPU adds the terms in its own order, which depends on the
-// element type. So a result may be the other neighbour of the sum. The sum has the error limit of
-// test_outputs, 32 eps sqrt(K) max|a| max|b|. This limit is less than 4e-4 for K <= 16 and values
-// below 5.
+// Returns whether this op is a product on a GPU. A GPU adds the terms in its own order, which
+// depends on the element type. So a result may be the other neighbour of the sum. The sum has the
+// error limit of test_outputs, 32 eps sqrt(K) max|a| max|b|. This limit is less than 4e-4 for K <=
+// 16 and values below 5.
 static bool any_order(const Op *o) {
     return strcmp(device_name(), "cuda") == 0 &&
            (strstr(o->name, "matmul") || strstr(o->name, "_scores") || strstr(o->name, "_mix"));
@@ -375,7 +375,7 @@ static bool near(Tensor a, Tensor b) {
     return all;
 }
 
-// Compares the op on stored operands with the op on the same values in reals. odd: only every
+// Compares the op on stored operands with the op on the same values in reals. With `odd` only every
 // second operand is stored.
 static bool rounded_once(const Op *o, Element e, bool odd) {
     Tensor t[6], wide[6];
@@ -404,7 +404,7 @@ static void test_ops(Element e) {
     }
 }
 
-// An op with one operand in 16 bits that must be in reals.
+// Refused is an op with one operand in 16 bits that must be in reals.
 typedef struct {
     const Op *op;
     size_t which;

@@ -73,8 +73,8 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     return g;
 }
 
-// The shards that a parameter's sum adds: in each of `rows` rows, `size` neighbouring shards from
-// `first` on.
+// A Sum names the shards that a parameter's sum adds. In each of `rows` rows these are `size`
+// neighbouring shards from `first` on.
 typedef struct {
     size_t first, size, rows;
 } Sum;
@@ -164,9 +164,9 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
 
 // ---- partial gradients: the ranks of a row share rows, as in sequence parallelism ----
 
-// Is this parameter partial? Partial are the vectors (norms and biases) and the table, whose two
-// uses are both partial. All other gradients are left as they are, so each column of ranks has its
-// own sum.
+// Returns whether this parameter is partial. The vectors (norms and biases) and the table are
+// partial; both uses of the table are. All other gradients are left as they are, so each column of
+// ranks has its own sum.
 static bool partial(const Unit *u, const Param *p) {
     (void)u;
     return p->vector || p->number == 0;

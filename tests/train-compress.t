@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests the trainer with --compress, which sends the gradient over dp in fewer bytes (01.06). Also
-# tests the table of 08_3d/reference.md, which shows the savings of this and the other optimisations
-# of the hybrid.
+# tests the table of 08_3d/reference.md, which shows the savings of --compress and of the other
+# optimisations of the hybrid.
 use strict;
 use warnings;
 use FindBin;
@@ -170,7 +170,7 @@ my @rows =
     map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([\d.]+ m?s) \|$/] }
     grep { /^\| `--/ } split /\n/, slurp('08_3d/reference.md');
 cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
-my %took;    # by options
+my %took;    # jobs by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
     # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's

@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
-# A size and its options. The degrees divide neither sequences nor heads.
+# Each size is a list of options. The degrees divide neither sequences nor heads.
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3
@@ -161,6 +161,7 @@ printf '%s\n' "$page" | \
     grep -q "By the cost model no other dp x tp x pp of these ranks would be 1 % faster"
 ok $? "the trainer names the fastest layout: $1 x $2 x $3"
 step=$(printf '%s\n' "$page" | sed -n 's/^step \([0-9.]*\) ms, idle.*/\1/p')
-awk -v is="$step" -v said="$4" 'BEGIN { exit !(is > 0 && is / said > 0.99 && is / said < 1.01) }'
+awk -v step="$step" -v claimed="$4" \
+    'BEGIN { exit !(step > 0 && step / claimed > 0.99 && step / claimed < 1.01) }'
 ok $? "the fastest layout takes the predicted step: $4 $5 (measured $step ms)"
 tap_end

@@ -2,9 +2,9 @@
 # Tests the trainer with random options: layouts, schedules, sizes that do not divide. Most runs are
 # compared with the unsplit model (--check) and with the formulas of their costs. Some run without
 # --check, with options that --check excludes. Some have one wrong option, which must give status 2,
-# one message that names the option, and no work. The draws follow from a seed. make test: 20 draws
-# from seed 1, always the same. TEST_ALL=1: 5,000 draws from a seed that is printed. TEST_SEED=1234
-# draws the same again; TEST_RUNS=100 makes 100 draws.
+# one message that names the option, and no work. The draws follow from a seed. make test makes 20
+# draws from seed 1, always the same. TEST_ALL=1 makes 5,000 draws from a seed that is printed.
+# TEST_SEED=1234 draws the same again; TEST_RUNS=100 makes 100 draws.
 use strict;
 use warnings;
 use FindBin;
@@ -28,13 +28,13 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# The schedules and flags of this trainer.
+# These are the schedules and flags of this trainer.
 my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
 
-# The possible tp groups: --tensor, tp, the ranks of a row, and further required options. 2d takes q
-# x q ranks, 2.5d takes q x q x depth ranks with depth <= q, and 3d takes q x q x q ranks.
+# Each row is a possible tp group: --tensor, tp, the ranks of a row, and further required options.
+# 2d takes q x q ranks. 2.5d takes q x q x depth ranks with depth <= q. 3d takes q x q x q ranks.
 my @grids =
     $help =~ /--tensor \S*3d/
     ? (
@@ -49,7 +49,7 @@ my @grids =
     : ();
 
 sub any { return $_[rand @_] }
-sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
+sub up_to { my ($n) = @_; return 1 + int rand $n }    # returns 1 to n
 
 # Cuts n things into this many parts. No part is empty.
 sub cut {
@@ -79,7 +79,7 @@ sub storage_words {
         $storage eq 'fp16' ? ('--loss-scale', $scale) : ());
 }
 
-# Draws a layout and a model that can be trained: ranks and options, without --check.
+# Draws a layout and a model that can be trained, without --check. Returns ranks and options.
 sub draw {
     my ($precision) = @_;
     my ($dp, $tp, $pp) =
@@ -176,8 +176,8 @@ sub draw {
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
 
-    # The budget lies between the required memory and twice the required memory. The refusals name
-    # the required memory per stage.
+    # The budget lies between the required memory and twice the required memory. The error messages
+    # name the required memory per stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;

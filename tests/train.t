@@ -1,12 +1,11 @@
 #!/usr/bin/perl
-# Compares the trainer with the unsplit model: every factorisation of the ranks, schedule, ZeRO
+# Compares the trainer with the unsplit model at every factorisation of the ranks, schedule, ZeRO
 # stage and recomputation. Also tests results with equal bits, that the model learns, the log and
-# the safetensors file. make test takes every pair of schedule, ZeRO stage and recomputation, 16 of
-# the 48 combinations, in each part.
-# TEST_ALL=1: all 48, and then the whole cross product in both precisions, as far as TRAIN_SECONDS
-# (900) allow.
-# TRAIN_MATRIX=FILE: the file for the table of the largest errors.
-# slow: about 250 trainings, each beside the unsplit one
+# the safetensors file. make test takes 16 of the 48 combinations in each part. Among them is every
+# pair of schedule, ZeRO stage and recomputation. TEST_ALL=1 takes all 48, and then the whole cross
+# product in both precisions, as far as TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file
+# for the table of the largest errors.
+# slow: about 250 trainings, each beside the unsplit training
 use strict;
 use warnings;
 use FindBin;
@@ -21,8 +20,8 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# A fixed text, because the tree's text may change. Little is held out, so that evaluation, which is
-# not tested here, takes no time.
+# The text is fixed, because the tree's text may change. Little is held out, so that evaluation,
+# which is not tested here, takes no time.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -46,7 +45,8 @@ for my $s (0 .. $#schedules) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
 
-            # A Latin square: every pair of schedule, ZeRO stage and recomputation occurs.
+            # The combinations are a Latin square, so every pair of schedule, ZeRO stage and
+            # recomputation occurs.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }
@@ -310,7 +310,7 @@ note($_) for @table;
             };
     }
 
-    # Attention in blocks also runs without ranks that share a sequence.
+    # Blockwise attention also runs without ranks that share a sequence.
     my $blocks = emu(
         2, $train{fp32},
         qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16
@@ -383,8 +383,8 @@ note($_) for @table;
         $text
     );
 
-    # Rows with extra options: stages of several chunks, split backwards, blocks that move, and (at
-    # the first budget) blocks that stay.
+    # The rows have extra options: stages of several chunks, split backwards, blocks that move, and
+    # (at the first budget) blocks that stay.
     my @ways = (
         [2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
         [

@@ -33,7 +33,7 @@ ip link set cable-a up
 in_b ip addr add 10.77.0.2/24 dev cable-b
 in_b ip link set cable-b up
 
-# The script in place of ssh: mpirun passes a host's name and a command.
+# This script takes the place of ssh. mpirun passes a host's name and a command.
 printf '#!/bin/sh\nshift\nexec nsenter -t %s -n -u sh -c "$*"\n' "$b" >"$tap_dir/enter"
 chmod +x "$tap_dir/enter"
 printf '10.77.0.1 slots=2\n10.77.0.2 slots=2\n' >"$tap_dir/hosts"

@@ -48,11 +48,12 @@ sub ring_time {
 # $find->('all traffic').
 sub finder {
     my ($job) = @_;
-    my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
+    my %measured =
+        map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
     return sub {
         my ($what) = @_;
-        my ($key) = grep { /^m = $job->{m}: \Q$what\E/ } sort keys %is;
-        return $key ? $is{$key} : "no cost \"$what\"";
+        my ($key) = grep { /^m = $job->{m}: \Q$what\E/ } sort keys %measured;
+        return $key ? $measured{$key} : "no cost \"$what\"";
     };
 }
 
@@ -111,16 +112,16 @@ for my $job (@jobs, @mpi) {
         or diag(complain($job));
     my $find = finder($job);
     my $psi = sum($wte, @others);
-    my $mine = sum(map { chunk($_, $n) } $wte, @others);
+    my $shard = sum(map { chunk($_, $n) } $wte, @others);
     my $part =
         $m > 1
         ? chunk($others[1], $n)
-        : 0;    # room for the chunk of a block that arrives and is added
-        # passes over the parameters of all units except wte; bytes of state; elements in flight
+        : 0;    # if m > 1: the chunk of a block that arrives and is added
+                # units of traffic; elements of state; elements in flight
     my ($units, $state, $in_flight) =
-          $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
-        : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $mine, 2 * $wte + $others[1] + $part)
-        : (3 * $m, 4 * $mine, 3 * $wte + 2 * $others[1] + $part);
+          $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $shard, 0)
+        : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $shard, 2 * $wte + $others[1] + $part)
+        : (3 * $m, 4 * $shard, 3 * $wte + 2 * $others[1] + $part);
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 2 + 2, 1);
     is(
         $find->('all traffic'),
@@ -137,16 +138,17 @@ for my $job (@jobs, @mpi) {
     is($find->('exposed'), $n * $time, "$name: exposed communication");
 
     # Rank 0 has the largest part of the 11 sequences. A block's forward takes 24 M C^2 + 4 M T C
-    # FLOPs, the head's 2 M C V. A FLOP takes 1000 ps. Forward and backward take three times as
-    # many.
+    # FLOPs, and the head's forward 2 M C V. A FLOP takes 1000 ps. Forward and backward take three
+    # times as many.
     my ($C, $T) = (15, 11);
     my $M = chunk(11, $n) * $T;
     my $computing = 3 * 1000 * (2 * (24 * $M * $C**2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
     is($find->('step'), $computing + $time, "$name: the step");
 }
 
-# ---- 16 bits: a weight and its gradient of 2 bytes each; master, m and v of 4 bytes each. In table
-# I of Rajbhandari et al. 2020, 128e9 parameters on 16 ranks take 608, 368 and 128 GB per rank ----
+# ---- 16 bits: a weight and its gradient of 2 bytes each; master, m and v of 4 bytes each ----
+# In table I of Rajbhandari et al. 2020, 128e9 parameters on 16 ranks take 608, 368 and 128 GB per
+# rank.
 my @bytes16 = ([4, 12], [2, 14], [0, 16]);    # whole, and divided by N
 is_deeply(
     [map { 128 * ($_->[0] + $_->[1] / 16) } @bytes16],
@@ -175,8 +177,8 @@ for my $job (@halves) {
     );
 }
 
-# ---- 05_prefetch: the same traffic with prefetch, 2m units if weights are kept, the memory in
-# flight, and bounds that hold in any order ----
+# ---- 05_prefetch: the same traffic as without prefetch; 2m units if weights are kept ----
+# Also checks the memory in flight, and bounds that hold in any order.
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
 my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
 my @ahead;
@@ -239,8 +241,8 @@ for my $job (@ahead) {
     );
 
     # The peak is in the backward of a block, while the gradient of the block above is being
-    # reduced. The peak has the gradients of both blocks, and room for the sum and the arriving
-    # chunk. The peak has the weights of two blocks. If weights are kept, the peak has the weights
+    # reduced. At this peak a rank holds the gradients of both blocks, room for the sum and the
+    # arriving chunk, and the weights of two blocks. If weights are kept, a rank holds the weights
     # of all blocks so far, here three.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;

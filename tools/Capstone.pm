@@ -1,6 +1,6 @@
 # Capstone.pm draws the layouts of the capstone, in which the bodies of chapters 01 to 07 train
-# chapter 08, and finds the exercises whose bodies that training can reach. tools/grade and
-# tools/task use this module.
+# chapter 08. Capstone.pm also finds the exercises whose bodies that training can reach. tools/grade
+# and tools/task use this module.
 package Capstone;
 use strict;
 use warnings;
@@ -28,9 +28,9 @@ sub capstone_exercise {
     };
 }
 
-# Returns the layouts of a draw, in a fixed order of kinds: { ranks, words, options }. draw: a
-# function of a number n and a purpose that returns a number below n. In three layouts the number of
-# ranks is no power of two.
+# Returns the layouts of a draw, in a fixed order of kinds. A layout is { ranks, words, options }.
+# `draw` is a function of a number n and a purpose that returns a number below n. In three layouts
+# the number of ranks is no power of two.
 sub capstone_layouts {
     my ($draw) = @_;
     my $one_of = sub { my ($purpose, @of) = @_; return $of[$draw->(scalar @of, $purpose)] };

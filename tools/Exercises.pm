@@ -80,9 +80,9 @@ sub bodies {
     return @found;
 }
 
-# Returns all exercises of the tree in this folder, by id. Each has the fields of bodies() and {
-# file, lesson, key, title, options }. lesson is the program that judges, key its key as in make
-# run-KEY. options are those of the judging run (from the line `// grade:`).
+# Returns all exercises of the tree in this folder, by id. Each exercise has the fields of bodies()
+# and { file, lesson, key, title, options }. `lesson` is the program that judges, and `key` is its
+# key in make run-KEY. `options` are the options of the judging run, from the line `// grade:`.
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
@@ -120,8 +120,8 @@ sub exercises {
     return map { $by_id{$_} } sort keys %by_id;
 }
 
-# Returns the exercises that the words name: a chapter 01, a lesson 01.02 or 08.sample, or an
-# exercise 01.02a. If there are no words, returns all exercises.
+# Returns the exercises that the words name. A word is a chapter 01, a lesson 01.02 or 08.sample, or
+# an exercise 01.02a. Without words returns all exercises.
 sub chosen {
     my ($all, @words) = @_;
     return @$all unless @words;
@@ -182,8 +182,8 @@ sub find_helpers {
     return $text =~ m{^// HELPERS \Q$id\E\b[^\n]*\n(.*?)^// END HELPERS}ms ? $1 : '';
 }
 
-# Returns the text with lines above the function of exercise id: behind the last top-level line
-# before it.
+# Returns the text with lines above the function of exercise id. The lines stand behind the last
+# top-level line before the function.
 sub splice_helpers {
     my ($text, $id, $lines) = @_;
     my ($e) = grep { $_->{id} eq $id } bodies($text, []);
@@ -196,7 +196,7 @@ sub splice_helpers {
     return $text;
 }
 
-# ---- tools/decisive: the layer that carries most points of an exercise, and why ----
+# ---- tools/decisive: the layer that carries most points of an exercise, and the reason ----
 # Returns { id => { layer, why } }. An exercise without a line is decided by its numbers.
 sub decisive {
     my ($root) = @_;
@@ -210,8 +210,8 @@ sub decisive {
 
 sub todo { my ($e) = @_; return qq($e->{indent}TODO("$e->{id}");\n) }
 
-# Returns the files of a tree. In a clone these are the files that git tracks; elsewhere all files
-# except those that the build made.
+# Returns the files of a tree. In a clone these are the files that git tracks. Elsewhere these are
+# all files except those that the build made.
 sub tree_files {
     my ($root) = @_;
     my @files;

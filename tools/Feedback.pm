@@ -1,7 +1,7 @@
-# Feedback.pm explains a failed run in the words of the field: which tensors are wrong, by which
-# factor, on which ranks, from which step, and the mistake that usually has this effect.
-# tools/check, tools/task and tools/grade use this module. The frame measures the factor and the
-# ranks (judge/frame/diagnose.c); the rules below add the likely cause.
+# Feedback.pm explains a failed run in the words of the field. The explanation names the wrong
+# tensors, the factor, the ranks, the first wrong step, and the mistake that usually has this
+# effect. tools/check, tools/task and tools/grade use this module. The frame measures the factor and
+# the ranks (judge/frame/diagnose.c); the rules below add the likely cause.
 package Feedback;
 use strict;
 use warnings;
@@ -39,7 +39,7 @@ sub read_hints {
     return \%hints;
 }
 
-# Is a cost the number of ranks times as much as predicted?
+# Returns whether a cost is the number of ranks times as much as predicted.
 sub times_ranks {
     my ($cost, $known) = @_;
     my $n = $known->{ranks} // 1;
@@ -70,7 +70,7 @@ my %cause_of_waits = (
         'some ranks wait in a collective, and the others for a message: all ranks make the same calls in the same order, and no rank leaves one out'
 );
 
-# Returns the findings of a run, a line each, as tools/hints describes them.
+# Returns the findings of a run, one per line, as tools/hints describes them.
 sub findings {
     my ($sentence, $known) = @_;
     my @lines = map { "page $_" } $sentence // ();
@@ -91,9 +91,9 @@ sub findings {
     return join "\n", @lines;
 }
 
-# Returns the mistake that usually has these findings in this exercise, or undef. known: { id, wrong
-# => ([check, name, why]...), costs => ({ name, unit, measured, predicted }...), fault }. A field is
-# missing if the run has no such finding.
+# Returns the mistake that usually has these findings in this exercise, or undef. `known` is { id,
+# wrong => ([check, name, why]...), costs => ({ name, unit, measured, predicted }...), fault }. A
+# field is missing if the run has no such finding.
 sub hint {
     my ($sentence, $known) = @_;
     return undef unless defined $known->{id};
@@ -180,9 +180,9 @@ my @general = (
     ]
 );
 
-# Returns a likely cause of a wrong result, or undef. sentence: the result of wrong_sentence().
-# known: { ranks, micro_batches, reason } and the fields of hint(). reason: the judge's reason, or
-# the line under the failed check.
+# Returns a likely cause of a wrong result, or undef. `sentence` is the result of wrong_sentence().
+# `known` is { ranks, micro_batches, reason } and the fields of hint(). `reason` is the judge's
+# reason, or the line under the failed check.
 sub likely_cause {
     my ($sentence, $known) = @_;
     return hint($sentence, $known) unless defined $sentence;
@@ -222,13 +222,13 @@ sub likely_cause {
     return undef;
 }
 
-# Explains a cost that differs from its prediction: { name, unit, measured, predicted }.
+# Explains a cost that differs from its prediction. The cost is { name, unit, measured, predicted }.
 sub cost_sentence {
     my ($cost) = @_;
-    my ($is, $should, $unit) = @$cost{qw(measured predicted unit)};
-    my $times = $should > 0 && $is > 0 ? $is / $should : 0;
-    my $how = $is > $should ? 'more' : 'less';
-    my $text = "$cost->{name}: measured $is $unit, predicted $should";
+    my ($measured, $predicted, $unit) = @$cost{qw(measured predicted unit)};
+    my $times = $predicted > 0 && $measured > 0 ? $measured / $predicted : 0;
+    my $how = $measured > $predicted ? 'more' : 'less';
+    my $text = "$cost->{name}: measured $measured $unit, predicted $predicted";
     $text .= sprintf ' (%.3g times as much)', $times if $times && abs($times - 1) > 0.004;
     my $calls = $unit =~ /call|message/ ? 'calls' : $unit =~ /byte|element/ ? 'bytes' : '';
     $text .= '; the communication is done in more pieces than needed, or twice'

@@ -30,9 +30,9 @@ sub code_of {
     return ($code, undef);
 }
 
-# Names that a body may not use. Such a name stops the run, reaches the system, or reads what the
-# check measures. A body may use such a name if our solution of the same exercise uses the name,
-# too.
+# $forbidden matches names that a body may not use. Such a name stops the run, reaches the system,
+# or reads what the check measures. A body may use such a name if our solution of the same exercise
+# uses the name, too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
@@ -42,20 +42,21 @@ my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
 
-# Names of the frame's functions. Such a name is refused only if it is called or if a header has it;
-# side_length is a good variable name.
+# $of_the_frame matches names of the frame's functions. Such a name is refused only if it is called
+# or if a header has it; side_length is a good variable name.
 my $of_the_frame =
     qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
     |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
 
-# Names that are good for variables, too. These names are refused only as calls.
+# $forbidden_call matches names that are good for variables, too. These names are refused only as
+# calls.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 }
     qw(if for while switch return sizeof do else case default break continue void char int
     long unsigned float double
     bool real const signed short struct size_t);
 
-# Mathematical functions, and the calls that a compiler generates for copies.
+# %harmless has mathematical functions, and the calls that a compiler generates for copies.
 my %harmless = map { $_ => 1 }
     qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil
     round tanh tanhf
@@ -74,9 +75,9 @@ sub public_functions {
     };
 }
 
-# Returns undef, or why the text is not the inside of one function: its brackets do not match. The
-# text is judged as the compiler reads the text. Trigraphs are off, a line that ends in \ is
-# continued, and a comment ends where C ends it.
+# Returns undef, or the reason why the text is not the inside of one function. The reason is that
+# its brackets do not match. The text is judged as the compiler reads the text. Trigraphs are off, a
+# line that ends in \ is continued, and a comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
@@ -99,10 +100,10 @@ sub structure_fault {
     return undef;
 }
 
-# Returns the first suspicious name or call in a submitted body, or undef. No solution needs such
-# a name or call. tools/grade prints it as a note and takes no points, because text can be spelled
-# in many ways. known: functions that the body may call besides those of `ours`, the tree's own
-# body. taken: names in headers.
+# Returns the first suspicious name or call in a submitted body, or undef. No solution needs such a
+# name or call. tools/grade prints the name as a note and takes no points, because text can be
+# spelled in many ways. `known` are functions that the body may call besides those of `ours`, the
+# tree's own body. `taken` are names in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);
@@ -134,9 +135,9 @@ sub text_faults {
     return undef;
 }
 
-# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, the
-# largest stack frame, and the number of frames without a fixed size. -fstack-usage has written the
-# frames.
+# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, and the
+# largest stack frame. Also returns the number of frames without a fixed size. -fstack-usage has
+# written the frames.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);

@@ -1,13 +1,13 @@
 # Grader.pm builds a program with a submitted body and runs it in a sandbox. The results are judged
 # outside the sandbox. tools/grade uses this module.
 #
-# The sandbox is bubblewrap: no network, its own processes and user, a read-only file system with
-# the compiler and headers (to compile) or the program (to run), and limits on processor time,
-# memory, processes and files. No sandbox has the solutions, the bugs or the tests. All processes in
-# the sandbox end when the sandbox ends. Each rank has its own sandbox, so ranks meet only in the
-# broker (tools/grader/broker.c). The broker runs outside and counts the bytes of the ranks. The
-# compared tensors leave the sandbox as records (tools/grader/probe.c), and tools/grader/compare.c
-# compares these records with those of our own run.
+# The sandbox is bubblewrap. The sandbox has no network, its own processes and user, and a read-only
+# file system. To compile, the file system has the compiler and headers; to run, it has the program.
+# The sandbox limits processor time, memory, processes and files. No sandbox has the solutions, the
+# bugs or the tests. All processes in the sandbox end when the sandbox ends. Each rank has its own
+# sandbox, so ranks meet only in the broker (tools/grader/broker.c). The broker runs outside and
+# counts the bytes of the ranks. The compared tensors leave the sandbox as records
+# (tools/grader/probe.c). tools/grader/compare.c compares these records with those of our own run.
 package Grader;
 use strict;
 use warnings;
@@ -42,7 +42,7 @@ sub quiet {
 
 # ---- the sandbox ----
 
-# Returns undef if the sandbox works here, or the reason why not.
+# Returns undef if the sandbox works here, or else the reason why not.
 sub sandbox_missing {
     my ($good, $out) = quiet(nobody(), 'bwrap', box(), '--', 'true');
     return undef if $good;
@@ -73,7 +73,7 @@ sub box {
     );
 }
 
-# The environment of everything that runs in the sandbox. The broker adds the rank's number.
+# Everything that runs in the sandbox has this environment. The broker adds the rank's number.
 my %environment = (
     PATH => '/usr/bin:/bin',
     LC_ALL => 'C',
@@ -82,9 +82,9 @@ my %environment = (
     OMP_NUM_THREADS => 1
 );
 
-# Returns the words that start a command with limits, in the sandbox. files: path outside => path
-# inside; a path that ends in + may be written. All ranks together must fit into the machine's
-# memory.
+# Returns the words that start a command with limits, in the sandbox. `files` is a hash of path
+# outside => path inside. A path that ends in + may be written. All ranks together must fit into the
+# machine's memory.
 sub confined {
     my ($seconds, $files, $bytes, $processes, @command) = @_;
     my @limits = (
@@ -102,7 +102,7 @@ sub confined {
 
 # ---- the build ----
 
-# Compiles the parts that all programs share. settings: words for make, such as ARCH=native.
+# Compiles the parts that all programs share. `settings` are words for make, such as ARCH=native.
 sub grader_begin {
     my ($folder, $is_trusted, @settings) = @_;
     ($work, $trusted) = ($folder, $is_trusted);
@@ -182,7 +182,7 @@ sub keep_parts {
 }
 
 # Returns the body inside of a line that marks where the body runs. The names in the line are drawn
-# anew in each grading. number: of the body, if a program has several marked bodies.
+# anew in each grading. `number` is the number of the body, if a program has several marked bodies.
 sub mark_body {
     my ($body, $number) = @_;
     $number //= 1;
@@ -273,14 +273,15 @@ sub run_program {
         '/tmp/page.json'
     );
 
-    # The texts that lessons read: 06.06 learns LICENSE.
+    # Lessons read these texts. 06.06 learns LICENSE.
     my %seen = (
         $o{program} => '/work/program',
         "$work/text.txt" => '/work/build/text.txt',
         "$work/LICENSE" => '/work/LICENSE'
     );
 
-    # A program that saves needs a folder that all of its ranks share. Each run gets an empty one.
+    # A program that saves needs a folder that all of its ranks share. Each run gets an empty
+    # folder.
     if ("@options" =~ m{--save (\S+)}) {
         my $saved = $1;
         my $folder = "$files.saved";
@@ -366,9 +367,9 @@ sub compare_runs {
 
 # ---- the functions that the object code of a body uses ----
 
-# Returns { symbol => number of references } of the functions that the function with the body refers
-# to, through the functions that our object does not have, such as a student's helpers. The object
-# code shows a reference however the source spells it.
+# Returns { symbol => number of references } for the function with the body. References through a
+# function that our object does not have, such as a student's helper, count, too. The object code
+# shows a reference however the source spells it.
 sub body_symbols {
     my ($object, $our_functions) = @_;
     my (%refers, $section);

@@ -4,9 +4,9 @@
 # of a patch.
 
 # bug_read PATCH: sets patch, lesson, test, precision, kind, sanitizers and build. SANITIZE in the
-# environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers:
-# those with a test, because tests run the plain build, those on the stand-ins for CUDA, and those
-# whose header says "sanitizers: no".
+# environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers.
+# These are bugs with a test, because tests run the plain build, bugs on the stand-ins for CUDA, and
+# bugs whose header says "sanitizers: no".
 bug_read() {
     patch=$1
     case $patch in
@@ -42,8 +42,8 @@ $1:"}
 # Applies the patch. Neighbouring lines may have changed a little since the patch was made.
 bug_apply() { git apply "$@" "$diff" 2>/dev/null || git apply -C1 "$@" "$diff" 2>/dev/null; }
 
-# Applies the bug in a scratch copy and builds the lesson there. Status 1: the patch does not apply;
-# 2: the tree does not build.
+# Applies the bug in a scratch copy and builds the lesson there. Returns 1 if the patch does not
+# apply, and 2 if the tree does not build.
 bug_put_in() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-bug.XXXXXX") || exit 3
     trap 'rm -rf "$scratch"' EXIT

@@ -81,9 +81,9 @@ probe_cxx() {
         "$probe_dir/cxx"
 }
 
-# Checks the CUDA Toolkit: nvcc compiles a kernel, and MPI's wrapper links a C program that calls
-# CUDA's runtime and cuBLAS. Sets nvcc, cuda_cflags, cuda_libs and cuda_version. If CUDA_HOME is
-# given, no other folder is searched.
+# Checks that nvcc of the CUDA Toolkit compiles a kernel, and that MPI's wrapper links a C program
+# that calls CUDA's runtime and cuBLAS. Sets nvcc, cuda_cflags, cuda_libs and cuda_version. If
+# CUDA_HOME is given, no other folder is searched.
 probe_cuda() {
     cat >"$probe_dir/kernel.cu" <<'END'
 #include <cuda_runtime.h>
@@ -161,9 +161,9 @@ try_cuda() {
 # of probe_cuda.
 probe_gpu() { "$probe_dir/cuda" 2>"$probe_dir/log"; }
 
-# Checks NCCL: from the toolkit, the distribution, or the folder of a Python wheel
-# (.../nvidia/nccl), which has only libnccl.so.2. If NCCL_HOME is given, no other folder is
-# searched. Needs probe_cuda; sets nccl_cflags, nccl_libs, nccl_version.
+# Checks NCCL of the toolkit, of the distribution, or of a Python wheel (.../nvidia/nccl), which has
+# only libnccl.so.2. If NCCL_HOME is given, no other folder is searched. Needs probe_cuda. Sets
+# nccl_cflags, nccl_libs and nccl_version.
 probe_nccl() {
     cat >"$probe_dir/nccl.c" <<'END'
 #include <nccl.h>
@@ -182,7 +182,7 @@ END
         try_nccl "" "" || try_nccl "$cuda_home" lib || try_nccl "$cuda_home" lib64
     fi
 }
-# Searches FOLDER and its LIB; without arguments, the compiler's own folders.
+# Searches FOLDER and its LIB. Without arguments searches the compiler's own folders.
 try_nccl() {
     nccl_cflags=${1:+-isystem $1/include}
     nccl_libs=-lnccl

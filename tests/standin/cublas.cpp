@@ -1,5 +1,5 @@
-// cublas.cpp: cuBLAS without a GPU: products by plain loops, queued on the handle's stream; and the
-// numbers of 16 bits.
+// cublas.cpp: cuBLAS without a GPU. Products are plain loops, queued on the handle's stream. The
+// file also has the numbers of 16 bits.
 #include "include/cublas_v2.h"
 #include <cmath>
 #include <cstring>
@@ -48,8 +48,8 @@ static float tf32(float x) {
 }
 static double tf32(double x) { return x; }
 
-// The elements of a matrix: a type of cuBLAS, and how to read and to write it as a number of the
-// sums' type.
+// Reals describes the elements of a matrix. Reals has the type of cuBLAS, and functions that read
+// and write an element as a number of the sums' type.
 template <class Real> struct Reals {
     using Element = Real;
     static Real read(Real x) { return x; }
@@ -66,7 +66,8 @@ struct Fp16 {
     static uint16_t write(float x) { return rounded(FP16, x); }
 };
 
-// Real: the type of products and sums. In and Out: the elements of the factors and of the result.
+// Real is the type of products and sums. In and Out are the types of the elements of the factors
+// and of the result.
 template <class Real, class In, class Out> struct Product {
     using Factor = typename In::Element;
     using Result = typename Out::Element;
@@ -81,8 +82,7 @@ template <class Real, class In, class Out> struct Product {
         return to_tf32 ? tf32(value) : value;
     }
     // Computes c column by column. beta = 0 overwrites c, even NaN. If sums may be narrow, the
-    // halves of a sum are rounded to the type of c before they are added, as by two blocks of a
-    // GPU.
+    // halves of a sum are rounded to the type of c and then added, as by two blocks of a GPU.
     void run() const {
         const std::unique_ptr<Real[]> left(new Real[m * k]), sum(new Real[m]), half(new Real[m]);
         for (size_t l = 0; l < k; l++)
@@ -108,8 +108,8 @@ template <class Real, class In, class Out> struct Product {
     }
 };
 
-// Are fp32 factors rounded to TF32? The mode allows it, or the environment does, unless the mode is
-// pedantic.
+// Returns whether fp32 factors are rounded to TF32. The mode or the environment may allow the
+// rounding. A pedantic mode never rounds.
 static bool tf32_allowed(const cublasContext *handle) {
     static const bool environment = number("NVIDIA_TF32_OVERRIDE", 0) == 1;
     const int mode = handle->mode & ~CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
@@ -189,8 +189,8 @@ PRODUCT(cublasDgemm_64, double, int64_t)
 BATCH(cublasSgemmStridedBatched, float)
 BATCH(cublasDgemmStridedBatched, double)
 
-// Factors of one 16-bit type, sums in fp32, and a result of that type or of fp32. The real library
-// has more products; Unsplit needs no others.
+// The factors have one 16-bit type, the sums are fp32, and the result has that type or fp32. The
+// real library has more products; Unsplit needs no others.
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a,
                                           cublasOperation_t op_b, int m, int n, int k,
                                           const void *alpha, const void *a, cudaDataType a_type,

@@ -1,11 +1,11 @@
-// nccl.cpp: NCCL without a GPU, between the processes and threads of one machine. First boards,
-// then operations, the thread that advances them, and the calls.
+// nccl.cpp: NCCL without a GPU, between the processes and threads of one machine. The parts of this
+// file are boards, operations, the thread that advances the operations, and the calls.
 //
-// The members of a communicator share a board: a file without a name, which the other members open
-// through /proc. A sending rank posts the place of its message in its device memory on the board,
-// and the receiver copies the message from there. Nothing is sent before the receiver arrives, so a
-// buffer changed too early is noticed. Sums run in falling order of the ranks, because no program
-// may depend on the order.
+// The members of a communicator share a board. A board is a file without a name, which the other
+// members open through /proc. A sending rank posts on the board the place of its message in its
+// device memory. The receiver copies the message from that place. Nothing is sent before the
+// receiver arrives, so a buffer changed too early is noticed. Sums run in falling order of the
+// ranks, because no program may depend on the order.
 #include "include/nccl.h"
 #include <algorithm>
 #include <atomic>
@@ -44,7 +44,7 @@ struct Member {
     int memory; // the descriptor of the file with its device memory
     char gpu[64];
     std::atomic<uint64_t> splits,
-        boards; // number of the rank's calls of ncclCommSplit, and of the boards that it made
+        boards; // number of the rank's calls of ncclCommSplit, and of the boards from these calls
     struct {
         int color, key, board;
     } split[2]; // the arguments of its last two calls
@@ -108,7 +108,8 @@ static ncclResult_t error_of(ncclComm *comm) {
     return error ? refuse(comm, error, "%s", comm->board->text) : ncclSuccess;
 }
 
-// Large enough for any board. A page of the board takes memory only once it is used.
+// BOARD_BYTES is large enough for any board. A page of the board takes memory only once the page is
+// used.
 static const off_t BOARD_BYTES = off_t(1) << 30;
 static int new_board() {
     const int file = memfd_create("communicator", MFD_CLOEXEC);
@@ -124,8 +125,8 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     snprintf(path, sizeof path, "/proc/%d/fd/%d", int(process), file);
     comm->file = open(path, O_RDWR | O_CLOEXEC);
     if (comm->file < 0 || off_t(bytes) > BOARD_BYTES)
-        return refuse(comm, ncclSystemError, "%s: %s; is the rank with the unique id gone?", path,
-                      strerror(errno));
+        return refuse(comm, ncclSystemError, "%s: %s; check that the rank with the unique id runs",
+                      path, strerror(errno));
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, comm->file, 0);
     if (p == MAP_FAILED) return refuse(comm, ncclSystemError, "%s: %s", path, strerror(errno));
     comm->board = static_cast<Board *>(p);
@@ -148,8 +149,8 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     return ncclSuccess;
 }
 
-// Opens the memory of all members. Checks all GPUs first. The board has the GPUs, so every rank
-// reads the same refusal, even after other refused ranks are gone.
+// Opens the memory of all members, after a check of all GPUs. The board lists the GPUs, so every
+// rank reads the same error, even after other rejected ranks are gone.
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
     for (int r = 0; r < comm->size; r++)
@@ -172,8 +173,8 @@ static ncclResult_t open_members(ncclComm *comm) {
     return ncclSuccess;
 }
 
-// Makes the new communicator from the arguments of all members of the old one: members of the same
-// color, in the order of their keys.
+// Makes a new communicator from the arguments of all members of the old communicator. The members
+// have one color and are in the order of their keys.
 static ncclResult_t split_board(ncclComm *comm) {
     Member *members = comm->parent->board->member;
     const size_t turn = comm->split % 2;
@@ -236,8 +237,8 @@ struct Task {
 struct Transfer {
     size_t task;
     bool send, posted, done;
-    // lost: the peer has left. failed: the communicator has failed. Both are set before the last
-    // read of the channel
+    // `lost` is set if the peer has left, and `failed` if the communicator has failed. The two
+    // fields are set before the last read of the channel.
     bool lost, failed;
     int peer;
     const char *from;
@@ -323,8 +324,8 @@ static void reduce(char *out, const std::vector<const char *> &parts, size_t cou
     }
 }
 
-// The operations of one group on one stream. All of them progress at the same time, except those on
-// the same channel.
+// Work holds the operations of one group on one stream. All operations progress at the same time,
+// except those on the same channel.
 struct Work {
     std::vector<Task> tasks;
     std::vector<Transfer> transfers;
@@ -343,8 +344,8 @@ struct Work {
     std::string why(bool *for_ever) const;
 };
 
-// A collective exchanges a message with every other rank, at least to check that all ranks make the
-// same call.
+// Adds the messages of one collective. A collective exchanges a message with every other rank, at
+// least to check that all ranks make the same call.
 void Work::add(const Task &t) {
     const bool one_to_all = t.kind == BROADCAST, all_to_one = t.kind == REDUCE,
                root = t.comm->rank == t.root;
@@ -420,9 +421,9 @@ void Work::move(Transfer &x) {
     }
 }
 
-// Finds ranks that have left. A rank may leave after it has done its part, and then its
-// communicator may fail. So Work looks for lost ranks before it reads the channels. A message of a
-// lost rank that is not in its channel then will never arrive.
+// Finds ranks that have left. A rank may leave after the rank has done its part, and then its
+// communicator may fail. So Work looks for lost ranks before Work reads the channels. If a lost
+// rank's message is not in its channel then, the message will never arrive.
 void Work::look_for_lost() {
     for (Transfer &x : transfers) {
         const ncclComm *comm = tasks[x.task].comm;
@@ -445,7 +446,7 @@ bool Work::run() {
     if (++turns % 16 == 0) look_for_lost();
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];
-        bool first = !x.done; // is x the first unfinished transfer of its channel?
+        bool first = !x.done; // true if x is the first unfinished transfer of its channel
         for (size_t j = 0; j < i && tasks.size() > 1 && first; j++) {
             const Transfer &y = transfers[j];
             const Task &ours = tasks[x.task], &theirs = tasks[y.task];
@@ -548,8 +549,8 @@ static void start(const std::vector<Task> &tasks) {
 
 // ---- progress ----
 
-// A GPU runs without the host. This thread runs operations only if another rank waits for this
-// rank.
+// Returns whether another rank waits for this rank. A GPU runs without the host, but the thread of
+// this file runs operations only if they are needed.
 static bool is_needed(const ncclComm *comm) {
     for (int kind = MESSAGE; kind <= ALL_REDUCE && comm->state == ncclComm::READY; kind++)
         for (int r = 0; r < comm->size; r++) {
@@ -745,7 +746,7 @@ static ncclComm *new_comm(int size, int rank, const ncclConfig_t *config, const 
     return c;
 }
 
-// Returns the handle at once. If the call blocks, it also waits until the communicator is ready.
+// Returns the handle at once. A blocking call also waits until the communicator is ready.
 static ncclResult_t begin(Entry &entry, ncclComm *c, ncclComm_t *out) {
     *out = c;
     if (group.depth > 0) return group.begun.push_back(c), ncclSuccess;

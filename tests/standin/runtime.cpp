@@ -1,5 +1,5 @@
-// runtime.cpp: the CUDA runtime without a GPU. Memory, streams, copies, kernels, then the calls.
-// README.md lists the rules that the runtime enforces.
+// runtime.cpp: the CUDA runtime without a GPU. The parts of this file are memory, streams, copies,
+// kernels and the calls. README.md lists the rules that the runtime enforces.
 #include "standin.h"
 #include <algorithm>
 #include <chrono>
@@ -108,7 +108,7 @@ static std::map<uintptr_t, Block>::iterator find_block(const void *p) {
     return b == all.blocks.begin() ? all.blocks.end() : --b;
 }
 
-// "byte 40 of a block of 32 bytes", for messages.
+// Returns a text for messages, such as "byte 40 of a block of 32 bytes".
 static std::string where(const void *p) {
     auto b = find_block(p);
     if (b == all.blocks.end()) return "an address before all blocks";
@@ -142,8 +142,8 @@ bool overlap(const Range &a, const Range &b) {
     return apart < a.width || apart + b.width > a.pitch; // columns of the same matrix
 }
 
-// Between blocks lie signalling NaNs, of float and of double. An operation that reads such a NaN
-// gets NaN. An operation that adds to such a NaN leaves a quiet NaN.
+// Signalling NaNs of float and of double fill the bytes between blocks. An operation that reads
+// such a NaN gets NaN. An operation that adds to such a NaN leaves a quiet NaN.
 static const struct Zone {
     uint64_t word[2 * ZONE / sizeof(uint64_t)];
     Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
@@ -260,8 +260,8 @@ void join(Clock &c, const Clock &with) {
     for (size_t i = 0; i < with.size(); i++) set(c, i, with[i]);
 }
 
-// Two operations without an order between them race if one writes memory that the other reads or
-// writes. Calls fault() if op races with a pending operation.
+// Calls fault() if op races with a pending operation. Two operations without an order between them
+// race if one writes memory that the other reads or writes.
 static void check_races(const Stream *s, const Op &op) {
     for (const Stream *t : streams) {
         if (!t || t == s) continue;
@@ -337,8 +337,8 @@ static cudaError_t wait_for_device(std::unique_lock<std::mutex> &lock, int devic
     return all.sticky;
 }
 
-// Asks whether an operation is done. If the operation is not done, runs the operation and still
-// says no, because a program may not rely on an earlier yes.
+// Returns whether an operation is done. If the operation is not done, query() runs the operation
+// and still says no, because a program may not rely on an earlier yes.
 static cudaError_t query(size_t stream, uint64_t count) {
     if (all.sticky) return all.sticky;
     if (!streams[stream] || streams[stream]->done >= count) return cudaSuccess;
@@ -361,7 +361,7 @@ int current_device() { return device_now; }
 
 // ---- copies ----
 
-// The kind of memory on one side of a copy.
+// Place is the kind of memory on one side of a copy.
 enum class Place { DEVICE, PINNED, PAGEABLE };
 static Place place(const void *p) {
     if (on_device(p)) return Place::DEVICE;
@@ -390,9 +390,9 @@ static bool in_use(const Range &range) {
     return false;
 }
 
-// Copies. A copy from pageable memory reads during the call, and a copy to pageable memory ends
-// before the call returns. Pinned memory is used when the copy runs on the stream. Until then a
-// pinned target holds poison.
+// Copies memory. A copy from pageable memory reads during the call, and a copy to pageable memory
+// ends before the call returns. Pinned memory is used when the copy runs on the stream. Until then
+// a pinned target holds poison.
 static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from,
                         size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind kind,
                         cudaStream_t stream, bool wait) {

@@ -12,14 +12,14 @@
 
 namespace standin {
 
-// Reports a mistake that a GPU would not always report: prints it on stderr and ends the process
-// with status 3.
+// Reports a mistake that a GPU would not always report. fault() prints the mistake on stderr and
+// ends the process with status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
 
-size_t number(const char *variable, size_t otherwise); // the value of an environment variable
+size_t number(const char *variable, size_t otherwise); // returns an environment variable's value
 
 // ---- memory ----
-// Rows of `width` bytes, `pitch` bytes apart.
+// A Range has rows of `width` bytes, `pitch` bytes apart.
 struct Range {
     uintptr_t lo;
     size_t width, pitch, rows;
@@ -29,10 +29,11 @@ struct Access {
     bool write;
 };
 bool on_device(const void *p);
-// Returns the address that an operation uses for p: an address at `shadow` for device memory, else
-// p itself.
+// Returns the address that an operation uses for p. This address is at `shadow` for device memory,
+// and otherwise p itself.
 char *reach(const void *p);
-// For the ranks of other processes: a GPU's name, and the file and offset of p in device memory.
+// The next two functions serve the ranks of other processes. The functions return the name of a
+// GPU, and the file and offset of p in device memory.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // Calls fault() unless the range lies in one live block of the device.
@@ -45,8 +46,9 @@ inline Access use(const char *what, const void *p, size_t bytes, bool write, int
 bool overlap(const Range &a, const Range &b);
 
 // ---- numbers of 16 bits ----
-// Their formats: bits of fraction, and the exponent of the least normal number. The conversions
-// follow the definition of IEEE 754 and share no text with the library, which they test.
+// A format has the bits of its fraction and the exponent of its least normal number. The
+// conversions follow the definition of IEEE 754 and share no text with the library, which they
+// test.
 struct Format {
     int fraction, least;
 };
@@ -55,7 +57,8 @@ float widened(Format f, uint16_t h);
 uint16_t rounded(Format f, float x); // to the nearest, ties to even
 
 // ---- streams ----
-// Clock[i]: the number of operations of stream i that come before. Operations have no other order.
+// Clock[i] is the number of operations of stream i that come before. Operations have no other
+// order.
 using Clock = std::vector<uint64_t>;
 struct Op {
     const char *name;
@@ -70,7 +73,7 @@ struct Op {
 struct CUstream_st {
     size_t index;
     int device;
-    bool blocking; // waits for the default stream, which waits for this one
+    bool blocking; // waits for the default stream, which waits for this stream
     uint64_t issued, done;
     standin::Clock after;            // the operations before its next operation
     std::deque<standin::Op> pending; // operations done + 1 ... issued
@@ -87,7 +90,7 @@ void join(Clock &c, const Clock &with);
 bool run_until(size_t stream, uint64_t count); // false: an operation waits for another rank
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
 
-// The beginning of every call: the lock, and the errors that any call may return.
+// Entry begins every call. Entry takes the lock and finds the errors that any call may return.
 struct Entry {
     std::unique_lock<std::mutex> lock;
     cudaError_t error;

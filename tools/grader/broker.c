@@ -3,20 +3,25 @@
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
 //
-// Every rank is a process of its own: COMMAND, usually in its own sandbox, with a socket to the
-// broker as file descriptor 3. No rank can reach the memory of another rank or of the broker. So a
-// graded body can change neither the broker's counts of calls and bytes, nor the contents of a
-// message after it was sent.
+// Every rank is a process of its own. A rank runs COMMAND, usually in its own sandbox, with a
+// socket to the broker as file descriptor 3. No rank can reach the memory of another rank or of the
+// broker. So a graded body can change neither the broker's counts of calls and bytes, nor the
+// contents of a message after it was sent.
 //
-// ALTER is none, body, body-K or all. With body the broker alters the real numbers that a rank
-// sends while a graded body runs there; with body-K, while body K runs; with all, the reals of
-// every message. A result that stays right although the messages were altered does not come from
-// the messages. Bytes and times are never altered.
+// ALTER names the real numbers that the broker alters:
+//   none    no numbers
+//   body    the numbers that a rank sends while a graded body runs there
+//   body-K  the numbers that a rank sends while body K runs there
+//   all     the numbers of every message
+// A result that stays right although the messages were altered does not come from the messages.
+// Bytes and times are never altered.
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
-// each other. The broker writes FILES.results (the records of the ranks), FILES.out (rank 0's
-// output), FILES.err (the errors of all ranks), and FILES.run: lines with words that tools/grade
-// reads.
+// each other. The broker writes four files:
+//   FILES.results  the records of the ranks
+//   FILES.out      rank 0's output
+//   FILES.err      the errors of all ranks
+//   FILES.run      lines with words that tools/grade reads
 #define _GNU_SOURCE
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"
@@ -40,7 +45,7 @@ typedef struct Message {
     struct Message *next;
 } Message;
 
-// One collective of a communicator.
+// A Meeting is one collective of a communicator.
 typedef struct Meeting {
     Frame frame[MOST_RANKS];
     char *data[MOST_RANKS];
@@ -110,7 +115,7 @@ static double now(void) {
 static const char *const type_name[] = { "",     "byte",   "byte",   "int",
                                          "real", "double", "uint16", "time" };
 
-static void book(int rank, const Comm *c, const char *kind, int type, size_t bytes) {
+static void count_bytes(int rank, const Comm *c, const char *kind, int type, size_t bytes) {
     char key[200];
     snprintf(key, sizeof key, "%d %s %s %s", rank, c->path, kind, type_name[type]);
     int i = 0;
@@ -204,7 +209,7 @@ static Message *message(const Frame *f, int from, const char *data) {
 static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
     enum { TAG_TIME = 1, TAG_COLLECTIVE = 16 }; // as in comm_mpi.c
     if (f->tag != TAG_TIME) change(rank, f, data);
-    book(rank, c, f->tag >= TAG_COLLECTIVE ? "collective" : "message", f->type, f->bytes);
+    count_bytes(rank, c, f->tag >= TAG_COLLECTIVE ? "collective" : "message", f->type, f->bytes);
     Message *m = message(f, from, data), *r = remove_match(&c->wanted[f->peer], from, f->tag);
     if (r == NULL) {
         append(&c->sent[f->peer], m);
@@ -215,8 +220,8 @@ static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
     drop(r);
 }
 
-// Takes a message, or posts the receive. A posted receive is kept as a message without data whose
-// `from` is the rank that it waits for.
+// Takes a message, or posts the receive. A posted receive is kept as a message without data. Its
+// `from` is the rank that the receive waits for.
 static void take_recv(Comm *c, int to, const Frame *f) {
     Message *m = remove_match(&c->sent[to], f->peer, f->tag);
     Frame head = *f;
@@ -320,7 +325,7 @@ static void take_meet(int rank, Comm *c, int from, const Frame *f, char *data) {
     static const char *const name[] = { "barrier", "broadcast", "sum", "gather", "split" };
     if (f->type != MPI_UINT64_T) change(rank, f, data);
     if (f->type != MPI_UINT64_T && f->call != MEET_SPLIT)
-        book(rank, c, name[f->call], f->type, f->bytes);
+        count_bytes(rank, c, name[f->call], f->type, f->bytes);
     uint64_t number = c->met[from]++;
     Meeting **at = &c->meetings;
     while (*at != NULL && (*at)->number != number) at = &(*at)->next;
@@ -449,7 +454,7 @@ static void write_rank(int rank) {
 
 // ---- the end ----
 
-// Describes what a waiting rank waits for.
+// Adds to the text the call in which a waiting rank waits.
 static size_t describe(int rank, size_t at) {
     for (int k = 0; k < comms; k++) {
         const Comm *c = comm[k];
@@ -492,7 +497,8 @@ static void deadlock(void) {
     why = text;
 }
 
-// Has a rank printed why it ends? The frame then waits for the other ranks, which takes long.
+// Returns whether a rank has printed why it ends. The frame then waits for the other ranks, which
+// takes long.
 static bool complained(const char *files) {
     char name[4096], line[4096];
     bool found = false;
@@ -509,8 +515,8 @@ static void end_all(void) {
         if (!rank_of[i].ended) kill(rank_of[i].pid, SIGKILL);
 }
 
-// Collects the statuses of ranks that have ended. block: waits until every rank has ended. Returns
-// true if a rank still runs.
+// Collects the statuses of ranks that have ended. With `block` waits until every rank has ended.
+// Returns true if a rank still runs.
 static bool reap(bool block) {
     bool running = false;
     for (int i = 0; i < ranks; i++) {

@@ -28,8 +28,9 @@ typedef struct {
     size_t n;
 } Tensor;
 
-// The limits of a check for equal bits if the task does not ask for equal bits. AdamW divides by
-// the root of a mean of squares, so it amplifies rounding where the gradient is nearly zero.
+// These are the limits of a check for equal bits if the task does not ask for equal bits. AdamW
+// divides by the root of a mean of squares, so AdamW amplifies rounding where the gradient is
+// nearly zero.
 static const double rounding = 1e-4, rounding_adamw = 1e-3;
 
 static double number(Reader *r) {
@@ -143,7 +144,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
     double over_all = 0, worst = 0;
     if (a == NULL) exit(3);
     for (size_t i = 0; i < a_count && !theirs->bad; i++) a[i] = tensor(theirs);
-    // Our record has two halves. The second half remains: the expected tensors.
+    // Our record has two halves. Only the second half, the expected tensors, remains.
     for (int side = 0; side < 2; side++) {
         b_count = how_many(ours);
         b = calloc(b_count + 1, sizeof *b);

@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// An operation that the broker has not completed. Requests of sends that need no answer are done at
-// once.
+// Pending is an operation that the broker has not completed. Requests of sends that need no answer
+// are done at once.
 struct Pending {
     uint64_t id;
     bool done, too_long;
@@ -27,7 +27,7 @@ static bool initialized, told_waiting;
 enum { MOST_COMMS = 1 << 16 };
 static SplitResult comms[MOST_COMMS]; // by the broker's number, modulo MOST_COMMS
 
-static void gone(void) { _exit(3); } // the broker has ended the run
+static void gone(void) { _exit(3); } // the broker has ended the run, so this rank ends, too
 
 static void write_all(const void *data, size_t bytes) {
     const char *at = data;
@@ -40,8 +40,8 @@ static void write_all(const void *data, size_t bytes) {
     }
 }
 
-// Bytes that have been read from the socket, but not been taken. Several small frames need one call
-// of the kernel.
+// These bytes have been read from the socket, but not been taken. Several small frames need one
+// call of the kernel.
 static struct {
     char data[1 << 16];
     size_t at, count;
@@ -79,7 +79,7 @@ static void put(Frame f, const void *data, size_t bytes) {
     write_all(whole, sizeof f + bytes);
 }
 
-// The functions that probe.c uses. A build gives these functions other names.
+// probe.c uses these functions. A build gives these functions other names.
 void grader_result(const void *data, size_t bytes);
 void grader_mark(int step);
 void grader_result(const void *data, size_t bytes) {

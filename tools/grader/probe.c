@@ -1,7 +1,7 @@
-// probe.c: linked into graded programs. probe.c stands between an experiment and the frame's checks
-// (the linker's --wrap) and gives every compared tensor to the judge outside the process, so that
-// the judge need not believe the verdict of this process. probe.c also marks where the graded body
-// runs. tools/grader/compare.c reads the records.
+// probe.c: gives every compared tensor of a graded program to the judge outside the process. So the
+// judge need not believe the verdict of this process. probe.c is linked into the program and stands
+// between an experiment and the frame's checks (the linker's --wrap). probe.c also marks where the
+// graded body runs. tools/grader/compare.c reads the records.
 #include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,10 +10,10 @@ typedef enum {
     FRAME_RECV,   // peer, tag
     FRAME_MEET,   // a collective: call, root in peer, type, op
     FRAME_WAIT,   // the rank waits, and has taken `id` frames of the broker so far
-    FRAME_MARK,   // tag K: the graded body K begins on this rank; tag -K: it ends
+    FRAME_MARK,   // tag K: the graded body K begins on this rank; tag -K: body K ends
     FRAME_RESULT, // a record for the judge
     FRAME_BYE,    // this rank has finished; the broker answers after reading the rank's counts
-    FRAME_DONE    // from the broker: the operation `id` is complete; peer, tag: of the message
+    FRAME_DONE    // from the broker: operation `id` is complete; peer and tag belong to the message
 } FrameKind;
 typedef enum { MEET_BARRIER, MEET_BCAST, MEET_SUM, MEET_GATHER, MEET_SPLIT } Meet;
 typedef struct {

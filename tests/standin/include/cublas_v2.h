@@ -28,7 +28,7 @@ typedef enum {
     CUBLAS_TF32_TENSOR_OP_MATH = 3,
     CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 } cublasMath_t;
-// The types of factors and results, and of the sums, of the products of the Ex calls.
+// cudaDataType_t names the types of factors, results and sums in the products of the Ex calls.
 typedef enum cudaDataType_t {
     CUDA_R_32F = 0,
     CUDA_R_64F = 1,
@@ -65,8 +65,8 @@ cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t m
 const char *cublasGetStatusName(cublasStatus_t status);
 const char *cublasGetStatusString(cublasStatus_t status);
 
-// c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c, by columns; ld is the distance from column to
-// column. The 64-bit forms take dimensions beyond the reach of int.
+// c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c, in column-major order. ld is the distance between
+// two columns. The 64-bit forms take dimensions beyond the reach of int.
 #define STANDIN_GEMM(name, real, integer) \
     cublasStatus_t name(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, \
                         integer m, integer n, integer k, const real *alpha, const real *a, \

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #define CUDART_VERSION 13000
-#define CUDA_STANDIN 1 // only the stand-in defines this name
+#define CUDA_STANDIN 1 // Only the stand-in defines this name.
 
 #ifdef __cplusplus
 extern "C" {
@@ -123,10 +123,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
-// Launches a kernel, as <<<...>>> does on a GPU: runs run(closure) on the stream, later. From this
-// call on the stand-in owns the closure of `size` bytes, and ends it with destroy(closure). Every
-// address that the kernel uses must be a word of the closure. name: for messages; the text must
-// stay valid.
+// Launches a kernel, as <<<...>>> does on a GPU. The stream runs run(closure) later. From this call
+// on the stand-in owns the closure of `size` bytes, and ends it with destroy(closure). Every
+// address that the kernel uses must be a word of the closure. Messages show `name`, so its text
+// must stay valid.
 void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *closure),
                     void (*destroy)(void *closure), void *closure, size_t size);
 
