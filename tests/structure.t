@@ -473,7 +473,7 @@ clean "no chapter has conditional compilation" conditional_compilation
 for precision in fp32 ${TEST_ALL:+fp64}; do
     objects=build/cpu-$precision
     clean "no chapter has a writable global, $objects" writable_globals "$objects"
-    clean "common/ has only the writable globals that are listed here, $objects" shared_globals \
+    clean "common/ and judge/ have only the globals listed here, $objects" shared_globals \
         "$objects"
     clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
     # shellcheck disable=SC2046    # a list of objects
