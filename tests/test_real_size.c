@@ -237,9 +237,10 @@ static void tensor_parallel_sizes(void) {
     on_page("%.1f million elements … %.1f GB, instead of %.1f GB", T * kept(&z) / 1e6,
             all * kept(&z), all * kept(&whole));
     on_page("Without the scores … %.1f GB, instead of %.1f GB", flash, flash_whole);
-    on_page("%.1f million elements = %.0f MB: %.2f ms over NVLink, %.1f ms over InfiniBand",
+    on_page("%.1f million elements = %.0f MB. These take %.2f ms over NVLink, and %.1f ms over "
+            "InfiniBand",
             sent / BF16 / 1e6, sent / 1e6, 1e3 * sent / NVLINK, 1e3 * sent / IB);
-    on_page("= %.2f\\cdot10^{11}$ FLOP: %.2f ms", F * A100 / 1e11, 1e3 * F);
+    on_page("= %.2f\\cdot10^{11}$ FLOP, which take %.2f ms", F * A100 / 1e11, 1e3 * F);
     on_page("%.0f %% of the time over NVLink, %.0f %% over InfiniBand", fast, slow);
     on_page("%.1f million parameters. 96 blocks", blocks / 1e6);
     on_page("96 blocks times 16 bytes: %.0f GB", 96 * MIXED * blocks / G);
@@ -365,12 +366,12 @@ static void one_f_one_b(void) {
     on_page("$8 \\cdot %.0f$ MB = %.2f GB", kept_one / 1e6, 8 * kept_one / G);
     on_page("With the state:* %.1f GB, which fits", ours / G);
     on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
-    on_page("they add [%.1f %%]", 100 * extra / (4 * f));
+    on_page("*Messages* add [%.1f %%]", 100 * extra / (4 * f));
     page = "05_pipeline_1f1b/reference.md";
     on_page("$m = 48$ keeps %.1f GB, with the state %.1f GB", 48 * kept_one / G,
             (48 * kept_one + state) / G);
     on_page("$7/55$ = %.1f %%", 100 * bubble(8, 48));
-    on_page("takes %zu units … takes %zu", 2 * makespan(schedule_gpipe, 8, 48, 1, 2) / 3,
+    on_page("takes %zu units … with 1F1B %zu", 2 * makespan(schedule_gpipe, 8, 48, 1, 2) / 3,
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3);
     on_page("= %.1f MB per GPU, %.1f ms at 25 GB/s", message / 1e6, 1e3 * message / IB);
     on_page("%.2f \\cdot 10^9 \\cdot 2048 = %.2f \\cdot 10^{13}$ FLOPs, %.0f ms at half", psi / G,
@@ -380,9 +381,9 @@ static void one_f_one_b(void) {
             1e3 * message / IB, 1e3 * extra, 100 * extra / (4 * f), 4e3 * f);
     page = "05_pipeline_1f1b/03_interleaved.md";
     on_page("$f$ = %.0f ms, $b$ = %.0f ms", 1e3 * f, 3e3 * f);
-    on_page("$96 + 7/4 = %.2f$ units … %zu. That is %.1f %% less", 96 + 7.0 / 4,
+    on_page("$96 + 7/4 = %.2f$ units … %zu. The step is %.1f %% shorter", 96 + 7.0 / 4,
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3, 100 * (1 - (96 + 7.0 / 4) / 103));
-    on_page("%.2f units against %zu: %.0f %% less", 24 + 7.0 / 4,
+    on_page("%.2f units, with 1F1B %zu. The step is %.0f %% shorter", 24 + 7.0 / 4,
             makespan(schedule_1f1b, 8, 24, 1, 2) / 3, 100 * (1 - (24 + 7.0 / 4) / 31));
     on_page("= %d$ chunks … of %.1f MB: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1, message / 1e6,
             39 * 3 * message / G, 8 * kept_one / G);
@@ -433,7 +434,7 @@ static void zero_bubble(void) {
     page = "05_pipeline_1f1b/06_zero_bubble.md";
     on_page("$\\ell = %.0f$ ms", linear);
     on_page("T/6C = %.1f$ %%", 100 * part);
-    on_page("$a = %.0f$ ms; therefore $F = \\ell + a = %.0f$ ms", a, F);
+    on_page("$a = %.0f$ ms, and therefore $F = \\ell + a = %.0f$ ms", a, F);
     on_page("$W = \\ell = %.0f$ ms and $B = \\ell + 2a = %.0f$ ms", W, B);
     on_page("96 \\cdot %.0f$ ms = %.1f s", turn, 96 * turn / 1e3);
     on_page("7 \\cdot %.0f$ ms = %.2f s: %.1f %%", turn, 7 * turn / 1e3, 700 / 103.0);

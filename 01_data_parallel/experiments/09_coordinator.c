@@ -242,9 +242,10 @@ static void page(Run *run, size_t cycle) {
     size_t answers = 0;
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
-        "\nSo the ranks agree on an order while they compute. After %zu of their %d gradients (a "
-        "cycle) they tell\neach other which gradients they have. Then all ranks start one "
-        "all-reduce, of the gradients that\nall ranks have. The first %zu of %zu cycles%s:\n",
+        "\nSo the ranks agree on an order while they compute. After every %zu of its %d gradients "
+        "(a "
+        "cycle) each\nrank tells the others which gradients it has. Then all ranks start one "
+        "all-reduce, of the gradients\nthat all ranks have. The first %zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
     picture(run, cycle, shown);
     say(run,

@@ -200,7 +200,9 @@ static void page(Run *run, const double last[PLANS]) {
                 ? "Not quite as well"
                 : "With these weights and this rate some k do",
             last[0], last[1], last[3], last[2], last[4]);
-    say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
+    say_cost(run,
+             "the training is not the unsplit one. DiLoCo needs %s more state per rank: "
+             "v, and the weights at the start of the round.",
              value_text(run, cost_value(run, "state.diloco") - cost_value(run, "state.k16"),
                         "bytes"));
     say_use_when(

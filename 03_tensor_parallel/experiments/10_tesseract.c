@@ -99,7 +99,7 @@ static void tesseract_lesson(Run *run) {
                  "reduce or an all-reduce.");
     if (g.depth > 1)
         say(run, "New in the row of links: the calls A at the right end. There the grids add their "
-                 "gradients.");
+                 "gradients.\n(The all-reduces of the norms are too short to be drawn.)");
     training_both(run, "Tesseract = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
     const GridPlace at = grid_place_of(&t.model, g.rows, g.depth, run->world->rank);
     grid_costs(run, &cut, &at, t.sequences);

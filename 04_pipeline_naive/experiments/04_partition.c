@@ -201,13 +201,15 @@ static void partition(Run *run) {
     partition_cuts(run);
     CutSizes z = cut_sizes(&t.model, 1, 0);
     say(run,
-        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times as "
-        "long. A cut is",
-        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
+        "The model has %zu blocks; its head takes as long as %.2f blocks. From step %d on, blocks "
+        "0 "
+        "to %d take",
+        t.model.layers, work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1);
     say(run,
-        "the blocks of each stage. Every %dnd step the moving cut becomes the best cut for the "
-        "step before.",
-        MOVE_EVERY);
+        "%d times as long. A cut is the blocks of each stage. Every %dnd step the moving cut "
+        "becomes "
+        "the best\ncut for the step before.",
+        GROWTH, MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);
     Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
     train(run, &t, 0, &stays, &fixed);

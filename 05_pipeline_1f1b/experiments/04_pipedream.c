@@ -96,7 +96,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
         "forward's\n"
         "  weights are late. Error: relative distance from the gradient of one device with the "
         "forward's\n"
-        "  weights. Loss: mean of the last %d updates; 1F1B flushes after each one.",
+        "  weights. Loss: mean of the last %d updates; here 1F1B flushes after each update.",
         LAST);
 }
 
@@ -106,17 +106,18 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
     const char *time = "";
     if (clock_config()->simulated && run->is_root)
         time = page_text(run,
-                         " In a full pipeline %d more mini-batches take %s, with a "
-                         "flush %s.",
-                         PIECES, cost_text(run, "step.pipedream"), cost_text(run, "step.1f1b"));
+                         " In a full pipeline %d more mini-batches take %s, with one "
+                         "flush per %d of them %s.",
+                         PIECES, cost_text(run, "step.pipedream"), PIECES,
+                         cost_text(run, "step.1f1b"));
     say_answer(run,
                "Yes, in every bit, with weight stashing.%s Without stashing the 2nd "
-               "gradient is wrong by %.0f %%. The loss does not show this error: %.2f without "
+               "gradient is wrong by %.0f %%. The loss does not show it: %.2f without "
                "stashing, %.2f with it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
              "%s versions of the weights per rank, and old gradients: on a text the loss is %.2f, "
-             "with a flush %.2f.",
+             "with a flush after each update %.2f.",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);
 }
 
@@ -132,10 +133,10 @@ static void pipedream(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     training_store(run, &t);
-    say(run, "PipeDream has 1F1B's order and never runs empty. A stage updates its weights after "
-             "each backward.");
-    say(run, "The samples of one update are a mini-batch. So weights change between its forward "
-             "and backward.");
+    say(run, "PipeDream has 1F1B's order and never runs empty. The samples of one update are a "
+             "mini-batch. A stage");
+    say(run, "updates after each backward, so weights change between a mini-batch's forward and "
+             "backward.");
     say(run, "Stashing: a backward reads the weights that its forward read. Vertical sync: "
              "stashing, and all");
     say(run, "stages read weights as old as stage 0's. No stashing is a bug: a backward reads the "

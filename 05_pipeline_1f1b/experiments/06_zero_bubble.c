@@ -112,9 +112,9 @@ static void zero_bubble(Run *run) {
         (double)d.message / 1e6);
     say(run, "these times. It may keep up to 2p-1 micro-batches, so that forwards also fill idle "
              "time at the");
-    say(run, "beginning. In turn the planner adds the op that can start first. Of two such ops of "
-             "a stage B comes");
-    say(run, "before F, and F before W.");
+    say(run, "beginning. The planner adds op after op, each time the op that can start first. If "
+             "two ops of a");
+    say(run, "stage can, B comes before F, and F before W.");
     measure(run, &stack, &equal_ways[WAY_1F1B], PICTURE_DETAIL);
     measure(run, &stack, &equal_ways[WAY_ZB_H1], PICTURE_SAME_SCALE);
     measure(run, &stack, &planner, PICTURE_DETAIL | PICTURE_SAME_SCALE);

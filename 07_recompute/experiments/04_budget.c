@@ -65,8 +65,9 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     results(run, columns, rows);
     say_answer(run,
                "First selectively, because this needs the least work per byte that it frees. Then "
-               "in full, from the first block on. The last block gains nothing: at the peak it "
-               "holds all its items anyway. For %s instead of %s stage 0 recomputes %zu of %zu "
+               "in full, from the first block on. The last block gains least: in the running "
+               "micro-batch it holds all its items anyway. For %s instead of %s stage 0 recomputes "
+               "%zu of %zu "
                "blocks in full and %zu "
                "selectively: %s more work.",
                value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),

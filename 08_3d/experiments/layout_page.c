@@ -39,8 +39,7 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
     }
     results(run, columns, rows);
     say(run,
-        "  Bytes: the rank with most. state: weights, gradients (SGD: no moments). opposite: pp "
-        "neighbours.");
+        "  Bytes: the rank with most. state: weights, gradients. opposite: tp groups cross nodes.");
 }
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
@@ -82,7 +81,7 @@ static Cause cause(const Layout *fast, const Layout *slow) {
 static void answer(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                    size_t micro_batches) {
     static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
-    const Layout *fast = &layout[0], *slow = &layout[n - 1];
+    const Layout *fast = &layout[0];
     char name[NAME], step[32];
     page_value(step, sizeof step, fast->step, "ps");
     size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
@@ -91,8 +90,8 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason = page_text(run,
-                           ": its sums over tp and dp stay in a node, and its bubble is only "
-                           "%zu/%zu of the step without messages",
+                           ": its sums stay in a node, and its bubble is only %zu/%zu of the "
+                           "step without messages",
                            fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
@@ -100,15 +99,15 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
         if (slower[i])
             others = page_text(run, "%s%s%zu%s %s", others, *others ? " and " : "", slower[i],
                                *others          ? ""
-                               : slower[i] == 1 ? " loses most time"
-                                                : " lose most time",
+                               : slower[i] == 1 ? " loses most"
+                                                : " lose most",
                                because[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
         say_answer(run,
-                   "%s, %s per step%s. Of the other %zu layouts, %s. The slowest takes %.2f times "
-                   "as long.",
-                   layout_name(name, fast), step, reason, n - 1, others, slow->step / fast->step);
+                   "%s, %s per step%s. Of the other %zu layouts %s. No sum over dp is "
+                   "hidden: buckets (01.04) would help dp.",
+                   layout_name(name, fast), step, reason, n - 1, others);
     say_cost(run,
              "careful numbering of ranks: in the opposite order the step takes %.2f times as long.",
              opposed->step / fast->step);
