@@ -6,9 +6,9 @@
 //         entries. Norms, biases of the row-cut matrices, wpe and activations between layers,
 //         [M, C] with M = B T, are whole.
 // Sends:  a micro-batch makes four all-reduces of M C elements per block (two forward, two
-//         backward). At the model's ends the embedding's output and the head's dX have one of M C
-//         each, and the loss has three of M (05_vocab.c). A step has one of 12 L + 4 doubles for
-//         the norm.
+//         backward). At the model's ends the embedding's output and the head's dX have one
+//         all-reduce of M C each, and the loss has three of M (05_vocab.c). A step has one
+//         all-reduce of 12 L + 4 doubles for the gradient norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
 // Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
@@ -23,11 +23,11 @@
 //     backward   dx <- + <- norm <=4= attention <- + <- norm <=3= MLP <- dy
 //
 // =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each all-reduce is the only message of a
-// function of 03_mlp.c or 04_attention.c. Before 1 and 2 a rank has the partial sum of the output
-// over its own heads or hidden columns. Before 3 and 4 a rank has the partial sum of the input's
-// gradient over the same heads or columns. After the all-reduce the result is whole on every rank,
-// so all other calls are those of the unsplit block (common/model/layer.c). vocab_layers.c has the
-// embedding, the head and the loss.
+// function of 03_mlp.c or 04_attention.c. Before all-reduces 1 and 2 a rank has the partial sum of
+// the output over its own heads or hidden columns. Before all-reduces 3 and 4 a rank has the
+// partial sum of the input's gradient over the same heads or columns. After the all-reduce the
+// result is whole on every rank, so all other calls are those of the unsplit block
+// (common/model/layer.c). vocab_layers.c has the embedding, the head and the loss.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;

@@ -7,14 +7,14 @@
 //     shard_range(M, t, i) of the M = B T rows for the operations that work row by row: norms,
 //     dropout, residual paths. Matrix products read all M rows.
 // Sends: a block makes 2 all-gathers and 2 reduce-scatters of M C elements forward, and as many
-//     backward. With KEEP_SHARD backward makes 2 more all-gathers. Embedding and head make one
-//     all-gather and one reduce-scatter each. The loss makes three all-reduces of M elements. In
-//     each collective a rank sends (t-1)/t of the elements, in an all-reduce twice as many. A step
-//     all-reduces 6 C elements per block and 2 C for the last norm, because the gradients of these
-//     vectors are partial sums over a rank's rows.
-// Saves: kept activations. In a block the saved tensors are inputs and outputs of both norms, M C
-//     each, and 2 statistics per row and norm. Together M C (4 + 4/C) elements become
-//     M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
+//     backward. Embedding and head make one all-gather and one reduce-scatter each. With KEEP_SHARD
+//     backward makes 2 more all-gathers per block, and one more in the head. The loss makes three
+//     all-reduces of M elements. In each collective a rank sends (t-1)/t of the elements, in an
+//     all-reduce twice as many. A step all-reduces 6 C elements per block and 2 C for the last
+//     norm, because the gradients of these vectors are partial sums over a rank's rows.
+// Saves: kept activations. Of a block a rank keeps only its rows of the inputs and outputs of both
+//     norms (M C each) and of the norms' 2 statistics per row. Together M C (4 + 4/C) elements
+//     become M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
 // Costs: a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as under tensor
 //     parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Loss, gradients and weights must equal those of the unsplit GPT within rounding.
@@ -55,8 +55,8 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
 // 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between enter and
-// leave. sequence_input() gives the two tensors of a norm's output: own [M/tp, C], which the norm
-// writes, and whole [M, C], which the all-gather fills. KEEP_WHOLE keeps whole for backward.
+// leave. sequence_input() gives two tensors of a norm's output. The norm writes own [M/tp, C], and
+// the all-gather fills whole [M, C]. KEEP_WHOLE keeps whole for backward.
 // KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in backward.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;

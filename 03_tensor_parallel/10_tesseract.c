@@ -10,8 +10,9 @@
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
 // Costs: a rank receives (q-1)/q^2 (|X|/d + |W|) elements per product, and per step 2(d-1)/d of its
 //     gradients. Weights, gradients and optimizer state take as much memory as on q^2 ranks.
-// Tesseract: Wang et al. 2021 (arXiv 2105.14500), section 3, with d <= q. d = 1 is SUMMA. No
-// message crosses the grids before the gradients, so depth is data parallelism over the grids.
+// Tesseract: Wang et al. 2021 (arXiv 2105.14500), section 3, with d <= q. d = 1 is SUMMA. Until the
+// sum of the gradients no layer sends from one grid to another, so depth is data parallelism over
+// the grids.
 //
 // Y = X W and dX = dY W^T are SUMMA inside each grid: rank (i, j, k) computes blocks of its own
 // rows, and summa_batch() gives each rank the sequences of these rows. dW = X^T dY is a sum over

@@ -4,10 +4,10 @@
 //
 // Holds: a rank holds 1/t of a block's 12 C^2 weights in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, and all
 //     weights on the ring.
-// Sends: 1D and SP send activations. 2D and 3D send activations and weights. 2.5D also sends
-//     gradients over the depth. The ring sends keys, values and their gradients, and the gradients
-//     of all weights.
-// Saves: activations are divided by t, but 1D keeps 4 BTC of each block whole.
+// Sends: 1D and SP send activations. 2D and 3D send activations, weights and gradients of weights.
+//     2.5D sends the same, and then sums the gradients over the depth. The ring sends keys, values
+//     and their gradients, and the gradients of all weights.
+// Saves: activations are divided by t, but 1D keeps 4 BTC elements of each block whole.
 // Costs: tensor_way_received() has the elements that a rank receives per block, for t ranks, BT
 //     tokens and width C.
 // The formulas are those of lessons 06 to 11 without vectors and norms. Left out: latency, overlap.

@@ -18,7 +18,7 @@
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
-static HeadsPlace place_of(const AttentionHeads *h) { // of this rank's queries, all keys
+static HeadsPlace place_of(const AttentionHeads *h) { // own queries, and the keys of all positions
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, NULL };
 }
 static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }

@@ -23,7 +23,7 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 // ---- context_parallel.c ----
 // Gives the blocks of a described model attention of this kind over cp. Call this function before
 // recompute(). Returns this rank's positions, for Data.positions. Calls usage_error() if there are
-// fewer positions than ranks, or, for Ulysses, fewer heads.
+// fewer positions than ranks, or, for Ulysses, fewer heads of key and value than ranks.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 // Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A].
 Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room);

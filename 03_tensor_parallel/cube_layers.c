@@ -199,7 +199,7 @@ static const LayerKind cube_head = { .name = "3D head",
                                      .forward = head_forward,
                                      .backward = head_backward };
 
-// ------------------------------------------------------ loss: the logits of a token are over row
+// ------------------------------------------------------ loss: a token's logits are cut over row
 
 static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     CubeLayout sw = cube_swapped(cube_stream(l, b));

@@ -1,13 +1,13 @@
-// kept.h: counts the elements that a rank of a grid (09_summa.c, 10_tesseract.c) or a cube
-// (11_cube.c) keeps between forward and backward, from sizes alone. common/model/costs.h counts the
-// elements for 1D.
+// kept.h: declares functions that count the elements that a rank keeps between forward and
+// backward, from sizes alone: on a grid (09_summa.c, 10_tesseract.c) and on a cube (11_cube.c).
+// common/model/costs.h counts these elements for 1D.
 #ifndef KEPT_IN_SHARDS_H
 #define KEPT_IN_SHARDS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 
-// Returns the sizes of a rank of a q x q x depth grid. activations_block() and similar functions
-// then count per token of the sequences of the rank's row.
+// Returns the sizes of a rank of a q x q x depth grid. kept_block() and similar functions then
+// count per token of the sequences of the rank's row.
 CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank);
 // Returns how many of B sequences the rank's row has.
 size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B);

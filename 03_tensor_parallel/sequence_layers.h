@@ -1,6 +1,6 @@
 // sequence_layers.h: declares the rows of a rank under sequence parallelism, and the input of a
 // column-parallel product as a layer keeps it. 07_sequence_parallel.c (the block) and
-// sequence_layers.c (the embedding and the head) call these functions.
+// sequence_layers.c (the embedding and the head) call the functions that this file declares.
 #ifndef SEQUENCE_LAYERS_H
 #define SEQUENCE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"

@@ -53,7 +53,8 @@ void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Para
 
 // ---- 06_transformer.c; embedding, head and loss as layers in vocab_layers.c ----
 // Cuts the parameters of a described model over tp and replaces the model's layers. Calls
-// usage_error() if a rank would have no head or no vocabulary entry.
+// usage_error() if a rank would have no head of the query, no head of key and value, no hidden
+// column of the MLP or no vocabulary entry.
 void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_parallel_head;
 extern const LayerKind tensor_parallel_loss;
@@ -119,7 +120,8 @@ void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 // ---- grid_layers.c, grid_block.c: GPT's layers in q x q blocks. ----
 // Cuts the parameters of a described model over g and replaces the model's layers. g must live as
 // long as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
-// row. Calls usage_error() if a column has no head.
+// row. Calls usage_error() if a column of the grid has no head or no vocabulary entry, or if the
+// model is not a GPT-2.
 void summa(Model *m, const CommGrid *g);
 // Returns the batch with this row's sequences only. A row may have no sequence.
 Batch summa_batch(const CommGrid *g, const Batch *b);
@@ -185,9 +187,9 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
 
 // ---- cube_layers.c ----
 // Cuts the parameters of a described model over the cube and replaces the model's layers. c must
-// live as long as m. Calls usage_error() if a rank has no head or vocabulary entry. Every rank gets
-// the tokens of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts,
-// so the sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
-// model_partial_sums() adds them.
+// live as long as m. Calls usage_error() if a rank has no head or vocabulary entry, or if the model
+// is not a GPT-2. Every rank gets the tokens of all sequences. The loss layer's y is 0 on ranks
+// whose tokens another rank counts, so the sum over all ranks is the loss. Gradients of vectors and
+// of wpe are partial sums until model_partial_sums() adds them.
 void cube_parallel(Model *m, const Cube *c);
 #endif

@@ -58,8 +58,8 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo); // 3 all-reduces of M
 }
-// The backward is that of the unsplit layer. This backward turns the exponentials in x into the
-// gradient of the logits, and sends nothing.
+// backward is loss_backward() of the unsplit layer. loss_backward() turns the exponentials in x
+// into the gradient of the logits, and sends nothing.
 const LayerKind tensor_parallel_loss = {
     .name = "tensor-parallel loss",
     .output = token_shape,

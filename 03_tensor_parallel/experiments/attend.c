@@ -1,5 +1,5 @@
-// attend.c: compares a kind of context parallelism with one device, for attention without the rest
-// of a model and for the training of a GPT. context_costs.c checks the costs of attention alone.
+// attend.c: compares a kind of context parallelism with one device. The comparison has two parts:
+// attention alone, and the training of a GPT. context_costs.c checks the costs of attention alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include "common/comm/record.h"
@@ -24,7 +24,7 @@ static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, 
         row += range_size(chunk);
     }
 }
-// Returns the numbers of these positions, for each of B sequences.
+// Returns the position of each row of `own`, for each of B sequences.
 static int *numbers_of(Arena *a, Positions own, size_t B) {
     const size_t rows = B * positions_count(&own);
     int *position = ints_new(a, rows), *host = host_alloc(rows * sizeof *host);

@@ -1,6 +1,6 @@
 // context_costs.c: predicts bytes, calls, FLOPs and times of the four kinds of context parallelism,
-// from sizes alone, and checks the measurements. The predictions are for attention of one sequence
-// whose positions n divides.
+// from sizes alone, and checks the measurements. The predictions are for attention alone on n
+// ranks, with one sequence whose T positions n divides.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -40,8 +40,9 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
     return (Attended){ .sent = (4 * (n - 1) * e + 2 * hops * r) * c * A,
                        .calls = n > 1 ? 3 * n - 2 : 0,
                        .kept = z.heads * c * r, // lse
-                       // k | v need the present block, and with n > 2 the coming block. dk | dv
-                       // need the present block, and with n > 1 the leaving and the coming block.
+                       // At the peak there is room for the present block of k | v, and with n > 2
+                       // for the coming block. There is also room for the present block of dk | dv,
+                       // and with n > 1 for the leaving and the coming block.
                        .buffers = ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A,
                        .flops = 7 * (double)z.heads * work_product(pairs, 1, z.D).flops };
 }

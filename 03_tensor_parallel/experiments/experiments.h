@@ -21,7 +21,7 @@
 // Lessons 02 to 04 train a few layers alone, for three steps of SGD: split on all ranks, and
 // unsplit on rank 0. trial_compare compares the two trainings. Every rank draws the whole tensors
 // and takes its part, so both trainings begin with the same values. The loss of trial_train is half
-// the squared distance of Y from a target.
+// the squared distance of Y from a target, divided by the M rows.
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
@@ -52,8 +52,10 @@ typedef struct {
 // Compares the predictions with r. ids and names are those of check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r);
-// Checks the times of the recorded step in ps, and shows a picture of this step. In every
-// all-reduce all ranks wait for the slowest, and nothing is computed meanwhile.
+// Shows a picture and a summary of the recorded step. With a simulated clock, also checks the times
+// of this step. `slowest` is the computing time of the slowest rank, and `communication` is the
+// time of all all-reduces, both in ps. In every all-reduce all ranks wait for the slowest rank, and
+// nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
 // Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
 // step these all-reduces take. The function reads the costs "step" and "exposed". `calls` is the id
@@ -87,8 +89,8 @@ Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y wh
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
 
 // ---- gpt.c ----
-// Lessons 05 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
-// one.
+// Lessons 05 to 14 train a GPT that is split in a way of compare.h, and compare this GPT with the
+// unsplit GPT. Lesson 12 uses all six ways.
 
 // Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if
 // this model is impossible.
@@ -138,12 +140,13 @@ typedef struct {
     double time;                        // ps per step, if no rank waits for another one
 } RankShare;
 double share_kept_bytes(const ModelConfig *c, const RankShare *s);
-// Checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept". gpt_costs_1d()
-// checks the memory and the traffic in 1D: ids "calls" and "sent".
+// gpt_memory_costs() checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept".
+// gpt_costs_1d() checks this memory in 1D, and also the traffic: ids "calls" and "sent".
 void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
                       const RankShare *s, const GptMeasured *r);
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r);
-// Cells of a table: 1D (lesson 06) on n ranks, or one device (n = 1), from sizes alone.
+// The cells of a table with the costs of rank 0 of n ranks in 1D (lesson 06), from sizes alone. If
+// n is 1, the costs are those of one device.
 typedef struct {
     const char *parameters, *kept, *received, *time;
 } GptCells;
@@ -167,7 +170,7 @@ typedef struct {
     double drop;      // share of probabilities that dropout removes
     double theta;     // base of rotary positions; 0: none
 } ContextSizes;
-// The measurements of a rank, in a forward and a backward.
+// The measurements of a rank over one forward and one backward.
 typedef struct {
     size_t sent;    // bytes
     size_t calls;   // sends and collectives
@@ -182,8 +185,8 @@ typedef struct {
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
 // Runs attention on one device (rank 0, uncounted), and returns the output and the gradients.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
-// Compares attention as attend() does, with two sequences that n does not divide, grouped heads,
-// dropout and rotary positions. Takes the other sizes from z.
+// Compares attention as attend() does, with two sequences whose positions n ranks do not divide, if
+// n > 1, and with grouped heads, dropout and rotary positions. Takes the other sizes from z.
 void attend_uneven(Run *run, int kind, ContextSizes z);
 // Trains a GPT with its positions cut over all ranks, in the kinds from first to last, and compares
 // with the unsplit training.
@@ -194,7 +197,8 @@ void attend_trainings(Run *run, int first, int last);
 
 extern const char *const context_id[CONTEXT_KINDS];
 // Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
-// calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID, backward.ID.
+// calls.ID, kept.ID, buffers.ID, flops.ID, and with a simulated clock forward.ID and backward.ID.
+// The two rings also have busy.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 // Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
@@ -293,7 +297,7 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
 // Checks the costs of x, which has trained on a grid. The costs are calls and bytes along each axis
 // (ids "row.sent" and so on), the received bytes of all axes (id "received") and the memory of a
-// rank. Where all blocks are equal, also checks the time of the layers.
+// rank. If all blocks are equal and the clock is simulated, also checks the time of the layers.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
@@ -303,11 +307,12 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
 typedef struct {
     size_t B, T, K, N;
 } LinearSizes; // X [B*T, K] and W [K, N] on a grid; X, V [K, N] and W [N, K] on a cube
-// Compares Y = X W + b and its gradients with the unsplit ones, and shows the picture. Checks the
-// bytes that a rank receives and its memory where q divides all sizes.
+// Compares Y = X W + b and its gradients with the unsplit ones. With a simulated clock, shows a
+// picture. If q divides all sizes, checks the bytes that a rank receives in forward, and the memory
+// of the blocks that it receives.
 void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
 // Compares Y = X V and Z = Y W and their gradients with the unsplit ones. If `shown`, shows the
-// picture and checks the bytes sent. Then q^2 must divide the sizes.
+// picture and checks the bytes sent. For this check q^2 must divide the sizes.
 void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----

@@ -1,5 +1,5 @@
 // gpt.c: trains a GPT that is cut in one of the six ways of compare.h, and measures what a rank
-// holds, sends and receives in a step. Lessons 05 to 12 compare this GPT with the unsplit GPT.
+// holds, sends and receives in a step. Lessons 05 to 14 compare this GPT with the unsplit GPT.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- what is trained
@@ -98,8 +98,9 @@ static void cut(CutGpt *x, Model *m, Data *d) {
     }
 }
 
-// Trains the cut GPT. The unsplit training has the same lines, except cut(). An element's initial
-// value depends on its place in the whole tensor, so both trainings begin with the same weights.
+// Trains the cut GPT. The unsplit training makes its model with the same calls, but without cut().
+// An element's initial value depends on its place in the whole tensor, so both trainings begin with
+// the same weights.
 void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     CutGpt *x = cut_gpt;
     GptMeasured *r = &x->measured;
@@ -140,8 +141,9 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
                                BY_FORMULA(share_kept_bytes(c, s)), r->activations },
                              { 0 } });
 }
-// Checks the traffic of all-reduces. Each block has four of [M, C]. The embedding has one of [M,
-// C], and so has the head's dx. The loss has three of [M, 1].
+// Checks the memory of a rank and the traffic of the all-reduces. Each block has four all-reduces
+// of [M, C]. The embedding has one of [M, C], and so has the head's dx. The loss has three of
+// [M, 1].
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
     const RankShare share = line_share(&z, sequences);

@@ -62,9 +62,10 @@ static void unsplit_layer(Snapshot *want, Tensor X, Tensor W, Tensor b, Tensor d
     arena_free(&scratch);
 }
 
-// Checks the costs of one product where q divides all sizes. In q turns a rank receives q-1 of its
-// row's q blocks of X, and q-1 of its column's q blocks of W. A turn needs room for a block of X
-// and a block of W, but not for a block that the rank owns.
+// Checks the costs of one layer's forward, if q divides all sizes. In q turns a rank receives q-1
+// of its row's q blocks of X, and q-1 of its column's q blocks of W. After the turns every rank
+// outside row 0 receives the bias. A turn needs room for a block of X and a block of W, but not for
+// a block that the rank owns.
 static void product_costs(Run *run, const CommGrid *g, LinearSizes z, size_t received,
                           size_t panels) {
     const size_t q = g->cols, M = z.B * z.T, e = element_size(option_storage(run));

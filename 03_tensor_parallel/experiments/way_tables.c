@@ -9,7 +9,8 @@ const char *const tensor_way_name[TENSOR_WAYS + 1] = { "1D", "1D + SP", "2D", "2
 
 // ---------------------------------------------------------------- one block of GPT-3's width
 
-// Returns the share of one more block.
+// Returns what a second block adds to the share of rank 0: the parameters, and the kept and the
+// received elements.
 static RankShare block_share(TensorWay way, ModelConfig c, size_t B, size_t n) {
     c.layers = 1;
     RankShare one = way_share(way, &c, B, n, 0);
