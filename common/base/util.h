@@ -1,4 +1,4 @@
-// util.h: has small functions that every file needs, for faults, ranges, time and signals.
+// util.h: has small functions for faults, ranges, host memory, time and signals.
 #ifndef UTIL_H
 #define UTIL_H
 #include <stdbool.h>
@@ -32,8 +32,8 @@ void exercise_open(const char *id, const char *file, int line);
 extern void (*end_all_ranks)(int status);
 extern bool ranks_are_processes; // set together with end_all_ranks
 // The number of seconds that a process waits for rank 0 to report a usage error. Once --timeout is
-// known, the wait is half of --timeout and a second. So if only one rank sees a mistake, this rank
-// reports the mistake while the other ranks still wait.
+// known, the wait is a second longer than half of --timeout. So if only one rank sees a mistake,
+// this rank reports the mistake while the other ranks still wait.
 extern long usage_wait;
 
 // The rank that messages name, and the number of ranks. Both variables are thread-local, because

@@ -6,8 +6,9 @@
 //   nccl     processes with a GPU each
 // A Comm is a group of ranks. Every rank of the group must make the same calls in the same order.
 //
-// The ledger of the Comm counts every call, and the bytes that this rank SENDS. For a collective
-// the ledger counts the bytes that a ring sends, with chunks of c = ceil(count / n) elements:
+// The ledger of the Comm counts calls, and the bytes that this rank SENDS. A message counts as a
+// call of its sender. A barrier does not count. For a collective the ledger counts the bytes that a
+// ring sends, with chunks of c = ceil(count / n) elements:
 //   all-reduce       2(n-1)c elements
 //   reduce-scatter, all-gather, all-to-all   (n-1)c elements
 //   broadcast        S bytes at the root

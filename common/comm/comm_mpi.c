@@ -2,10 +2,10 @@
 // counts. With GPUs this is the transport "staged", for which comm.c copies the tensors to host
 // memory first.
 //
-// Every operation is nonblocking, and every wait is a loop around MPI_Test with a deadline. So a
-// lost rank or a wrong call ends with a message instead of a hang. The loop yields the core,
-// because there may be more ranks than cores. While a rank computes, device_meanwhile lets MPI move
-// its messages.
+// Every operation except a split is nonblocking, and every wait is a loop around MPI_Test with a
+// deadline. So a lost rank or a wrong call ends with a message instead of a hang. The loop yields
+// the core, because there may be more ranks than cores. While a rank computes, device_meanwhile
+// lets MPI move its messages.
 //
 // --reduce ordered has three phases. First, rank i receives part i of every rank. Second, each rank
 // adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
@@ -140,9 +140,9 @@ static Flight *flight_of(Request *r) {
 
 // ---- 2. Messages ----
 
-// Messages have one tag, so the messages of a pair arrive in the order of their sends. The tag of a
-// collective's parcels contains the number of the collective, so these parcels cannot meet the
-// parcels of another collective.
+// The data of all messages have one tag, so the messages of a pair arrive in the order of their
+// sends. The tag of a collective's parcels contains the number of the collective, so these parcels
+// cannot meet the parcels of another collective.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
 static MPI_Request *next_request(const Request *r) {

@@ -1,5 +1,5 @@
 // transport.h: declares the requests that comm.c gives to a transport, and the functions of a
-// transport. Only the comm_*.c files include this header; chapters include comm.h.
+// transport. The files of common/comm share this header; chapters include comm.h.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
 // result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c uses

@@ -11,11 +11,11 @@
 // too.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// The table of OpenBLAS's names of its kernels. kernels_better() returns the first name of a row.
-// The table has no names of other processors and of later releases. Names in capitals are missing,
-// because an OpenBLAS built for one processor has no choice. Bobcat is missing, because its
-// successor runs an AVX instruction as two halves of SSE's width, so AVX kernels would not be
-// faster.
+// OpenBLAS's names of its kernels. kernels_better() returns the first name of a row. The table has
+// no kernels of other kinds of processors, and none that later releases add. An OpenBLAS built for
+// one processor has its name in capitals; such names are missing, because this OpenBLAS has no
+// choice. Bobcat is missing, because its successor runs an AVX instruction as two halves of SSE's
+// width, so AVX kernels would not be faster.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
                       "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",

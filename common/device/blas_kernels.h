@@ -1,5 +1,5 @@
-// blas_kernels.h: tells which kernels OpenBLAS uses, and better kernels for this processor.
-// While it is loaded, OpenBLAS chooses kernels by the processor's model. On a newer processor
+// blas_kernels.h: names the kernels that OpenBLAS uses, and better kernels for this processor.
+// OpenBLAS chooses its kernels by the processor's model while it is loaded. On a newer processor
 // OpenBLAS may choose its oldest kernels, at a fifth of the speed.
 #ifndef BLAS_KERNELS_H
 #define BLAS_KERNELS_H

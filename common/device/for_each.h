@@ -16,8 +16,8 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// The number of threads of this rank is 1 without --threads (device.h). One thread computes an
-// item.
+// The number of threads of this rank is 1 until device_set_threads() (device.h). One thread
+// computes an item.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #ifdef _OPENMP
@@ -36,8 +36,8 @@ extern int device_threads;
     } while (0)
 // FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every element of a matrix. The body
 // computes columns lo <= c < hi of row r. On a CPU a part is a whole row, so the loop vectorises
-// and row-wide values are computed once. With fewer rows than threads a row is cut into one part
-// per thread. On a GPU a part is one element.
+// and row-wide values are computed once. With fewer rows than threads each row is cut into one
+// part per thread. On a GPU a part is one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     do { \
         const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \

@@ -23,8 +23,8 @@ typedef struct Model {
     Unit *units;
     Unit **units_of_layers; // pointers to units; Layer.units points into this list
     size_t n_units;
-    // w and g [1, size] have all units except a tied use, one after another. Both exist only if the
-    // units are whole.
+    // w and g [1, size] have all units except a tied use, one after another. w and g exist only
+    // if the units are whole.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;

@@ -5,8 +5,8 @@
 // The ledger and the blocks belong to one rank. Ranks may be threads of one process, so the ledger
 // is thread-local, and a block stores its rank.
 //
-// A few guard bytes follow each block. arena_free() checks them, because on a GPU no sanitizer sees
-// a write past the end.
+// A few guard bytes follow each block. If poison is on when a block is allocated, arena_free()
+// checks the block's guard bytes, because on a GPU no sanitizer sees a write past the end.
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
 #include <stdlib.h>

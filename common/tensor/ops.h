@@ -7,7 +7,8 @@
 // fault().
 //
 // Outputs are OVERWRITTEN, gradients of parameters too. The caller adds a finished contribution
-// once (layer.h).
+// once (layer.h). Only op_rotate, op_merge_heads, op_exp_sum, op_cross_entropy_backward and the
+// optimizers update operands in place.
 #ifndef OPS_H
 #define OPS_H
 #include "common/tensor/tensor.h"
@@ -49,7 +50,7 @@ typedef struct {
     uint64_t key;
     double p;
     size_t row0, col0; // where x, a part of a whole tensor, begins in the whole
-    // These fields are for rows that are tokens. Row i is position[i] in global sequence
+    // These fields are for rows that are tokens. Row i has position[i] in global sequence
     // first_sequence + i / T, which has `length` positions. position NULL means i mod T. T = 0
     // means that rows are no tokens, and row i is global row i.
     size_t T, length, first_sequence;

@@ -18,7 +18,6 @@
 // + r^2 q(r), with q fitted at Chebyshev's points. The error is at most 2 units in the last place.
 // A result above the largest number is infinity. The result is 0 if x < LOW (results below 2.4e-38,
 // in fp64 4.5e-308), and NaN for NaN.
-// for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
     const double SHIFT = 0x1.8p52 + 1022, LOW = -707.7, HIGH = 709.782712893383973;

@@ -142,8 +142,8 @@ double EXPORT(player_state)(int stage, int n, int what, int mixed) {
 //   how   0 no recomputation, 1 attention probabilities (selective), 2 blocks (full)
 //   what  0 inputs of layers, 1 other items of the blocks, 2 attention probabilities, 3 the head's
 //   items
-// Backward recomputes one block at a time, after the head's items are freed, so the larger of the
-// two counts.
+// Backward recomputes one block at a time, after the head's items are freed. So only the larger of
+// the block's and the head's items counts.
 double EXPORT(player_kept)(int how, int what, int t) {
     CutSizes z = cut_sizes(&model, (size_t)t, 0);
     double scores = (double)kept_scores(&z), others = (double)kept_block(&z) - scores,

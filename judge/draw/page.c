@@ -1,6 +1,7 @@
 // page.c: prints the page of a lesson without --verbose. The page has the title, the lesson's own
-// lines, pictures and table of results, and every failure in full. The page ends with one line
-// about all comparisons, and the answer. report.c prints the log, with a line per check and cost.
+// lines, pictures and table of results, and every failure in full. Then one line summarises all
+// comparisons. The page ends with Answer, Cost and Use it when, or with Wrong, and the verdict.
+// report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "judge/frame/process.h"
 #include "common/device/device.h"

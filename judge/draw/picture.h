@@ -22,8 +22,8 @@ typedef struct {
     // busy: computation, added over ranks.
     // busiest: computation of the busiest rank, the ideal step time.
     Picoseconds busy, busiest;
-    // Both fields are the bubble. idle_of_total is 1 - busy / (ranks step), and idle_of_ideal is
-    // step / busiest - 1.
+    // The bubble, in two definitions. idle_of_total is 1 - busy / (ranks step), and idle_of_ideal
+    // is step / busiest - 1.
     double idle_of_total, idle_of_ideal;
     // exposed: communication while the rank waits, added over ranks.
     // hidden: communication while the rank computes, added over ranks.
@@ -38,14 +38,15 @@ typedef struct {
 Timing picture_timing(Run *run);
 
 // The values of `what` can be added.
-//   PICTURE_MEMORY      a strip of memory under each rank's row, in a scale up to the picture's
-//   peak PICTURE_SAME_SCALE  a scale that is at least the previous picture's PICTURE_NO_FILES only
-//   the chart, for programs with several pictures and one --svg or --trace PICTURE_DETAIL      the
-//   chart needs --verbose PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row (a
-//   call's column may differ) PICTURE_NO_LINKS    no rows for the links
-// If there are more than four rows, the chart has the first two and the last row, unless --verbose
-// or PICTURE_EVERY_ROW.
-// or EVERY_ROW.
+//   PICTURE_MEMORY      a strip of memory under each rank's row, up to the picture's peak
+//   PICTURE_SAME_SCALE  strips up to the previous picture's peak, if that peak is higher
+//   PICTURE_NO_FILES    only the chart, for programs with several pictures and one --svg or --trace
+//   PICTURE_DETAIL      the chart needs --verbose
+//   PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row (a call's column may differ)
+//   PICTURE_EVERY_ROW   all rows
+//   PICTURE_NO_LINKS    no rows for the links
+// With more than four rows the chart has only the first two rows and the last row, unless --verbose
+// is given or `what` has PICTURE_EVERY_ROW.
 enum {
     PICTURE_CHART = 0,
     PICTURE_MEMORY = 1,

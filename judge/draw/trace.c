@@ -1,5 +1,5 @@
-// trace.c: writes a recording as a trace for ui.perfetto.dev and chrome://tracing. Times are exact,
-// in picoseconds.
+// trace.c: writes a recording as a trace for ui.perfetto.dev and chrome://tracing. Times are in
+// microseconds, exact to a picosecond.
 //
 // Each rank is a process of the trace. A process has row 0 for computation, row 1 for collectives
 // and receives, and row 2 for sends. Slices of one row must not overlap. If two collectives,

@@ -1,4 +1,5 @@
-// frame.h: declares what the files of the frame share. Lessons include only lesson.h.
+// frame.h: declares what the files of judge/frame and judge/draw share. Lessons include lesson.h
+// instead.
 #ifndef FRAME_H
 #define FRAME_H
 #include "judge/frame/launch.h"
@@ -125,7 +126,7 @@ void report_free(Run *run);
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
 
-// ---- page.c: the page, which replaces the log ----
+// ---- page.c: the page, which a lesson prints instead of the log without --verbose ----
 bool page_on_terminal(void);
 void page_clear_progress(Run *run); // call this function before printing anything else
 size_t page_width(void);            // returns the columns: COLUMNS, the terminal's width, or 100

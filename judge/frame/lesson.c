@@ -175,8 +175,8 @@ static ClockLink link_named(const char *text, size_t length) {
     return clock_links[l];
 }
 
-// Chooses the clock, the device and the links. The default is the simulated clock if ranks share
-// cores or a GPU, because real times are then misleading.
+// Chooses the clock, the device and the links. The default is the simulated clock if ranks are
+// virtual, or share cores or a GPU, because real times are then misleading.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
