@@ -10,8 +10,8 @@
 //     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all
 //     ranks.
 // Saves: weights, gradients and optimizer state of the other stages, about (p-1)/p of each.
-// Costs: time. Exactly one rank works at a time, so a step takes m(p(f+b) + 2(p-1)d), and each rank
-//     is idle for 1 - 1/p of the step.
+// Costs: time. At most one rank computes at a time, so a step takes m(p(f+b) + 2(p-1)d). Without
+//     messages each rank is idle for 1 - 1/p of the step.
 // Every bit of loss, norm and weights must equal that of one device that adds the gradients of the
 // same m micro-batches in the same order.
 // There are p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions
@@ -73,9 +73,9 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     pipeline_tied_sum(m, rank->tied);
     // Only the last stage knows the loss; the other stages add zeros.
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);
-    // Every stage sends one number per tensor of the model: the sum of squares of its own tensors,
-    // 0 for the tensors of other stages. The received sums are added in model order, so the norm
-    // has the same bits for every cut of the model. wte counts once, on the first stage.
+    // Every stage contributes one number per tensor of the model. The number is the sum of squares
+    // if the stage has the tensor, else 0. The sums are added in model order, so the norm has the
+    // same bits for every cut of the model. wte counts once, on the first stage.
     double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
     rank->in_flight = r.in_flight;

@@ -10,7 +10,7 @@
 //     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
 //     doubles over all stages.
 // Saves: idle time. Without messages a step takes (m+p-1)(f+b), and (p-1)/(m+p-1) of it is idle.
-//     The naive pipeline takes m p (f+b) and is idle for 1 - 1/p.
+//     The naive pipeline takes m p (f+b) and is idle for 1 - 1/p of it.
 //     Messages of time d <= f add 2(p-1)d where the executor runs the list (pipeline_run), because
 //     the executor does not wait for sends.
 // Costs: m micro-batches in flight instead of one.

@@ -3,9 +3,10 @@
 // question: Which blocks should each stage have, also when costs change during training?
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
-// Holds: stage i has part i of the best cut, with weights, gradients and moments. In the best cut
-//     the part that costs most is as small as possible (min-max). Every rank knows all L + 2
-//     measured costs.
+// Holds: after a new cut stage i has part i of the best cut, with weights, gradients and moments.
+// In
+//     the best cut the part that costs most is as small as possible (min-max). Every rank knows all
+//     L + 2 measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles. Per block that moves its weights and AdamW's
 //     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
 // Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
@@ -56,8 +57,8 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 
 // ---- the best cut for the costs that layer_times.c has measured ----
 
-// Returns the number of costs, L + 2: one of the embedding, of each block, and of the head with the
-// loss.
+// Returns the number of costs, L + 2: one for the embedding, one for each block, and one for the
+// head with the loss.
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
 
 // Fills blocks [p v], for v chunks per stage, with the best cut for the costs that all stages have
@@ -98,8 +99,8 @@ static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
 }
 
 // Moves each layer's weights and state to the layer's new stage. Call this function between two
-// steps. All stages go through the blocks in model order, so no two stages wait for each other.
-// `from` has before[i] blocks on stage i, `to` has after[i]. `to` is allocated and has its
+// steps. All stages go through the blocks in the same order, so their sends and receives cannot
+// deadlock. `from` has before[i] blocks in part i, `to` has after[i]. `to` is allocated and has its
 // optimizer state.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after) {

@@ -34,7 +34,8 @@ typedef struct {
     Device device[LAYERS]; // [p]
 } Chain;
 
-// A rule writes a device's list of ops. Both rules give every device the same list.
+// A rule writes a device's list of ops. A rule writes the same list for every device, but the two
+// rules write different lists.
 typedef void Rule(Device *d, size_t pieces);
 Rule chain_there_and_back, chain_all_there_all_back;
 // Returns the chain on p devices. Weights and samples depend on the seed alone, not on p.

@@ -90,7 +90,8 @@ static bool receives(const Executor *e, size_t at, size_t *stage) {
     return any && needs.stage != e->pp->rank;
 }
 
-// Posts the receive from `stage` that the first op at or after place `at` of the list needs.
+// Posts the receive from `stage` for the first op at or after place `at` that takes a message from
+// `stage`. Posts nothing if no op does.
 static void post_receive(Executor *e, size_t stage, size_t at) {
     Receives *r = &e->receive[stage != e->stage->before];
     size_t from;

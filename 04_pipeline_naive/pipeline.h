@@ -19,7 +19,8 @@
 // stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
-// One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
+// One micro-batch on this stage. The code that receives and sends messages sets those of x, y, dy
+// and dx that a message carries.
 typedef struct {
     const Batch *batch; // the micro-batch's tokens and targets
     Layer *layers;      // [n_layers] of the stage, or of one chunk of the stage
@@ -29,7 +30,7 @@ typedef struct {
     bool end;              // the layers end with the loss, so y is a loss per token
     Tensor x;              // the layers' input; none on the first stage
     Tensor y;              // the layers' output; none on the last stage
-    Tensor dy;             // the gradient of y; none on the last stage
+    Tensor dy;             // the gradient of y; if `end`, the backward itself makes dy
     Tensor dx;             // the gradient of x; none on the first stage
     Arena input;           // holds x until the backward is done
     Arena gradient;        // holds dy under the executor
@@ -161,16 +162,18 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // deadlock; 05_pipeline_1f1b/experiments/judge.c finds a deadlock in any list.
 //
 // For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
-// each as large as the largest message. With one micro-batch there is one send buffer.
+// each as large as the largest message. If the stage has one chunk and one micro-batch, there is
+// one send buffer.
 typedef struct Executor Executor;
-// Makes an executor for this list. s comes from pipeline_begin. s and list outlive the executor.
+// Makes an executor for this list. s comes from pipeline_begin or, with several chunks, from
+// interleaved_begin (05.03). s and list must outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Runs before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for a
 // free send buffer. Returns k: s->micro[k] is the op's micro-batch.
 size_t executor_receive(Executor *e, size_t at);
 // Runs after op `at` has computed. Starts to send y (forward) or dx (backward).
 void executor_send(Executor *e, size_t at);
-void executor_free(Executor *e); // waits until all messages are received
+void executor_free(Executor *e); // waits until the neighbours have received all messages
 // Runs one step's list of forwards and backwards by the executor (03_gpipe.c). Adds to m's
 // gradients in the order of the list's backwards.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
@@ -182,8 +185,8 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
 // as small as possible. Part i is first[i], ..., first[i+1] - 1; first has p + 1 elements. Returns
 // the largest sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
-// Returns the number of measured costs, L + 2: one of the embedding, of each block, and of the head
-// with the loss.
+// Returns the number of measured costs, L + 2: one for the embedding, one for each block, and one
+// for the head with the loss.
 size_t partition_items(const ModelConfig *c);
 // Wraps m's layers, so that every step adds the layers' times to `cost` (layer_times.c). Call this
 // function after all other wraps. `cost` must live as long as the model.

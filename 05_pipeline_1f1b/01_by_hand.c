@@ -4,8 +4,8 @@
 //
 // Holds: a list of ops per stage. This lesson computes nothing. A list is legal if it has every
 //     op once, every receive gets the message that it waits for, and every send gets a buffer.
-// Sends: a message per op, in list order. Forwards send to the next stage, backwards to the
-//     previous one.
+// Sends: at most one message per op, in list order. A forward sends to the next stage if there is
+//     one, a backward to the previous stage.
 // Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i, GPipe has m.
 // Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
 //     none.
@@ -66,10 +66,10 @@ static Outcome illegal(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
 // Plays the lists. The judge visits the stages in turn and runs a stage's next op if that op can
 // run. An op starts at max(end of the op that it needs, end of the stage's previous op).
 // pipe_op_needs names the needed op. Forward k needs forward k of the previous stage. Backward k
-// needs backward k of the next stage, or on the last stage forward k. The needed result comes as a
-// message, and this message may belong to another op. The op's own message needs a send buffer. If
-// an op can run, the ops of other stages cannot stop it. So if one order of play reaches the end,
-// every order does.
+// needs backward k of the next stage, or on the last stage forward k. A result of another stage
+// comes as a message. In a wrong list this message belongs to another op. The op's own message
+// needs a send buffer. If an op can run, the ops of other stages cannot stop it. So if one order of
+// play reaches the end, every order does.
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, { { 0 } } };
     Mailbox on[MOST_STAGES] = { 0 };   // from stage i to stage i + 1

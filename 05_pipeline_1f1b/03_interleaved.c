@@ -12,7 +12,8 @@
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
 //     chunks. f, b: a stage's forward and backward of a micro-batch through all v chunks.
 // Costs: about v times the messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks in
-//     flight, and a chunk is 1/v of a stage. 1F1B keeps p-i whole stages.
+//     flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
+//     each through the whole stage.
 // Every bit must equal that of one device that accumulates the same micro-batches, because each
 // chunk runs its backwards in the same order, micro-batch 0 first.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.

@@ -11,7 +11,8 @@
 // Saves: 1F1B's bubble. Each further batch of m micro-batches takes m(f+b), with 1F1B
 //     (m+p-1)(f+b). f, b: a stage's forward and backward of a micro-batch. 2BW also saves versions,
 //     because a stage has 2, with PipeDream p - i.
-// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0).
+// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0),
+//     as batch 1 does.
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Every bit of the weights must equal that of one device that follows this rule.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.

@@ -12,8 +12,7 @@
 // Saves: idle time. Without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and 1F1B
 //     takes (m+p-1)(F+B+W).
 // Costs: every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the planner
-// keeps
-//     about twice as many.
+//     keeps about twice as many.
 // F: a forward, or its time.
 // B (of inputs), W (of weights): halves of a backward, or their times.
 // Qi et al. 2023, sections 2 and 3.

@@ -3,7 +3,7 @@
 // question: Seven ways to run a pipeline: what does each cost in time, memory, messages and old gradients?
 //
 // Holds: rank i has stage i.
-//     Micro-batches in flight: naive 1, GPipe m, ZB-H1 p; 1F1B, PipeDream and 2BW p - i.
+//     Micro-batches in flight, m >= p: naive 1, GPipe m, ZB-H1 p; 1F1B, PipeDream and 2BW p - i.
 //     Versions of the weights: PipeDream p - i, 2BW 2, all others 1.
 // Sends: y forward and dx back, [B*T, C] per micro-batch and boundary. Interleaved has pv - 1
 //     boundaries.

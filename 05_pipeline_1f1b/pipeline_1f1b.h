@@ -23,7 +23,7 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 // with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
-PipelineLoop pipeline_interleaved; // if pp has one rank, the model has one chunk
+PipelineLoop pipeline_interleaved; // if pp has one rank, the model must have one chunk
 // Send and receive a message between two stages of t tensor-parallel ranks each (PTD-P section
 // 4.1). The t ranks of a stage have the same y. The message travels in t parts over pp, and an
 // all-gather over tp puts the parts together. to, from: ranks of pp.

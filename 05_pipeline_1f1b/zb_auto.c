@@ -1,4 +1,5 @@
-// zb_auto.c: plans the automatic lists of 06_zero_bubble.c. A free stage takes the most urgent op.
+// zb_auto.c: plans the automatic lists of 06_zero_bubble.c. The planner takes the op that can start
+// first, and of equally early ops of a stage the most urgent one.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 

@@ -3,8 +3,8 @@
 // question: What must forward keep for backward, what can it forget and compute again, and how many layer inputs should it keep?
 //
 // Holds:  plain arrays on one device. In a chain of L = 16 equal layers, y = x W with 2x2 matrices,
-//         the inputs of layers 0, k, 2k, ... stay for all of backward. While backward is in a
-//         segment of k layers, the other k - 1 inputs of the segment are held, too.
+//         the inputs of layers 0, k, 2k, ... stay until the backward of their layer. While backward
+//         is in a segment of k layers, the other k - 1 inputs of the segment are held, too.
 // Sends:  nothing, because the lesson has one device.
 // Saves:  memory. 4 (L/k + k - 1) elements are kept, not 4 L. The least is near k = square root of
 //         L.
@@ -23,9 +23,10 @@
 //     x0 --[0]-- x1 --[1]-- x2 -- ... --[15]-- x16      the loss is the sum of x16
 //
 // Forward keeps the input of every layer, or only of every k-th layer. In the second case, before
-// backward enters a segment of k layers, these layers run forward again from the kept input. All
-// ways give the same gradients in every bit, because the second forward does the same additions in
-// the same order. The ways differ in two counts: the most elements kept, and the multiplications.
+// backward enters a segment of k layers, all but the last of these layers run forward again from
+// the kept input. All ways give the same gradients in every bit, because the second forward does
+// the same additions in the same order. The ways differ in two counts: the most elements kept, and
+// the multiplications.
 
 static void keep(Count *c, size_t elements) {
     c->kept += elements;

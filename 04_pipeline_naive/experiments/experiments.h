@@ -14,8 +14,8 @@
 // ---- stages.c ----
 // Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
-// Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
-// differs from the other steps shows as a fraction.
+// StageCosts has numbers from the ledgers of this rank. Messages and sums are averages per step. If
+// the steps differ, an average may be a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // in the last step
@@ -39,7 +39,7 @@ typedef struct {
     PipelineStep *step;
     ScheduleRule schedule;
     PipelineLoop *loop; // the lesson's own loop
-    StageModel *stage; // makes this rank's model, which may have several chunks; NULL: equal stages
+    StageModel *stage;  // makes this rank's model; NULL: one chunk, as equal as possible
 } StagesWay;
 // Trains an allocated model of the caller, and does not call way->stage. Compares and draws
 // nothing.

@@ -81,8 +81,8 @@ static bool is_before(const Writer *w, PipeOp needed, size_t at) {
     return false;
 }
 
-// Writes the steps in which an op waits for its input. The message becomes the op's own memory, and
-// the next receive is posted.
+// Writes the steps in which an op waits for its message. The message then counts as memory of the
+// op, no longer as a message buffer, and the next receive is posted.
 static void take_input(Writer *w, PipeOp op, size_t at, size_t stage) {
     size_t bytes = bytes_of(w, op);
     play_wait(w->play, w->rank, w->posted[stage]);

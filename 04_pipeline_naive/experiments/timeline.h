@@ -73,8 +73,8 @@ typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
     const Schedule *list; // the list of stage i
-    // Appends the work of an op. After the last op of a micro-batch `compute` also drops x from
-    // MEM_ACTIVATIONS.
+    // Appends the work and the collectives of an op. A received activation stays in
+    // MEM_ACTIVATIONS, because `compute` drops no memory.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;
     // bytes[k] are those of a message of micro-batch k of m, sent over the play's links. If bytes

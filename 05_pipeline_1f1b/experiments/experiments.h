@@ -1,6 +1,6 @@
-// experiments.h: declares the functions that this chapter's experiments share. There are equal
-// stages, times and memory from lists, trainings whose lists have updates, the judge of schedules,
-// and a player without ranks.
+// experiments.h: declares the functions that this chapter's experiments share. The functions run
+// equal stages, compute times and memory from lists, train with lists that have updates, judge
+// schedules, and play schedules without ranks.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -92,11 +92,12 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 // stage waits for which. Lists may have several chunks and backwards in halves. 01_by_hand.c
 // explains the same judge for plain lists.
 
-// NOT_ONCE: an op occurs twice in a list, or never.
-// WRONG_MESSAGE: a stage takes a message for another op's message. Such a mistake can happen
-// because messages carry no names and arrive in the order in which they were sent. DEADLOCK: stages
-// wait for each other, for a result or for a send buffer (pipeline.h gives the number of buffers).
-// LEGAL: zero_bubble_run can run the lists.
+// LISTS_LEGAL: zero_bubble_run can run the lists.
+// LISTS_NOT_ONCE: an op occurs twice in a list, or never.
+// LISTS_WRONG_MESSAGE: a stage takes a message for another op's message. Such a mistake can happen
+//     because messages carry no names and arrive in the order in which they were sent.
+// LISTS_DEADLOCK: stages wait for each other, for a result or for a send buffer (pipeline.h gives
+//     the number of buffers), or a stage waits for a later op of its own list.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
 enum { JUDGE_REASON = 2400 };
 typedef struct {

@@ -87,9 +87,9 @@ static void by_hand(Run *run) {
         check_numbers(run, page_text(run, "%s = keep everything", way[i]), "all dW, and the loss",
                       result[i], result[0], NUMBERS, 0);
 
-    // With segments of k layers, L/k inputs stay for all of backward. While backward is in a
-    // segment, its other k - 1 inputs are held, too. The sum is least where L/k and k - 1 are about
-    // equal: k near the square root of L.
+    // With segments of k layers, L/k inputs are held when backward begins. In the last segment,
+    // with which backward begins, the other k - 1 inputs are held, too. This is the peak. The sum
+    // L/k + k - 1 is least near k = square root of L.
     for (size_t i = 0; i < WAYS; i++) {
         double L = LAYERS, k = (double)((size_t)1 << i);
         // All layers but the last of each segment run forward a second time.

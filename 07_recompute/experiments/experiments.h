@@ -23,8 +23,8 @@ Model *recompute_stage(Run *run, const Training *t);
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char *name,
                               Trajectory *unsplit);
 // Returns the work of a stage in a step. The work has three forwards, because a backward has two
-// products for each product of a forward. It has again the forwards of `full` blocks, the scores of
-// `selective` blocks, and the head, if `head` is true.
+// products for each product of a forward. The work also has the second forwards of `full` blocks,
+// the scores of `selective` blocks, and the head's second forward, if `head` is true.
 Work recompute_work(const Training *t, const CutSizes *z, double full, double selective, bool head);
 // Shows the recorded step and its memory on the page and in files if `drawn` is true, else with
 // --verbose.
