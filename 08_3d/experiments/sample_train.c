@@ -7,8 +7,8 @@
 #include "common/model/optimizer.h"
 #include "common/tensor/random.h"
 
-// The model learns a text of this tree that does not change, so that it always writes the same
-// text.
+// The model learns a text of this tree that does not change, so that the model always writes the
+// same text.
 static const char text_file[] = "LICENSE";
 // The option counts steps (--train-steps), because a number of seconds would give each machine
 // another model. 600 steps take two seconds on a fast core and five on a slow one.
