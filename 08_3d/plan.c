@@ -2,10 +2,11 @@
 // level: core
 // question: How must a model be split over a cluster's GPUs so that it fits and trains fastest?
 //
-// Computes a training step in every layout dp x tp x pp x cp, without training: with all
-// micro-batch sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism.
-// Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. The
-// sizes are those of published models, and the devices and links those of published clusters.
+// The program computes a training step, without training, in all layouts dp x tp x pp x cp that
+// plan_search.c tries. The layouts also differ in micro-batch size, interleaved chunks, ZeRO stage,
+// recomputation and sequence parallelism. Memory, traffic and time follow from sizes alone, by the
+// cost model that the lessons check. The sizes are those of published models, and the devices and
+// links those of published clusters.
 //
 // plan_memory.c computes the memory of a stage, plan_stage.c its messages and products, and
 // plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the

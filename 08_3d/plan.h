@@ -49,7 +49,7 @@ typedef struct {
 } PlanCluster;
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
-// Bytes of one element of each kind.
+// The bytes of one element of each kind.
 // weight: of a parameter.
 // gradient: of a parameter's gradient.
 // state: of a parameter's optimizer state.
@@ -65,7 +65,7 @@ typedef struct {
 // The system's communication. reference.md states the model of each choice, with its source.
 typedef struct {
     // Communication that runs beside computation.
-    // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
+    // dp: the sum over dp beside backward, and ZeRO's gathers one layer ahead.
     // tp: the sums of a backward, beside the products of the same layer.
     // pieces: all sums and gathers over tp, in pieces.
     // pp: a stage that has sent a message continues to compute; without pp the stage waits until
@@ -112,9 +112,9 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
-    // true: all parts have equal cost. The part with the head then has fewer blocks, and some other
-    // parts may have one block less (plan_stage.c). false: if the number of parts does not divide
-    // the blocks, the first parts have one block more, as in the trainer.
+    // true: the parts have nearly equal cost, because the head and a vision tower count as blocks.
+    // Some other parts may have one block less (plan_stage.c). false: if the number of parts does
+    // not divide the blocks, the first parts have one block more, as in the trainer.
     bool balanced;
 } PlanLayout;
 // Returns the number of blocks of a part of the model.
@@ -174,7 +174,7 @@ typedef struct {
     //     end        the time after the last backward
     //     idle       the rest of the step
     double computing, tp, cp, dp, end, idle;
-    double bubble;   // share of the pipeline's time
+    double bubble;   // share of the pipeline's time in which the busiest stage is idle
     double mfu, hfu; // shares of the peak
     bool fits;
 } PlanResult;
@@ -236,8 +236,9 @@ double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage 
 // ---- Blockwise attention (plan_ring.c) ----
 // The attention of B sequences in one transformer block. Over cp the attention is zigzag ring
 // attention (03.08).
-// time: of the slowest rank.
-// products: the time of the products alone, on this rank.
+// time: the time of the slowest rank.
+// products: the time of the slowest rank's products alone.
+// bytes: the bytes that the rank with the most traffic sends.
 typedef struct {
     double time, products, bytes;
 } PlanRing;
@@ -291,12 +292,14 @@ double plan_vision_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n);
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // Returns the bytes that one chunk keeps for B sequences.
-// working: also counts the bytes of the layer that computes now.
+// working: counts the bytes while a layer computes, with the activations that the layer recomputes.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working);
+// Returns the bytes that a block keeps for B sequences, without the block's input.
+// only_scores: counts only the scores of attention.
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores);
 
-// ---- The step (plan_time.c) ----
+// ---- The step (plan_step.c) ----
 // Returns the memory, traffic and time of a step in this layout.
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
@@ -313,7 +316,8 @@ PlanBound plan_bound(const PlanTask *t, const PlanLayout *l);
 // Returns whether this layout is possible. If the result is false, `why` gets the reason as a
 // sentence.
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
-// 0 or -1: the search varies this number. Any other value is fixed.
+// The choices that are fixed in a search. The search varies a size_t that is 0, and an int that is
+// -1. Any other value is fixed.
 typedef struct {
     size_t dp, tp, pp, cp, micro_batch, chunks;
     int zero, sequence, recompute;
@@ -321,8 +325,8 @@ typedef struct {
 // The results of a search. The layouts that fit come first, from the fastest to the slowest.
 typedef struct {
     PlanResult *result;
-    size_t n, feasible; // all in the list; those that fit
-    size_t tried;       // also those that the search has pruned
+    size_t n, feasible; // layouts in the list, and how many of these layouts fit
+    size_t tried;       // layouts in the list, and layouts that the search has pruned
 } PlanList;
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
@@ -334,7 +338,7 @@ enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // The page needs no other layouts, but the files of all layouts and of the Pareto front do.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
-// Writes to `why` the number that does not divide, if a search has found no layout (plan_divide.c).
+// Writes to `why` the reason why a search has found no layout (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
 
 // ---- Why (plan_why.c) ----
@@ -368,9 +372,9 @@ void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t roo
 // For a layout that does not fit, writes the memory that the layout needs, by categories. Gathered
 // units and the ring are named only if they are more than 5 % of this memory.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
-// Puts the Pareto front in `on`: the layouts that no other layout beats in both memory and time.
-// `on` must have room for list->n layouts. The layout with the least memory is first. Returns the
-// number of layouts of the front.
+// Puts the Pareto front in `on` (plan_show.c). No other layout beats a layout of the front in both
+// memory and time. `on` must have room for list->n layouts. The layout with the least memory is
+// first. Returns the number of layouts of the front.
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----

@@ -49,7 +49,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
         fmin(plan_message_time(t, true, bytes), plan_message_time(t, false, bytes));
     const bool alike = plan_alike(t, l);
     const LayerTimes first = layer_times(t, l, 0);
-    double least = 0, others = 0; // others: the forwards and backwards of the stages before i
+    double least = 0, others = 0; // others: ops and messages of the stages before i
     for (size_t i = 0; i < pp; i++) {
         // If nodes cut groups, only two stages at each end are computed with their communication.
         const bool local = !alike && i > 0 && (i == 1 || i + 2 >= pp);

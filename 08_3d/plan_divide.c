@@ -1,5 +1,5 @@
-// plan_divide.c says why no layout of a search has equal parts. The reason is a number that does
-// not divide.
+// plan_divide.c says why a search has found no layout. Mostly the reason is a number that does not
+// divide.
 #include <stdio.h>
 #include "08_3d/plan.h"
 

@@ -4,8 +4,8 @@
 #include "08_3d/plan.h"
 #include "common/model/block.h"
 
-static const double G = 1e-9;             // GB of bytes
-static const double MS = 1e-9, S = 1e-12; // units of picoseconds
+static const double G = 1e-9;             // GB in a byte
+static const double MS = 1e-9, S = 1e-12; // milliseconds and seconds in a picosecond
 
 // Prints the elements of a block's matrices and vectors, with their formulas. Ckv: columns of all
 // key heads, or of all value heads. F: features between the matrices of the MLP.

@@ -33,13 +33,14 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
     double all = (double)plan_elements(t, z), shard = (double)sharded(t, z, plan_replicas(l));
-    // Finds the largest unit. A block of a vision tower is smaller than a block of the model.
+    // Finds the largest unit. A block of a vision tower is smaller than a block of the model, so
+    // the loop leaves out the tower.
     double unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = (double)(stage_tables(z) * elements_wte(z));
     double twice =
-        (double)(elements_gradients(z) - elements_stage(z)); // of wte, if both ends are here
+        (double)(elements_gradients(z) - elements_stage(z)); // a tied wte's second gradient
     // With --overlap dp ZeRO gathers a second unit, and reduces a second gradient, beside the unit
     // that computes.
     unit *= t->how.overlap.dp ? 2 : 1;

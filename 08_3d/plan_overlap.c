@@ -6,7 +6,7 @@
 //   ZeRO 0    A bucket of the gradient is reduced when the last micro-batch's backward has
 //             filled the bucket (01.04). A bucket is as large as a block.
 //   ZeRO 1    A reduce-scatter per layer replaces the buckets. The step begins with the gathers
-//             of the updated weights; a layer's first forward waits for the layer's weights
+//             of the updated weights. A layer's first forward waits for the layer's weights
 //             (Megatron-LM's overlap-grad-reduce and overlap-param-gather).
 //   ZeRO 2    as ZeRO 1, but every backward reduces.
 //   ZeRO 3    every op gathers one layer ahead and reduces one layer behind (06.05; FSDP).

@@ -12,7 +12,8 @@ typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLay
 typedef struct {
     double *takes, *sums; // [rank of the ring]
 } PlanLayer;
-// The times of one pass over dp of a layer of each kind.
+// For each kind of layer: the time of one pass over dp of the layer's weights, and of its gradient.
+// A pass is an all-gather or a reduce-scatter.
 typedef struct {
     double weights[PLAN_LAYER_KINDS], gradient[PLAN_LAYER_KINDS];
 } PlanPass;
@@ -25,7 +26,10 @@ typedef struct {
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];
-    double held[2], working[2]; // bytes of a micro-batch: kept; while the micro-batch computes
+    // Bytes of a micro-batch. Index [larger or smaller micro-batch].
+    // held: the bytes while the micro-batch waits for its backward.
+    // working: the bytes while the micro-batch computes.
+    double held[2], working[2];
     // The times of a layer of each kind. Filled in only if ops are played layer by layer.
     PlanLayer layer[2][2][PLAN_LAYER_KINDS];
     PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
@@ -65,10 +69,14 @@ typedef struct {
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    size_t ring;             // ranks of cp that are played; 1: all are alike
-    bool layered;            // communication over dp runs beside the layers
-    size_t d, m;             // the replica; its micro-batches that are played
-    size_t sequences, large; // sequences of the m micro-batches; of the largest one
+    size_t ring;  // ranks of cp that are played; 1: all are alike
+    bool layered; // communication over dp runs beside the layers
+    // d: the replica.
+    // m: the number of micro-batches that are played.
+    // sequences: the sequences of the m micro-batches together.
+    // large: the sequences of the largest micro-batch.
+    size_t d, m;
+    size_t sequences, large;
     PlanStageTime *stage;
     // The stages of another play of the same replica, whose chunks this play uses; or NULL.
     const PlanStageTime *twin;

@@ -7,7 +7,8 @@
 #include "08_3d/plan.h"
 
 enum { MOST_MICRO_BATCH = 8, ZERO_STAGES = 4 };
-// A bound adds the same times in another order than the player.
+// A bound adds the same times in another order than the player. So rounding may make the bound a
+// little larger than the played time.
 static const double ROUNDING = 1 - 1e-9;
 
 // A layout that a search with bounds has not played yet.
@@ -22,7 +23,7 @@ typedef struct {
     const PlanTask *t;
     const PlanFixed *fixed;
     bool prune;
-    Candidate *candidate; // of the mesh; only if `prune`
+    Candidate *candidate; // layouts of the present mesh; only if `prune`
     size_t candidates, candidates_room;
 } Search;
 
@@ -111,8 +112,9 @@ static bool differs(const PlanTask *t, PlanLayout l) {
     return plan_part_blocks(t, &l, last) != plan_part_blocks(t, &equal, last) ||
            plan_part_blocks(t, &l, 0) != plan_part_blocks(t, &equal, 0);
 }
-// Tries v chunks per stage. If the number of parts divides the blocks, all parts have the same
-// number of blocks. Parts of equal cost are also tried if they have other numbers of blocks.
+// Tries v chunks per stage. If the number of parts divides the blocks, tries parts of equal blocks.
+// In a pipeline also tries parts of equal cost, if their numbers of blocks differ from those of
+// equal parts.
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
@@ -152,7 +154,8 @@ static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     return (p[i] > q[i]) - (p[i] < q[i]);
 }
 // Compares two results by the order of the list. Layouts that fit come first, by time; then layouts
-// that do not fit, by memory. Equal layouts keep the order of the search.
+// that do not fit, by memory. Of layouts that fit in equal time, the one with less memory is first.
+// Layouts that are equal in this order keep the order of the search.
 static int best_first(const void *a, const void *b) {
     const PlanResult *x = a, *y = b;
     if (x->fits != y->fits) return y->fits - x->fits;

@@ -19,7 +19,10 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
     return text;
 }
 
-// SHOWN_ROWS: without --verbose.
+// The most rows of the table.
+// ROWS: rows of layouts that fit, with --verbose.
+// SHOWN_ROWS: rows of layouts that fit, without --verbose.
+// UNFIT_ROWS: rows of layouts that do not fit.
 enum { ROWS = 6, SHOWN_ROWS = 3, UNFIT_ROWS = 2 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
@@ -46,7 +49,8 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     }
     return within;
 }
-// Writes bytes as gigabytes, in at most four columns. Returns text.
+// Writes bytes as gigabytes, with three significant digits or, from 1000 GB on, as a whole number.
+// Returns text.
 static const char *gigabytes(char text[24], double bytes) {
     const double G = 1e-9 * bytes;
     snprintf(text, 24, G < 999.5 ? "%.3g" : "%.0f", G);
@@ -75,8 +79,8 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         r->tp_bytes * G, gigabytes(cp, r->cp_bytes), gigabytes(pp, r->pp_bytes),
         gigabytes(dp, r->dp_bytes + r->tied_bytes), end);
 }
-// Prints the fastest layouts with another degree or choice, and how much longer their steps take.
-// Without --verbose omits the alternatives that are a detail.
+// Prints the fastest layouts with another degree or choice, and how many times as long their steps
+// take. Without --verbose, omits the alternatives whose `detail` is set.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
@@ -256,7 +260,7 @@ enum { LEFT = 70, TOP = 60, WIDTH = 760, HEIGHT = 420, BOTTOM = 50, CELL = 4 };
 
 typedef struct {
     double lo, hi;
-} Axis; // logarithmic, from and to a half decade
+} Axis; // logarithmic, from lo to hi
 static void widen(Axis *a, double x) {
     a->lo = fmin(a->lo, x);
     a->hi = fmax(a->hi, x);
@@ -303,7 +307,7 @@ static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
 static int by_memory(const void *a, const void *b) {
     const PlanResult *x = *(const PlanResult *const *)a, *y = *(const PlanResult *const *)b;
     double p = plan_memory_sum(&x->fullest), q = plan_memory_sum(&y->fullest);
-    // Equal layouts keep the order of the list.
+    // Layouts with equal memory keep the order of the list.
     return p == q ? (x > y) - (x < y) : (p > q) - (p < q);
 }
 // Puts the front in `on`, the least memory first. `on` needs room for all layouts of the list.

@@ -3,7 +3,7 @@
 #include "08_3d/plan.h"
 #include <math.h>
 
-// ---------------------------------------------------------------- who is where
+// ---------------------------------------------------------------- ranks, groups and nodes
 
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l) {
     return ceil_div(ceil_div(t->model.batch, l->n.dp), l->micro_batch);
@@ -22,7 +22,7 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 // Returns the group of n ranks: first, first + stride, ... The members in one node follow one
 // another in the group. Nodes in the middle repeat after `stride` nodes. So the loop counts only
-// the first node, at most `stride` nodes in the middle, and the last node.
+// the first node, at most `stride` + 1 nodes in the middle, and the last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -151,7 +151,7 @@ size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) ? 1 : l->n.tp;
 }
 
-// ---------------------------------------------------------------- how long a thing takes
+// ---------------------------------------------------------------- times of products and messages
 
 static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
@@ -277,10 +277,10 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
 
 // ------------------------------------------------------------ a forward or backward of B sequences
 
-// A block has these kernels besides the products: norms, dropout, GELU, additions.
+// The number of a block's kernels besides the products: norms, dropout, GELU, additions.
 enum { OTHER_KERNELS = 10 };
 // GELU, softmax and the like move this many times as many bytes in backward as in forward. The
-// backward moves y, dy and dx, the forward x and y.
+// backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
 static const double BACKWARD_REST = 1.5;
 
 // The bytes that the ops on whole features read and write. These ops are not cut over tp, so each

@@ -1,9 +1,10 @@
 // plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
 // counts the bytes in flight.
 //
-// judge/play does not play these schedules, because it needs the steps of every rank, which take
-// too long for 16,384 ranks. The recurrences of this file play one rank per stage of one replica,
-// because all others take the same time. So a search takes seconds. Three tests compare the
+// judge/play does not play these schedules, because judge/play needs the steps of every rank, and
+// these steps take too long for 16,384 ranks. The recurrences of this file play one rank per stage
+// of one replica, or each rank of an unequal ring. The other ranks of the replica take the same
+// time. plan_step.c chooses the replicas. So a search takes seconds. Three tests compare the
 // predictors. tests/plan-time.t compares these recurrences with the player on random layouts of up
 // to 64 ranks. The two times must be equal to the picosecond, and within 2 % if only a part of many
 // micro-batches is played. tests/plan.t compares the plan with the trainer on the simulated clock,
@@ -14,11 +15,11 @@
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A full pipeline repeats itself, so the player plays only PLAYED times pp of many micro-batches.
-// The other micro-batches go on at the pace of the slowest stage. The player plays a pipeline of at
-// most MOST_OPS ops completely, because unequal stages need some time until they repeat. If a ring
-// has unequal ranks and needs at most MOST_STEPS steps, each rank is played. Otherwise only the
-// slowest rank of each op is played.
+// A full pipeline repeats itself, so of many micro-batches the player plays only about PLAYED times
+// pp. The other micro-batches go on at the pace of the slowest stage. If a stage has at most
+// MOST_OPS / pp forwards, the player plays all micro-batches, because unequal stages need some time
+// until they repeat. If a ring has unequal ranks and needs at most MOST_STEPS steps, each rank is
+// played. Otherwise only the slowest rank of each op is played.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -47,7 +48,7 @@ static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) 
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
-    bool near = true, all = l->zero >= 2; // in ZeRO 2 and 3 replicas wait
+    bool near = true, all = l->zero >= 2; // in ZeRO 2 and 3 replicas wait for each other
     for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
         for (size_t r = 0; near && r < inner; r++)
             near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),

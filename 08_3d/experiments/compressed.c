@@ -173,7 +173,7 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
     for (size_t i = 0; i < slices(c->mesh); i++) slice_sum(&c->slice[i], place, sum, g, m->size);
     tensor_upload(m->g, sum);
     r.norm = model_grad_norm(m, NULL);
-    op_scale(m->g, m->g, (real)factor); // as trainer_gradients() leaves the gradient
+    op_scale(m->g, m->g, (real)factor); // trainer_gradients() keeps the factor, too
     free(g);
     free(sum);
     free(place);

@@ -1,6 +1,6 @@
-// experiments.h declares functions of this chapter's experiments and programs. They print pictures
-// of the mesh, train the unsplit model as a reference, predict costs and times of a step, and check
-// a training.
+// experiments.h declares functions of this chapter's experiments and programs. These functions
+// print pictures of the mesh, train the unsplit model as a reference, predict costs and times of a
+// step, and check a training.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -122,8 +122,10 @@ typedef struct {
     // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
     // of the step is idle.
     double step, computing, exposed;
-    // On rank 0: traffic of the rank that sends most; bytes of the rank that has most of weights,
-    // gradients and moments, and of activations at their peak.
+    // The largest values over all ranks. Only rank 0 has these values.
+    // sent: the traffic inside nodes and between nodes.
+    // state: the bytes of weights, gradients and moments.
+    // activations: the peak bytes of the activations.
     LayoutTraffic sent;
     double state, activations;
     bool as_planned; // memory and step are those of the plan
@@ -179,7 +181,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
 Which train_originals(const Run *run);
 
 // --------------------------------------------------- what a resumed run needs (train_saved.c)
-// Checks that each epoch takes every window of the text once.
+// Checks that each of two epochs takes every window of the text once, each in its own order.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that their
 // weights and moments equal those of the ranks in every bit. Used with --check and --save.

@@ -45,8 +45,8 @@ static size_t unit_ring(size_t size, size_t n, size_t rank) {
 
 // ---------------------------------------------------------------- traffic
 
-// Adds one all-reduce of the gradient; with overlap one all-reduce of each bucket, which is as
-// large as a block.
+// Adds one all-reduce of the gradient. With overlap adds one all-reduce of each bucket instead. A
+// bucket is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const RankStage *own) {
     const CutSizes *z = &own->z;
     const size_t norm = z->first + z->blocks; // the unit of the last norm, gain and bias
@@ -97,7 +97,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         out->cp_bytes += z->blocks * predict_ring(c, at, z, B, 2) +
                          again * predict_ring(c, at, z, B, 1) -
                          again * predict_ring(c, at, z, B, 0);
-        // Activations go forward, their gradients back.
+        // Activations go to the next stage, and their gradients go to the previous stage.
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;
         if (c->mesh.pp > 1)
             out->pp_bytes += messages * rank_stage_message(own, B) * element_size(c->model.storage);
@@ -109,7 +109,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, own)
                                           : reductions(out, c, own);
         break;
-    // Gradients are reduced, weights are gathered. ZeRO 3 gathers the weights, except wte, for
+    // Gradients are reduced, and weights are gathered. ZeRO 3 gathers the weights, except wte, for
     // forward and for backward.
     case 1: out->dp_bytes = (g + w) * (units.wte + units.others); break;
     case 2: out->dp_bytes = (g + w) * units.wte + (m * g + w) * units.others; break;

@@ -16,7 +16,7 @@ typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
 // message and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a
 // backward run beside products; section 6.3 of the paper says that the sum over dp does not. In
 // 2024 all communication overlaps. Messages between stages are scattered and gathered since PTD-P's
-// section 4.1. FSDP is ZeRO 3 of PyTorch, which gathers one layer ahead; FLASH is ZeRO 1 on
+// section 4.1. FSDP is ZeRO 3 of PyTorch, which gathers one layer ahead. FLASH is ZeRO 1 on
 // PyTorch's DDP. ZERO3_2021 is DeepSpeed in PTD-P's table 2. Its six steps take as long as if a
 // node had one network card and nothing overlapped. The cause is not known, so these rows are not
 // counted.

@@ -1,4 +1,4 @@
-// rank_stage.c computes the sizes of a rank's stage, on rows and columns of ranks, a grid or a
+// rank_stage.c computes the sizes of a rank's stage. The ranks of tp may form a line, a grid or a
 // cube.
 #include "08_3d/experiments/rank_stage.h"
 #include "08_3d/kept.h"

@@ -84,8 +84,8 @@ static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
         sample_put(want, windows, k, V, logits, 0, 0);
         real *row = host_alloc(V * sizeof *row);
         size_t first = r.lo + 1 > t->prompt ? r.lo + 1 : t->prompt;
-        // The previous window has chosen the tokens before `known`, which is the token after its
-        // last position.
+        // The previous window has chosen all tokens before `known`. The last of these tokens
+        // follows the window's last position.
         size_t known = k ? windows->window[k - 1].hi + 1 : 0;
         for (size_t i = first > known ? first : known; i <= r.hi; i++) {
             tensor_download(row, tensor_row_range(logits, i - 1 - r.lo, i - r.lo));

@@ -22,7 +22,7 @@ static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, d
         rows += n;
         *tp += (double)(2 * blocks + first) * ring_bytes(ALL_REDUCE_PASSES, z->tp, n * c->width, e);
         if (last) *tp += ring_bytes(ONE_PASS, z->tp, z->tp * 2 * k, e);
-        // The last stage sends the token to the other stages, another stage sends activations.
+        // The last stage sends the token to the other stages. Every other stage sends activations.
         *pp += last ? (z->pp > 1 ? (double)e : 0) : (double)(n * c->width * e);
     }
     return (double)rows;

@@ -1,5 +1,5 @@
 // sample_run.c holds the program 08_3d/sample, which reads its options and writes the text with the
-// sampler. sample_checks.c compares the text with references, sample_costs.c ends the page.
+// sampler. sample_checks.c compares the text with references, and sample_costs.c ends the page.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void write_text(Run *run, Sampler *s, SampleText *t, SampleWindows *w, Sn
             // full, the text moves up, and its last half is read again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
-            // Nothing follows the last token.
+            // The last token is in no window, because no token follows it.
             size_t end = t->all - 1 - start < T ? t->all - 1 : start + T;
             w->window[w->n++] = (Range){ start, end };
         }
@@ -54,7 +54,8 @@ static Choice choice_of(Run *run) {
             c.temperature);
     return c;
 }
-// The sizes of a model without --from. No size divides by all of 2, 3 and 4 ranks.
+// The sizes of a model without --from. With 2, 3 or 4 ranks at least one of the numbers of heads,
+// blocks and entries does not divide into equal parts.
 static const ModelConfig small = {
     .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256
 };

@@ -7,8 +7,8 @@
 #include "common/model/optimizer.h"
 #include "common/tensor/random.h"
 
-// The model learns a text of this tree that does not change, so that it always writes the same
-// text.
+// The model learns a text of this tree that does not change, so that the model always writes the
+// same text.
 static const char text_file[] = "LICENSE";
 // The option counts steps (--train-steps), because a number of seconds would give each machine
 // another model. 600 steps take two seconds on a fast core and five on a slow one.
@@ -64,7 +64,7 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
-    o.beta2 = 0.995;  // few sequences per step: average over many
+    o.beta2 = 0.995;  // average over many steps: a step has few sequences
     o.epsilon = 1e-8; // below the gradients of so small a model
     model_allocate(m);
     optimizer_allocate(&o, m);

@@ -11,8 +11,8 @@ static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, s
                   size_t count, size_t size) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, size);
 }
-// Returns the bytes of an element of the tensors that a call moves. Weights are gathered, gradients
-// are reduced.
+// Returns the bytes of an element of the tensors that a call moves. Weights are gathered, and
+// gradients are reduced.
 static size_t moved(const RankSteps *r, CommKind kind) {
     return kind == COMM_ALL_GATHER ? weight_bytes(&r->c->model) : step_gradient(r);
 }
@@ -61,8 +61,9 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
 }
 
 // Lists `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
-// is a reduce-scatter and an all-gather; half a sum is one of them. Without sequence parallelism
-// `half` is 0.
+// is a reduce-scatter and an all-gather, and half a sum is one of these calls. The function lists
+// an all-gather for either call, because both calls take the same time. Without sequence
+// parallelism there are no half sums, so the function ignores `half`.
 static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole,
                          size_t half) {
     if (r->c->mesh.tp == 1) return;
@@ -77,7 +78,8 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
     if (zero3) step_units(play, r, z, COMM_ALL_GATHER);
     double time = work_stage(z, B).time + (double)z->blocks * ring_waits(r, z, B, false);
     play_work(play, r->rank, (Picoseconds)time);
-    // The embedding's sum is a reduce-scatter, and the head begins with a gather.
+    // Under sequence parallelism the embedding's sum is a reduce-scatter, and the head begins with
+    // a gather.
     bool sequence = r->c->sequence;
     sums_over_tp(play, r, z, B, 2 * z->blocks + (sequence ? 0 : z->first),
                  sequence ? (size_t)z->first + (size_t)z->last : 0);

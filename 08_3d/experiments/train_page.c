@@ -100,9 +100,10 @@ void train_results(Run *run, const Trainer *t) {
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
-// Returns whether step_time() can play this step to the picosecond. step_time() does not play
-// hidden sums, compression and a budget. The ranks of one group must have equal work: equal
-// replicas, equal chunks of positions, and groups that are placed on nodes alike.
+// Returns whether step_time() can play this step to the picosecond. step_time() does not play grids
+// and cubes, hidden sums, compression, rebalanced stages or a budget. The ranks of one group must
+// have equal work: equal replicas, equal chunks of positions, and groups that are placed on nodes
+// alike.
 static bool step_is_listed(const TrainerConfig *c) {
     size_t cp = mesh_cp(c->mesh);
     if (!clock_config()->simulated || c->tensor != TENSOR_1D) return false;
