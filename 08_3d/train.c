@@ -179,8 +179,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_end(run, t);
         }
         rebalance(run, t, log, step + 1, steps);
-        // The unsplit model decides by its own norm. A step that only one of the two skips makes
-        // the curves differ.
+        // The unsplit model's own norm decides whether it skips the step. If only one of the split
+        // and the unsplit model skips a step, their loss curves differ.
         if (u->model && (!train_scaled(t) || isfinite(w.norm)))
             optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 
@@ -423,7 +423,7 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A run that resumes relies on these two checks.
+    // A resumed run relies on the order of the data and on the saved state. So both are checked.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);
