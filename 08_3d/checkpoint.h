@@ -61,7 +61,7 @@ typedef struct Checkpoint Checkpoint;
 // version; `why` gives the reason.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
-// Reads all of file i. Returns false if the bytes are not those that were written.
+// Reads all bytes of file i. Returns false if their sum is not the sum in the index.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
 // Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
 // newest_good: if that checkpoint is torn, takes the newest good one and writes a line to

@@ -75,9 +75,9 @@ static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// Writes a checkpoint if one is due. Call this function after each step; `seconds` is the step's
-// time. Returns true if the training ends now, because of a signal, of --exit-after, or of weights
-// that are not finite.
+// Writes a checkpoint if one is due. Call this function after each step; `seconds` is the time of
+// the step and its evaluation. Returns true if the training ends now, because of a signal, of
+// --exit-after, or of weights that are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -299,7 +299,8 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     report_config_number(run, "byte_entropy", entropy);
 }
 
-// Checks, before the training, that the files can be written and that their options are complete.
+// Checks, before the training, that --export's files can be written and that the options of
+// --export and --save are complete. With --save the run then catches signals.
 static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
         safetensors_require(c, option_text(run, "export"));

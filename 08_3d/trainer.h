@@ -37,7 +37,7 @@ typedef struct {
     size_t depth;              // layers of 2.5D; 0: the fewest that make a grid
     size_t batch, micro_batch; // sequences of a step, and at most of one micro-batch of a replica
     ScheduleRule schedule;
-    size_t chunks; // per stage; above 1 the schedule is interleaved (05.03)
+    size_t chunks; // per stage; if more than 1, the schedule is interleaved (05.03)
     // Blocks of each stage, or of each chunk in model order; NULL: as equal as possible.
     const size_t *stage_blocks;
     bool rebalanced; // trainer_rebalance() will be called: layers are timed
