@@ -205,7 +205,7 @@ typedef struct {
 // *at: the element's place in the piece.
 static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *at) {
     size_t each = p->cols / p->blocks, block = column / each, col = column % each;
-    if (block < p->ratio && p->ratio > 1) { // the piece's columns of q are neighbours
+    if (block < p->ratio && p->ratio > 1) { // the piece's columns of q are adjacent
         size_t wide = range_size(p->own_cols), first = p->ratio * p->own_cols.lo;
         if (column < first || column >= first + p->ratio * wide) return false;
         block = (column - first) / wide;

@@ -1,5 +1,6 @@
-// checkpoint.h declares functions that save and resume a training. A resumed training with the same
-// layout is equal bit for bit; any other layout works, too.
+// checkpoint.h declares functions that save and resume a training. With the same layout a resumed
+// training continues bit for bit. Any other layout works, too, unless the checkpoint has residuals
+// of --compress.
 //
 //     DIR/step-000400/index.json              run, step, options, data, for each file its bytes and
 //                                             a sum over them, and a sum over the index itself
@@ -12,8 +13,8 @@
 // loss scale.
 //
 // One rank owns each element and writes this element; replicas and copies write nothing. No rank
-// ever holds the whole model. A resuming rank maps the files and picks its elements by their place
-// in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a
+// needs memory for the whole model. A resuming rank maps the files and picks its elements by their
+// place in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a
 // flattened rectangle; "__metadata__" says which. A checkpoint is written as DIR/step-000400.part,
 // and renamed when all its files are on the disk. So a checkpoint is complete or does not exist.
 #ifndef CHECKPOINT_H
@@ -60,7 +61,7 @@ typedef struct Checkpoint Checkpoint;
 // version; `why` gives the reason.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
-// Reads all of file i. Returns false if the bytes are not those that were written.
+// Reads all bytes of file i. Returns false if their sum is not the sum in the index.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
 // Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
 // newest_good: if that checkpoint is torn, takes the newest good one and writes a line to

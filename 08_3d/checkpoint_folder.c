@@ -84,7 +84,7 @@ static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
     int file = openat(folder, name,
-                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // a pipe would wait
+                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // does not wait for a pipe
     if (file < 0) return false;
     struct stat is;
     bool ours =
@@ -232,8 +232,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// Reads the step from the name of the folder to which the path leads. Returns false if the user has
-// chosen the name.
+// Reads the step from the name of the folder to which the path leads. Returns false if the name is
+// not that of a complete checkpoint, for example because a user has renamed the folder.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

@@ -6,8 +6,8 @@
 //     DIR/step-000400.part     a checkpoint while it is written; a killed run leaves it
 //     DIR/.unsplit-lock        locked (flock) by rank 0 of the saving run, until its process ends
 //
-// All other names belong to the user. One rank calls each function; no function waits for other
-// ranks.
+// All other names belong to the user. Any rank may call these functions alone, because no function
+// waits for other ranks.
 #ifndef CHECKPOINT_FOLDER_H
 #define CHECKPOINT_FOLDER_H
 #include <stdio.h>
@@ -47,7 +47,7 @@ FILE *folder_create(const char *dir, const char *name, const char *file);
 bool folder_publish(const char *dir, const char *from, const char *to);
 
 // Reads the index of the checkpoint in `path`. A folder with the name of another step is not
-// accepted. If the function returns false, `why` gives the reason. Call checkpoint_index_free() in
-// both cases.
+// accepted. If the function returns false, `why` gives the reason. Call checkpoint_index_free()
+// whatever the function returns.
 bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]);
 #endif

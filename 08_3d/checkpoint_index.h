@@ -48,8 +48,8 @@ typedef struct {
 // Returns the text of an index. The last member is the sum over all bytes before it. The caller
 // frees the text.
 char *checkpoint_index_print(const struct cJSON *index);
-// Parses the text of an index. Returns NULL, or the error as the end of a sentence. Free the index
-// in both cases.
+// Parses the text of an index. Returns NULL, or the error as the end of a sentence. Call
+// checkpoint_index_free() whatever the function returns.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
 // These two functions return the run's value of an option, or NULL if the index does not have the
@@ -60,7 +60,7 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
 // A range of a flattened rectangle of a whole tensor, and the tensors with its values.
 typedef struct {
-    size_t rows, cols, blocks; // sizes of the whole tensor: param_narrow_blocks()
+    size_t rows, cols, blocks; // of the whole tensor; blocks: param_narrow_blocks()
     // With grouped heads the first `ratio` blocks are the queries. Otherwise ratio is 1.
     size_t ratio;
     // elements [first, first + count) of the rectangle

@@ -113,8 +113,8 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
-// Opens a file of the folder that is being written. Output's part is the file itself, because no
-// file is renamed.
+// Opens a file of the folder that is being written. Output's part is the file itself, because only
+// the folder is renamed.
 static Output create(const char *dir, const char *part, const char *file) {
     char *folder = folder_path(dir, part), *path = folder_path(folder, file);
     Output o = {
@@ -207,8 +207,8 @@ static void write_text(const char *dir, const char *part, char *text) {
 
 // ---------------------------------------------------------------- the folder
 
-// Removes the torn checkpoint of this name that --newest-good has skipped. Calls fault() for a
-// checkpoint of another run.
+// Removes a former checkpoint of this name, such as a torn one that --newest-good has skipped.
+// Calls fault() if that checkpoint belongs to another run.
 static void make_room(const char *dir, const char *name, const SavedRun *saved) {
     char why[FOLDER_WHY] = "", *path = folder_path(dir, name);
     CheckpointIndex x;

@@ -6,9 +6,9 @@
 #include "common/model/model.h"
 
 typedef struct {
-    size_t skip_most; // --skip-nonfinite: most steps in a row
-    size_t skipped;   // steps in a row until now
-    bool lost;        // the training has ended
+    size_t skip_most; // --skip-nonfinite: most steps in a row that are skipped
+    size_t skipped;   // steps in a row that have been skipped until now
+    bool lost;        // the training has ended, because a number is not finite
 } FiniteRule;
 // The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped,
 // too, but does not count for skip_most, because a smaller loss scale repairs the next step.

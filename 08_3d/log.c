@@ -48,7 +48,8 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, double scale
     number(log, "seconds", seconds, ",");
     number(log, "tokens_per_second", (double)tokens / seconds, ",");
     require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
-    require(log, fflush(log->file) == 0); // a line as soon as it is known
+    // Writes each line at once, so that no line is lost if the run dies.
+    require(log, fflush(log->file) == 0);
 }
 
 void log_evaluation(const Log *log, size_t done, double eval_loss) {

@@ -30,7 +30,7 @@ typedef struct {
     Degrees n;
     Coordinates at;
     Comm *world;
-    Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not asked for yet
+    Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not made yet
     Comm *dp, *tp, *pp;        // ranks that differ from this one in this coordinate only
     Comm *cp;                  // the same; NULL without context parallelism
     // dp x cp: ranks with the same parameters. Gradients are summed here, and ZeRO shards here.

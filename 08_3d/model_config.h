@@ -22,6 +22,6 @@ HubFamily model_config_read(const char *option, const char *weights, ModelConfig
 // Returns the path of the weights in a folder with a config.json: model.safetensors,
 // model.safetensors.index.json, or the only file *.safetensors. The caller frees the path. Returns
 // NULL if the folder has no config.json, or has checkpoints. Calls usage_error() if the folder has
-// no such file, or several.
+// no such file, or several files *.safetensors with other names.
 char *model_folder_weights(const char *option, const char *folder);
 #endif

@@ -22,7 +22,9 @@ static const char *const training_options[] = {
     "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
     "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
-// Any run may change these options. The storage may change because a checkpoint has masters.
+// Any run may change these options. One change needs --override data: a run that resumes a training
+// without --data-eval may not add --data-eval. The storage may change because a checkpoint has
+// masters.
 // "ranks" is not an option, but the page reports a change of the ranks, too.
 static const char *const layout_options[] = {
     "steps",
@@ -264,6 +266,7 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
 }
 
 // Removes the .part of a killed run and, with --save-over, every checkpoint that may not stay.
+// Without --save-over, calls usage_error() for such a checkpoint.
 static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
                            size_t from) {
     size_t n;

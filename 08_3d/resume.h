@@ -28,8 +28,9 @@ bool run_option_given(const RunOptions *o, const char *name);
 void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
-// Takes from the checkpoint the options that define the training and were not given. Returns NULL
-// without --resume.
+// Takes these options from the checkpoint, if they were not given: the options that define the
+// training, --steps, --data, --data-eval, --storage, --gradients, --loss-scale and
+// --skip-nonfinite. Returns NULL without --resume.
 // note: lines for the page, or "".
 // Calls usage_error() in these cases, among others:
 //     another run saves in the folder of --save
@@ -37,8 +38,8 @@ void resume_record(const RunOptions *o, struct cJSON *index);
 //     without --override, an option that defines the training has another value
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
 // Collective. Returns the run's id (the checkpoint's id, or a new one) and the fingerprint of its
-// data. Calls usage_error() if the content of --data has changed, or if the folder of --save has
-// checkpoints that this run may not replace.
+// data. Calls usage_error() if the content of --data has changed without --override data, or if the
+// folder of --save has checkpoints that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
 // Returns a line for the page: the resumed run, its step, and the options and the held-out text
 // that differ. The caller frees the line.

@@ -5,7 +5,7 @@
 // Names, shapes and layout are those of Hugging Face (model_names.h), so GPT2LMHeadModel,
 // LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. The file has a tied table
 // only once. The elements are F32, F64 or BF16. With 16-bit storage the elements are the masters,
-// or the masters' rounded copies. The bytes do not depend on the layout that trained the model.
+// or the masters' rounded copies. The same weights give the same bytes in every layout.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 #include "08_3d/tensor_file.h"

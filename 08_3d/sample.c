@@ -10,7 +10,7 @@
 // forward of one row.
 //
 // The program leaves out batches of many texts, which make writing efficient (Pope et al. 2022;
-// Kwon et al. 2023), and data parallelism, which would be several runs.
+// Kwon et al. 2023). It also leaves out data parallelism, because several runs do the same.
 #include <math.h>
 #include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"

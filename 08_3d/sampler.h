@@ -29,7 +29,7 @@ typedef struct {
     Choice choice;
 } Sampler;
 
-// ---- All functions except the last one are collective. ----
+// ---- All functions except sampler_score() are collective. ----
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
 // Runs a forward of `count` tokens that follow the tokens in the cache. The last stage gets the

@@ -8,7 +8,7 @@
 #include "common/model/costs.h"
 
 static const double BETWEEN_LINES = 10; // seconds
-// A step counts 1/e in the moving mean after this many seconds.
+// After this many seconds the weight of a step in the moving mean has fallen to 1/e.
 static const double REMEMBERED = 30;
 static const double PATIENCE = 0.3; // seconds that measure_peak() takes
 

@@ -75,9 +75,9 @@ static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// Writes a checkpoint if one is due. Call this function after each step; `seconds` is the step's
-// time. Returns true if the training ends now, because of a signal, of --exit-after, or of weights
-// that are not finite.
+// Writes a checkpoint if one is due. Call this function after each step; `seconds` is the time of
+// the step and its evaluation. Returns true if the training ends now, because of a signal, of
+// --exit-after, or of weights that are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -179,8 +179,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_end(run, t);
         }
         rebalance(run, t, log, step + 1, steps);
-        // The unsplit model decides by its own norm. A step that only one of the two skips makes
-        // the curves differ.
+        // The unsplit model's own norm decides whether it skips the step. If only one of the split
+        // and the unsplit model skips a step, their loss curves differ.
         if (u->model && (!train_scaled(t) || isfinite(w.norm)))
             optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 
@@ -299,7 +299,8 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     report_config_number(run, "byte_entropy", entropy);
 }
 
-// Checks, before the training, that the files can be written and that their options are complete.
+// Checks, before the training, that --export's files can be written and that the options of
+// --export and --save are complete. With --save the run then catches signals.
 static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
         safetensors_require(c, option_text(run, "export"));
@@ -423,7 +424,7 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A run that resumes relies on these two checks.
+    // A resumed run relies on the order of the data and on the saved state. So both are checked.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

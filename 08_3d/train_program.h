@@ -26,7 +26,8 @@ void train_stop_require(Run *run);
 double train_seconds_left(Run *run);
 // Prints lines about values that were not given and that a user may not expect.
 void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
-// Records numbers in the JSON that no option has.
+// Records the degrees of the mesh, ZeRO's stage and the dropout in the JSON, because their options
+// may have been left out.
 void train_record(Run *run, const TrainerConfig *c);
 // Returns all options as texts, for resume.h. The caller frees the list. n: the degrees of the
 // mesh; NULL: not known yet.

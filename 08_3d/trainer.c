@@ -284,8 +284,8 @@ void trainer_update(Trainer *t, StepResult r) {
     zero_end(t->model, trainer_zero(&t->config));
 }
 
-// Skips the update. Every rank still takes part in ZeRO's gather, which sends the unchanged
-// weights.
+// Skips the update. Under ZeRO-1 and ZeRO-2 every rank still takes part in the gather, which sends
+// the unchanged weights.
 void trainer_skip(Trainer *t, StepResult r) {
     if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
     zero_end(t->model, trainer_zero(&t->config));

@@ -23,8 +23,8 @@ typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 typedef enum {
     REDUCE_AT_END,     // one all-reduce after the last backward (chapter 01)
     REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
-    REDUCE_COMPRESSED, // fewer bytes, the residual a step later (01.06)
-    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): to the rank that owns a part
+    REDUCE_COMPRESSED, // fewer bytes, the residual a step later (01.06, 01.08)
+    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each part only to the rank that owns the part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,
     REDUCE_PREFETCH // stage 3, gathering weights a layer ahead (06.05)
@@ -35,9 +35,9 @@ typedef struct {
     Degrees mesh;
     TensorKind tensor;
     size_t depth;              // layers of 2.5D; 0: the fewest that make a grid
-    size_t batch, micro_batch; // sequences of a step; of a replica's micro-batch, at most
+    size_t batch, micro_batch; // sequences of a step, and at most of one micro-batch of a replica
     ScheduleRule schedule;
-    size_t chunks; // per stage; above 1 the schedule is interleaved (05.03)
+    size_t chunks; // per stage; if more than 1, the schedule is interleaved (05.03)
     // Blocks of each stage, or of each chunk in model order; NULL: as equal as possible.
     const size_t *stage_blocks;
     bool rebalanced; // trainer_rebalance() will be called: layers are timed
@@ -46,7 +46,7 @@ typedef struct {
     bool sequence;               // sequence parallelism (03.07)
     bool blockwise;              // blockwise attention; always true if cp > 1
     Recompute recompute;
-    size_t activation_budget; // bytes per rank to which blocks recompute; 0: none
+    size_t activation_budget; // most bytes of activations per rank; 0: no limit
     double clip;              // largest gradient norm; 0: no clipping
     // The loss scale of the first step (06.06). Factor 0 stands for 1, which scales nothing.
     // patience 0: the factor is fixed.
@@ -117,7 +117,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // the next factor is smaller. At factor 1 the result is false: no smaller factor helps, because the
 // gradient itself is not finite.
 bool trainer_overflowed(const Trainer *t, StepResult r);
-// Clips the gradient and updates the weights. Under ZeRO also gathers the weights.
+// Clips the gradient and updates the weights. Under ZeRO-1 and ZeRO-2 also gathers the weights.
 void trainer_update(Trainer *t, StepResult r);
 // Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
 // the loss scale changes.

@@ -1,5 +1,5 @@
 // unsent.h declares functions that save the residuals of --compress in a checkpoint and load them.
-// Each rank has its own residuals, so only the same layout can resume with them.
+// Each rank has its own residuals, so only a run with the same layout can load them.
 #ifndef UNSENT_H
 #define UNSENT_H
 #include "08_3d/checkpoint.h"

@@ -1,7 +1,7 @@
 // weight_files.h declares functions that open the files with a model's tensors: one safetensors
 // file, or several files that an index names. The index is Hugging Face's
-// model.safetensors.index.json, whose weight_map gives each tensor's file. Each tensor is in
-// exactly one file, and the index and the files agree.
+// model.safetensors.index.json, whose weight_map gives each tensor's file. weight_files_open()
+// checks that each tensor is in exactly one file, and that the index and the files agree.
 #ifndef WEIGHT_FILES_H
 #define WEIGHT_FILES_H
 #include "08_3d/tensor_file.h"

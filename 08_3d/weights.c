@@ -132,7 +132,8 @@ static void require_part(const Weights *w, const NamedPart *part) {
                 part->transposed ? columns : part->rows, part->transposed ? part->rows : columns);
 }
 
-// Returns whether t is a copy of a tied table. Some writers store a tied table twice.
+// Returns whether t is a copy of a tied table. Some writers store a tied table twice. Calls
+// usage_error() if lm_head.weight should be such a copy but has other values.
 static bool is_copy_of_table(const Weights *w, const FileTensor *t) {
     const FileTensor *first = find(w, "wte.weight");
     if (!first) first = find(w, "model.embed_tokens.weight");

@@ -22,8 +22,9 @@ typedef struct {
     ModelConfig model; // the model's sizes; no dropout
 } Weights;
 // Opens the weights at `from`. The sizes of the model follow from the config.json beside the file,
-// and for GPT-2 also from the tensors and the file's header. Every name and shape is checked.
-// Collective. Calls usage_error() if there is no model at `from`.
+// and for GPT-2 also from the tensors and the file's header. Every name and shape in these files is
+// checked. The sizes of a checkpoint follow from its options. Collective. Calls usage_error() if
+// there is no model at `from`.
 // heads: the number of heads; NULL: the files give the number.
 Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
                      uint64_t seed);
