@@ -35,7 +35,8 @@ static const Option options[] = {
 
 // ---- the device's limits ----
 
-// Returns the seconds per call: the least of three rounds with as many calls as fit 30 ms.
+// Measures three rounds, each with as many calls as fit 30 ms. Returns the seconds per call in the
+// fastest round.
 static double seconds_of(void (*run)(void *), void *with) {
     double best = INFINITY;
     run(with);

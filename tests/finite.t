@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests that a training with numbers that are not finite ends with status 1. The trainer names the
 # step and the rank, saves nothing of that step, and says where to resume. With --skip-nonfinite the
-# trainer skips the step. Weights with a NaN are refused.
+# trainer skips the step. Weights that are not finite are refused.
 use strict;
 use warnings;
 use FindBin;
@@ -223,7 +223,7 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     ) or diag(complain($job));
 }
 
-# ---- weights with a NaN are refused, by sample and by --resume ----
+# ---- weights that are not finite are refused, by sample and by --resume ----
 {
     run(
         emu(
@@ -241,7 +241,7 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
 
-    # The NaN is in a checkpoint whose checksum matches. The checksum is FNV-1a.
+    # This number that is not finite is in a checkpoint whose checksum, FNV-1a, matches.
     my $sum = sub {
         use integer;
         my $h = -3750763034362895579;

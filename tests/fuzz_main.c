@@ -1,6 +1,7 @@
 // fuzz_main.c replaces libFuzzer. The command fuzz_X -runs=N [-seed=N] FILE... makes N inputs. Each
-// input is a file of the corpus in which a few bytes are changed, removed, repeated, or taken from
-// another file. The same seed gives the same inputs.
+// input is a file of the corpus with one to four random changes. A change replaces a byte, flips a
+// bit, cuts bytes out, cuts the file short, inserts a word, or takes the end of another file. The
+// same seed gives the same inputs.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

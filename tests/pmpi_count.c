@@ -2,12 +2,12 @@
 // point-to-point sends, through MPI's profiling interface. The counts do not come from the ledger,
 // because a test compares the ledger with these counts.
 //
-// The library counts messages of reals. The simulated clock's times have their own tag and are not
-// counted. Messages of bytes belong to the side channel (checks, digests) and are not counted.
+// The library counts messages of tensors. The simulated clock's times have their own tag and are
+// not counted. Messages of bytes belong to the side channel (checks, digests) and are not counted.
 // Messages inside sums and all-to-alls are counted separately. At the end every rank prints one
-// line on stderr. "calls" and "bytes" count the rank's other messages, and "sums" counts the bytes
-// in sums and all-to-alls of reals. A stretch lies between two collectives, so a pipeline's step is
-// one stretch:
+// line on stderr. "calls" and "bytes" count the rank's other messages. "sums" counts the bytes in
+// sums and all-to-alls of fp32 numbers. A stretch lies between two collectives, so a pipeline's
+// step is one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct {
     unsigned long long calls, bytes;
 } Sent;
 static Sent all, stretch[MOST]; // one process is one rank with one communicating thread
-static unsigned long long sums; // bytes in sums and all-to-alls
+static unsigned long long sums; // bytes in fp32 sums and all-to-alls
 static int stretches;           // number of closed stretches; stretch[stretches] is still open
 
 static void close_stretch(void) {

@@ -42,8 +42,9 @@ static void shuffle(size_t *order, size_t n) {
     }
 }
 
-// Returns the ops of a stage. Its forwards and its backwards have two given orders, with at most
-// `most` forwards ahead. A backward may be split, and its second half comes at any later place.
+// Returns the ops of a stage. Its forwards and its backwards have two given orders. A stage runs at
+// most `most` forwards ahead, unless the next backward needs more. With `halves` a backward may be
+// split, and its second half comes at any later place.
 static Schedule random_stage(const size_t *forwards, const size_t *backwards, size_t m, size_t most,
                              bool halves) {
     Schedule s = { 0 };
@@ -72,8 +73,8 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    // An extreme stage runs all forwards ahead, or only one forward. Such stages wait for each
-    // other's send buffers.
+    // In an extreme design a stage runs all forwards ahead, or only one forward. Such stages wait
+    // for each other's send buffers.
     bool halves = below(3) == 0, extreme = below(2) == 0;
     if (extreme) d.m = MICRO - below(6);
     for (size_t k = 0; k < d.m; k++) forwards[k] = backwards[k] = k;

@@ -67,8 +67,8 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
 }
 
 // Returns random lists. The stages take turns at random, some stages more often than other stages.
-// A stage takes a random possible op. A stage with a habit always takes the first forward, or
-// always the last backward.
+// A stage without a habit takes a random possible op. A stage with a habit always takes the first
+// possible op (forwards come first), or always the last.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);

@@ -1,6 +1,7 @@
 // test_model.c: tests the parts of a model other than its layers. These parts are ranges, cuts of
-// parameters and the map to whole tensors, initial weights, and sizes. Others are gradient norm and
-// clipping, the optimizer over shards, and the order of data. tests/model.t runs this program.
+// parameters and the map to whole tensors, initial weights, and sizes. The test also covers
+// gradient norm and clipping, the optimizer over shards, and the order of data. tests/model.t runs
+// this program.
 //
 // ranks: 1
 // level: core

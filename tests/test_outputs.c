@@ -6,9 +6,9 @@
 //
 // The same source must give the same bits in both builds, for four reasons. IEEE 754 defines the
 // rounding of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
-// (real_math.h). Sums have one order. Two kinds of ops may differ: ops that call log or cos, for
-// which CUDA's manual allows 1 and 2 units in the last place of a double, and products, which come
-// from two libraries.
+// (real_math.h). Sums have one order. Two kinds of ops may differ. Products come from two
+// libraries. Other ops call log or cos, for which CUDA's manual allows 1 and 2 units in the last
+// place of a double.
 //
 // ranks: 1
 // level: core

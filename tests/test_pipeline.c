@@ -1,7 +1,8 @@
-// test_pipeline.c: tests features of the executor that no lesson of chapters 04 and 05 uses. These
-// features are several chunks of a model on a stage, and split backwards. The test uses real models
-// of the smallest sizes, on virtual ranks. Every result has the bits of gradient accumulation on
-// one device. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
+// test_pipeline.c: runs lists in the executor that no lesson of chapters 04 and 05 gives it. In
+// these lists a stage has several chunks of a model, or splits only some backwards. The test uses
+// real models of the smallest sizes, on virtual ranks. The gradients have the bits of gradient
+// accumulation on one device. Also tests versions of weights, wrapped layers and functions of
+// chapter 05. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
 // tests/pipeline.t runs this program.
 //
 // ranks: 1

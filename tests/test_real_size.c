@@ -30,8 +30,11 @@ static const ModelConfig seven = {
 static const ModelConfig gpt3 = {
     .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257, .dropout = 0.1
 };
-static const double A100 = 312e12, NVLINK = 300e9, IB = 25e9, G = 1e9; // FLOP/s, bytes/s
-enum { BF16 = 2, MIXED = 16 }; // bytes of an element; of a parameter with gradient and AdamW
+// A100 is in FLOP/s. NVLINK and IB are in bytes/s. G converts bytes to GB.
+static const double A100 = 312e12, NVLINK = 300e9, IB = 25e9, G = 1e9;
+// BF16 is the bytes of an element. MIXED is the bytes of a parameter with its gradient and AdamW's
+// state.
+enum { BF16 = 2, MIXED = 16 };
 
 static Run *current_run;
 static const char *page;
@@ -50,8 +53,8 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// These functions return elements per token that a block keeps. kept() counts all, with the block's
-// input. scores() counts the scores alone.
+// kept() and scores() return the number of elements that a block keeps per token. kept() counts all
+// elements, with the block's input. scores() counts the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
 // Returns the bytes that a block keeps for one sequence by Korthikanti's list. An element has 16
@@ -65,7 +68,8 @@ static double all_reduce(size_t n, double elements) {
 static double pass(size_t n, double elements) {
     return ring_bytes(ONE_PASS, n, (size_t)elements, BF16);
 }
-// Returns the bubble's share of the makespan, for equal stages and a backward of two forwards.
+// Returns the bubble's share of the makespan, for equal stages and a backward that takes as long as
+// two forwards.
 static double bubble(size_t p, size_t m) {
     return 1 - (double)(3 * m) / (double)makespan(schedule_1f1b, p, m, 1, 2);
 }

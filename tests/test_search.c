@@ -9,8 +9,8 @@
 //   zero   the stage of ZeRO; with -1 the search chooses the stage
 //   tight  the least share of the step that a bound is on average
 //   exact  the least share of layouts in which the bound of the memory equals the memory
-// With a vision tower the first chunk of stage 0 keeps more than its other chunks, so later chunks
-// reach the peak.
+// With a vision tower the first chunk of stage 0 keeps more than its other chunks. The peak then
+// may come later than plan_bound.c assumes, so `exact` is smaller.
 static const struct {
     const char *model, *cluster, *format;
     size_t gpus, batch, node;

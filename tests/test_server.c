@@ -27,8 +27,8 @@ static int by_arrival(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// Returns the largest value[push] among the pushes for which the answer to a push of step j waits.
-// The weights must contain this push, and every worker's push of step j - s.
+// The server answers a push of step j when its weights contain this push, and every worker's push
+// of step j - staleness. Returns the largest value[push] among these pushes.
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];

@@ -73,8 +73,8 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     return g;
 }
 
-// A Sum names the shards that a parameter's sum adds. In each of `rows` rows these are `size`
-// neighbouring shards from `first` on.
+// A Sum describes the shards that a parameter's sum adds. In each of `rows` rows of ranks the sum
+// adds `size` neighbouring shards. The first shard of the first of these rows has number `first`.
 typedef struct {
     size_t first, size, rows;
 } Sum;
@@ -130,7 +130,8 @@ static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w)
     model_free(m);
 }
 
-// Runs one step of SGD in every stage.
+// Runs one step of SGD in every stage of ZeRO and with prefetching. Compares the gradients and the
+// weights with the expected sums.
 static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
     for (size_t stage = 0; stage <= PREFETCH; stage++) {
         char line[96];

@@ -45,8 +45,8 @@ for my $s (0 .. $#schedules) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
 
-            # The combinations are a Latin square, so every pair of schedule, ZeRO stage and
-            # recomputation occurs.
+            # The chosen combinations contain every schedule with every ZeRO stage, and each of both
+            # with every kind of recomputation.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }

@@ -30,9 +30,9 @@ sub code_of {
     return ($code, undef);
 }
 
-# $forbidden matches names that a body may not use. Such a name stops the run, reaches the system,
-# or reads what the check measures. A body may use such a name if our solution of the same exercise
-# uses the name, too.
+# $forbidden matches suspicious names. Such a name stops the run, reaches the system, or reads what
+# the check measures. The name is not suspicious if our solution of the same exercise uses the name,
+# too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
@@ -42,13 +42,13 @@ my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
 
-# $of_the_frame matches names of the frame's functions. Such a name is refused only if it is called
-# or if a header has it; side_length is a good variable name.
+# $of_the_frame matches names of the frame's functions. Such a name is suspicious only if it is
+# called or if a header has it; side_length is a good variable name.
 my $of_the_frame =
     qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
     |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
 
-# $forbidden_call matches names that are good for variables, too. These names are refused only as
+# $forbidden_call matches names that are good for variables, too. These names are suspicious only as
 # calls.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 }
@@ -76,8 +76,9 @@ sub public_functions {
 }
 
 # Returns undef, or the reason why the text is not the inside of one function. The reason is that
-# its brackets do not match. The text is judged as the compiler reads the text. Trigraphs are off, a
-# line that ends in \ is continued, and a comment ends where C ends it.
+# brackets do not match, that the text has a # line, or that code_of() finds a mistake. The text is
+# judged as the compiler reads the text. Trigraphs are off, a line that ends in \ is continued, and a
+# comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);

@@ -4,9 +4,10 @@
 # of a patch.
 
 # bug_read PATCH: sets patch, lesson, test, precision, kind, sanitizers and build. SANITIZE in the
-# environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers.
-# These are bugs with a test, because tests run the plain build, bugs on the stand-ins for CUDA, and
-# bugs whose header says "sanitizers: no".
+# environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers:
+#   - bugs with a test, because tests run the plain build
+#   - bugs on the stand-ins for CUDA
+#   - bugs whose header says "sanitizers: no"
 bug_read() {
     patch=$1
     case $patch in

@@ -1,11 +1,14 @@
 // compare.c: the judge of a graded run. The judge reads the records of a run with a submitted body
-// and those of a run with our own body (probe.c wrote both) and compares the submitted results with
-// the expected results of OUR run. So the verdict of the submitted process does not count.
+// and the records of a run with our own body. probe.c wrote both. The judge compares the submitted
+// results with the expected results of OUR run. So the verdict of the submitted process does not
+// count.
 //
 //     compare THEIRS OURS [bits]
 //
-// The program prints a line "wrong WHAT|NAME|WHY" for each wrong result, "other TEXT" if the
-// records are not those of this run, and at last "page TEXT" with the page of the submitted run.
+// The program prints these lines:
+//   wrong WHAT|NAME|WHY  for each wrong result
+//   other TEXT           if the records are not those of this run
+//   page TEXT            at last, the page of the submitted run
 // With `bits` a check for equal bits demands equal bits; otherwise the check allows rounding.
 #include <math.h>
 #include <stdbool.h>

@@ -86,7 +86,8 @@ STANDIN_GEMM(cublasDgemm_64, double, int64_t);
 STANDIN_GEMM_BATCH(cublasSgemmStridedBatched, float);
 STANDIN_GEMM_BATCH(cublasDgemmStridedBatched, double);
 
-// Products of other types. alpha and beta have the type of the sums. Strides are in elements.
+// These functions compute products of other types. alpha and beta have the type of the sums.
+// Strides are in elements.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
                             int m, int n, int k, const void *alpha, const void *a,
                             cudaDataType a_type, int lda, const void *b, cudaDataType b_type,
