@@ -145,8 +145,8 @@ void buckets_wait(Buckets *b) {
     b->armed = false;
 }
 
-// Makes a step up to the gradient. Zeroes the gradient, runs forward and backward, which start the
-// buckets, and waits for all buckets. The caller then computes norm and update.
+// Makes a step up to the gradient. Zeroes the gradient, runs forward and backward, and waits for
+// all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
     b->sync = true; // set before the forward, which reads it
@@ -154,6 +154,6 @@ double buckets_gradients(Buckets *b, const Batch *batch) {
     // Starts the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);
     else buckets_no_work(b); // adds zeros, because the other ranks wait for every bucket
-    buckets_wait(b);         // norm and optimizer may read the gradient only after this
+    buckets_wait(b);         // norm and optimizer may read the gradient only after this wait
     return loss * batch->token_weight;
 }

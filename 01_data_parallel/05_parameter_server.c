@@ -9,13 +9,13 @@
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
 //         way. Each way Psi/k of these elements belong to each server. A server receives and sends
 //         n S/k bytes per step.
-// Saves:  a worker needs no optimizer state of 2 Psi elements. In asynchronous training no worker
-//         waits for the slowest.
+// Saves:  a worker needs no optimizer state of 2 Psi elements. In asynchronous training a worker
+//         waits for the slowest only if it is more than s steps ahead.
 // Costs:  all bytes pass through the servers' links. In asynchronous training a gradient is up to
 //         (n-1)(2s+1) versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
 // in rank order. An asynchronous server updates after every push. The server answers at once (by
-// the simulated clock). A worker that is more than s steps ahead of the slowest waits for its
+// the simulated clock). Only a worker that is more than s steps ahead of the slowest waits for its
 // answer (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers
 // and servers that fail.
 #include "01_data_parallel/parameter_server.h"

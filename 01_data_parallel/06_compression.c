@@ -13,8 +13,9 @@
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
 //         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes, which for
 //         k = n/32 is N/32 of the exact bytes.
-// Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket
-//         takes more calls. From N = 32 on this top-k saves nothing.
+// Costs:  the result is not the exact sum. Top-k and one bit keep Psi elements of residual per
+//         rank. 16 bits and one bit make more calls per bucket. From N = 32 on this top-k saves
+//         nothing.
 // Error feedback keeps the training on course. A rank computes x <- g + e, sends C(x), and keeps
 // e <- x - C(x). Nothing is lost, because a part is only sent later. The training must have the
 // bits of one device that applies the rule to N gradients. Seide et al. 2014; Aji and Heafield

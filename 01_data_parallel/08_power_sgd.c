@@ -11,7 +11,8 @@
 //         matrix a rank sends 2(N-1)/N of r (rows + cols) elements.
 // Saves:  against an all-reduce, 2(N-1)/N of (rows cols - r (rows + cols)) elements per matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
-//         residual. A matrix takes three products and orthonormal columns.
+//         residual. Per matrix a rank computes three products, and makes the columns of P and Q
+//         orthonormal.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
 // Q is made orthonormal before P = G Q. A matrix is compressed if (rows + cols) r min_rate is less
 // than rows cols. The training must have the bits of one device that applies the rule to N

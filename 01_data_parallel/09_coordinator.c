@@ -3,8 +3,8 @@
 // question: Which all-reduce comes next, if the ranks finish their gradients in different orders?
 // vary: LAYERS 5..9, BATCH 6..8, ROWS 4|5
 //
-// Holds:  every rank has a replica, as in 02_all_reduce, and copies of the tensors that are in
-//         flight. A tensor has two flags: ready on this rank, agreed by all ranks.
+// Holds:  every rank has a replica, as in 02_all_reduce, and copies of the fused tensors in flight.
+//         A tensor has two flags: ready on this rank, agreed by all ranks.
 // Sends:  in each cycle of the first step every rank sends new names to rank 0, and rank 0 sends an
 //         answer to all. In each cycle of later steps the ranks all-reduce a few elements, which
 //         count the ranks per tensor. The agreed tensors follow in fused all-reduces, 2(N-1)/N of

@@ -67,9 +67,10 @@ static void outer_step(LocalSgd *l, Model *m) {
     // END
 }
 
-// Copies the masters into `weights` if weights have 16 bits. A local step is often too small for
-// the last place of 16 bits, so a round averages the masters, which are reals. In `weights` one
-// message has all masters. If weights are reals, `weights` is m->w, and nothing is copied.
+// Copies the masters into l->weights if the model stores weights in 16 bits. A local step is often
+// too small for the last place of 16 bits, so a round averages the masters, which are reals.
+// l->weights holds all masters side by side, so one all-reduce adds them. If the model stores
+// reals, l->weights is m->w, and nothing is copied.
 static void gather_masters(const LocalSgd *l, const Model *m) {
     size_t at = 0;
     for (size_t i = 0; i < m->n_units && l->weights.data != m->w.data; i++) {

@@ -105,7 +105,7 @@ Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 // Sets e to e - sent, the new residual, or to 0 if the plan forgets. Before, e holds the tensor
 // that this rank wanted to send. `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
-// half_largest returns the largest |g|, one element. half_write packs scale g as fp16.
+// half_largest returns the largest |g|, one element. half_write packs scale * g as fp16.
 // half_add adds the packed elements to sum. half_read sets g to the packed elements, divided by
 // scale.
 Tensor half_largest(Arena *a, Tensor g);

@@ -12,7 +12,7 @@ typedef struct {
 } Fused;
 
 typedef struct {
-    Comm *control, *data; // the same ranks twice: questions and answers, and gradients
+    Comm *control, *data; // the same ranks twice: one for questions and answers, one for gradients
     Tensor g;             // [1, Psi]: the gradient
     size_t n;             // number of tensors
     const Range *part;    // [n] the part of g of each tensor
@@ -21,7 +21,7 @@ typedef struct {
     bool *ready;          // [n] the tensor's gradient is final on this rank
     bool *agreed;         // [n] all ranks know that the gradient is final on all ranks
     bool *named;          // [n] the tensor's request has been sent to rank 0
-    size_t *votes;        // [n] rank 0: the ranks that have the tensor
+    size_t *votes;        // [n] rank 0: the number of ranks that have the tensor
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;

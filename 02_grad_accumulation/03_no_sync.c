@@ -10,10 +10,10 @@
 //         backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
-// Costs:  2(N-1)/N Psi e bytes per rank and step and one gradient buffer, for any m (N ranks, e
+// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step, and one gradient buffer (N ranks, e
 //         bytes per element). overlapped_step: up to Psi elements of communication memory.
-// Both steps must give one device's gradient within rounding. With sums in rank order both have the
-// same bits.
+// no_sync_step and overlapped_step must give one device's gradient within rounding. With sums in
+// rank order these two steps have the same bits.
 // PyTorch's DDP.no_sync() and buckets (Li et al. 2020, section 3.2). Left out: replicas with
 // different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"

@@ -2,8 +2,8 @@
 // (Rajbhandari et al. 2020; PyTorch calls stage 3 FSDP).
 //
 // A unit is a block, an embedding table or the last norm. Rank r of N owns part r of every unit.
-// The part is shard_range of the unit's flat elements, across the borders of tensors. Of a divided
-// item a rank keeps only its own part between steps. Stage 1 divides the optimizer state, stage 2
+// The part is shard_range of the unit's flat elements, across the borders of tensors. Between steps
+// a rank keeps only its own part of a divided item. Stage 1 divides the optimizer state, stage 2
 // also the gradients, and stage 3 also the weights:
 //
 //     bytes per parameter (fp32)  weights  gradients  m, v   sent per step, in (N-1)/N Psi

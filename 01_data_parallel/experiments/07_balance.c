@@ -107,7 +107,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
 
 // ---------------------------------------------------------------- what to see
 
-// Prints the answer, which is no if measured shares save at least a hundredth of the time of equal
+// Prints the answer, which is no if measured shares save more than a hundredth of the time of equal
 // shares.
 static void answer(Run *run, double ideal) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");

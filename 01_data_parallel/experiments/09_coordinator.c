@@ -134,7 +134,7 @@ static void deadlock(Run *run) {
 // ---------------------------------------------------------------- the predictions
 
 // agreed_cycle() returns the cycle at whose end the last rank has tensor i. agreed_in() returns the
-// number of tensors for which this is cycle j.
+// number of tensors whose agreed_cycle() is j.
 static size_t agreed_cycle(size_t i, size_t N, size_t cycle) {
     size_t last = 0; // the last rank's place of tensor i in its layer
     for (size_t rank = 0; rank < N; rank++) {

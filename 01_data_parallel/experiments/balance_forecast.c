@@ -3,8 +3,8 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
-// Returns the time of device r for a sequence, in times of a fast device. slowness() of
-// 07_balance.c sets the clock of the measured steps, so the forecast does not call it.
+// Returns the time of device r for a sequence, divided by the time of a fast device. slowness() of
+// 07_balance.c sets the clock of the measured steps, so the forecast does not call slowness().
 static double slow_in(const Devices *d, size_t r, size_t step) {
     return (double)(d->slow[r] * (r == 0 && step >= d->change ? d->changed : 1));
 }

@@ -30,7 +30,7 @@ typedef struct {
     double broadcasts, broadcast;                     // calls and bytes of broadcasts
     double parameters, gradients, optimizer, buffers; // bytes held
     double buffers_peak, activations_peak;            // bytes, since the last reset of peaks
-    Timing last; // times of the recorded step, which the caller fills in
+    Timing last; // times of the recorded step, which measured_now()'s caller fills in
 } Measured;
 Measured measured_now(const Comm *c);
 
@@ -67,10 +67,10 @@ size_t way_ring_overtakes(size_t N, size_t e);
 
 // Returns this rank's tensor of small whole numbers. Sums of such tensors over ranks are exact.
 Tensor ring_tensor(Run *run, Arena *memory, size_t count);
-// Compares the hierarchical way's sum with the library's, and its costs and those of the library's
-// flat ring with formulas. The costs are the bytes that a rank sends, and the time from a common
-// start until this rank is done. Prints the table of the costs. Returns whether there is more than
-// one node.
+// Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
+// hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
+// rank sends, and the time from a common start until this rank is done. Prints the table of the
+// costs. Returns whether there is more than one node.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -81,8 +81,8 @@ typedef struct {
     size_t block[TENSORS_OF_BLOCK]; // a block's tensors, in model order
     size_t norm, norm_bias;         // gain and bias of the last norm
 } TensorElements;
-// A bucket is complete after the backward of `layer`, the layer of the bucket's first tensor. 0 is
-// the stage's first layer.
+// A bucket is complete after the backward of `layer`, which has the bucket's first tensor in model
+// order. 0 is the stage's first layer.
 typedef struct {
     size_t elements, layer;
 } BucketPiece;
@@ -125,8 +125,8 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
 
 // ------------------------------------------------- page_texts.c: texts of several pages
 
-// Returns a sentence that ranks with fewer sequences wait in the picture, after `before`, a space
-// or a newline. Returns an empty text if all shares are equal.
+// Returns a sentence for a picture: ranks with fewer sequences wait for the others. The sentence
+// follows `before`, a space or a newline. Returns an empty text if all shares are equal.
 const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device

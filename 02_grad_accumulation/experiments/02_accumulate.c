@@ -20,7 +20,7 @@ static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Tra
 // ---------------------------------------------------------------- one batch, cut in three ways
 
 // Returns the first step in which the micro-batches have different numbers of counted tokens, and
-// these numbers. In other steps the trap gives the right result.
+// sets `count` to these numbers. In other steps the trap gives the right result.
 static uint64_t uneven_step(const Training *t, size_t count[SEQUENCES]) {
     uint64_t step = 0;
     for (bool equal = true; equal; step += equal)

@@ -25,8 +25,8 @@ static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Tr
     return overlapped_step(&(Replica){ r->dp, r->buckets }, model, o, batch, t->micro_batches);
 }
 // Reduces the gradient of every micro-batch, as a program does that forgets no_sync. A second
-// buffer adds the reduced gradients. Reducing the running sum instead would add the earlier
-// micro-batches N times, because the sum has been reduced over the ranks already.
+// buffer holds the sum of the reduced gradients. Reducing the running sum instead would add the
+// earlier micro-batches N times, because the sum has been reduced over the ranks already.
 static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
     BucketReplica *r = replica;

@@ -1,8 +1,8 @@
 // page.c: prints the page of a stage of ZeRO beside another training: pictures and a table.
 #include "06_zero/experiments/experiments.h"
 
-// A row of the table has a name, the cost's id without "m3.", and the unit. A row without an id
-// shows the number that this rank measured.
+// A row of the table has a name, the cost's id without "m3.", and the unit. The columns of column
+// 0's lesson, and a row without an id, show the number that this rank measured.
 static const struct {
     const char *name, *cost, *unit;
 } rows[ZERO_ROWS] = {
