@@ -7,7 +7,7 @@
 
 typedef struct {
     size_t every; // k, the local steps of a round, at least 1
-    size_t exact; // the number of steps before the first round, in which gradients are averaged
+    size_t exact; // the number of first steps, which average gradients; then rounds begin
     // DiLoCo's outer step at the end of a round. Rate 0: the round ends with the plain average.
     double outer_lr, outer_momentum;
 } LocalPlan;

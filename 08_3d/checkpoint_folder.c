@@ -128,8 +128,9 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
     return false;
 }
 
-// Renames a complete checkpoint to a part, then removes the part. A run that is killed while it
-// removes files then leaves no checkpoint without some of its files.
+// Renames a complete checkpoint to step-N.part, then removes this folder. If the run is killed
+// during the removal, only a .part folder remains, and no reader takes a .part folder for a
+// complete checkpoint.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;

@@ -41,10 +41,10 @@ writable_globals() {
     done
 }
 
-# Checks the globals of common/ and judge/, where a process may have variables. These variables are
-# written before the ranks start, by the only rank of an MPI process, or by the virtual rank that
-# holds the baton. A thread's variable belongs to one rank. The argument is the folder of the
-# objects.
+# Checks the globals of common/ and judge/, where a process may have the variables of the list
+# once_a_process. These variables are written before the ranks start, by the only rank of an MPI
+# process, or by the virtual rank that holds the baton. A thread's variable belongs to one rank. The
+# argument is the folder of the objects.
 once_a_process='
 util.o: stop_came stop_time interrupt_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage

@@ -67,7 +67,7 @@ sub tensors {
     } keys %$header;
 }
 
-# Returns 32-bit floats rounded to the nearest bf16, ties to even. No value here is infinite or NaN.
+# Rounds 32-bit floats to the nearest bf16, ties to even. Returns 16-bit values. No value here is infinite or NaN.
 sub bf16 {
     return pack 'v*', map { ($_ + 0x7fff + ($_ >> 16 & 1)) >> 16 } unpack 'V*', $_[0];
 }

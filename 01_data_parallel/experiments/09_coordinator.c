@@ -159,7 +159,8 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
     return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
-// Returns the elements that hold a count of up to N ranks for each tensor. An element has 24 bits.
+// Returns the number of elements that hold the counts of all tensors. A count is at most N. An
+// element holds 24 bits of counts, because fp32 stores integers of 24 bits exactly.
 static size_t question_size(size_t N) {
     size_t bits = 1;
     while (pow(2, (double)bits) <= (double)N) bits++;

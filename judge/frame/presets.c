@@ -1,13 +1,11 @@
 // presets.c: lists the devices and links that --device and --link name.
 #include "judge/frame/presets.h"
 
-// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to
-// the size of the lessons' models. A lesson's block has width 24, 4 heads, context 12, t = 4 ranks,
-// fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both blocks, products
-// and the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
-// common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
-// few per cent of an all-reduce. The lesson's memory is slowed down as the link "fast" is, from
-// 2039 GB/s with a link of 300 GB/s.
+// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand. Their rates are scaled
+// down to the size of the lessons' models. So a lesson's block spends the same share of its time on
+// communication as GPT-3's block on A100s. common/reference.md derives the rates in a table, and
+// tests/cost-model.t checks the ratios within 10 %. Latency is a few per cent of an all-reduce. The
+// ratio of memory bandwidth to the link "fast" is that of an A100, 2039/300.
 const ClockDevice clock_devices[] = {
     { "lesson", 1e9, 400e6 * 2039 / 300, "one FLOP per nanosecond, scaled to the lessons' models" },
     { "h100", 989.4e12, 3352e9, "NVIDIA H100 SXM data sheet: dense bf16, 80 GB of HBM3" },
