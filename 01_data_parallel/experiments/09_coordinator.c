@@ -125,7 +125,9 @@ static void deadlock(Run *run) {
     const bool stuck = !play_run(p);
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
-    say(run, "Each rank calls the all-reduces of A, B and C in its own order: %s\n%.*s",
+    say(run,
+        "Each rank calls the all-reduces of A, B and C (a communicator each) in its own order: "
+        "%s\n%.*s",
         stuck ? "deadlock" : "one rank waits for nobody", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);

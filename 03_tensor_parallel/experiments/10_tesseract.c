@@ -75,8 +75,9 @@ static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t
              "all weights are held d = %zu times, and a rank receives %s per step for the sums of "
              "their gradients.",
              d, cost_text(run, "depth.received"));
-    say_use_when(run, "more ranks are available than q², the weights fit in q² of them, and the "
-                      "batch has q d sequences or more.");
+    say_use_when(run,
+                 "as 2D (03.09), with more ranks than q²: the weights fit in q² of them, and the "
+                 "batch has q d sequences or more.");
 }
 
 static void tesseract_lesson(Run *run) {

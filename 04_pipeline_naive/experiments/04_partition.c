@@ -201,15 +201,16 @@ static void partition(Run *run) {
     partition_cuts(run);
     CutSizes z = cut_sizes(&t.model, 1, 0);
     say(run,
-        "The model has %zu blocks; its head takes as long as %.2f blocks. From step %d on, blocks "
-        "0 "
-        "to %d take",
-        t.model.layers, work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1);
+        "%zu blocks; the head takes as long as %.2f of them. From step %d on, blocks 0 to %d take "
+        "%d "
+        "times as long.",
+        t.model.layers, work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1,
+        GROWTH);
     say(run,
-        "%d times as long. A cut is the blocks of each stage. Every %dnd step the moving cut "
-        "becomes "
-        "the best\ncut for the step before.",
-        GROWTH, MOVE_EVERY);
+        "A cut: the blocks of each stage. Every %dnd step the moving cut becomes the best for "
+        "the "
+        "step before.",
+        MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);
     Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
     train(run, &t, 0, &stays, &fixed);

@@ -56,7 +56,7 @@ static void table(Run *run) {
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
     say(run,
-        "  Planner: if F = B = W and m >= p, the bubble is (p-1)F. p stages, m = %d micro-batches. "
+        "  Planner: if F = B = W and m >= p, the bubble is (p-1)F, as in ZB-H1. p stages, m = %d. "
         "Kept until\n"
         "  W: the most micro-batches between their F and their W.",
         MICRO);

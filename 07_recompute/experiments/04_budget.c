@@ -75,7 +75,9 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
                budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), more[DRAWN]);
     say_cost(run, "a plan before training. All blocks in full would need %s, with %s more work.",
              value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1]);
-    say_use_when(run, "activations almost fit, so that not every block needs a second forward.");
+    say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
+                      "With FlashAttention no probabilities are stored: choose blocks for full "
+                      "recomputation.");
 }
 
 static void budget(Run *run) {

@@ -39,7 +39,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
     }
     results(run, columns, rows);
     say(run,
-        "  Bytes: the rank with most. state: weights, gradients. opposite: tp groups cross nodes.");
+        "  Bytes: the rank with most. A call across nodes counts there in full. state: weights, "
+        "gradients.");
 }
 
 // Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
@@ -109,7 +110,7 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
                    "hidden: buckets (01.04) would help dp.",
                    layout_name(name, fast), step, reason, n - 1, others);
     say_cost(run,
-             "careful numbering of ranks: in the opposite order the step takes %.2f times as long.",
+             "in the opposite order tp groups cross nodes, and a step takes %.2f times as long.",
              opposed->step / fast->step);
     say_use_when(
         run,

@@ -100,7 +100,8 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k, con
 }
 
 // Computes c = a b, with a vector product if a is one row and b is large. There a matrix product
-// would first copy b into panels. A vector product reads b once, in place. c is cleared, because BLAS libraries differ in the value of 0 * NaN.
+// would first copy b into panels. A vector product reads b once, in place. c is cleared, because
+// BLAS libraries differ in the value of 0 * NaN.
 enum { LARGE = 1 << 14 }; // elements of b; below this size the copy costs little
 static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k, const real *a,
                           int lda, const real *b, int ldb, real *c, int ldc) {
