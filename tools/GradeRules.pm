@@ -77,8 +77,8 @@ sub public_functions {
 
 # Returns undef, or the reason why the text is not the inside of one function. The reason is that
 # brackets do not match, that the text has a # line, or that code_of() finds a mistake. The text is
-# judged as the compiler reads the text. Trigraphs are off, a line that ends in \ is continued, and a
-# comment ends where C ends it.
+# judged as the compiler reads the text. Trigraphs are off, a line that ends in \ is continued, and
+# a comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
