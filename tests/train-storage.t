@@ -67,7 +67,8 @@ sub tensors {
     } keys %$header;
 }
 
-# Rounds 32-bit floats to the nearest bf16, ties to even. Returns 16-bit values. No value here is infinite or NaN.
+# Rounds 32-bit floats to the nearest bf16, ties to even. Returns 16-bit values. No value here is
+# infinite or NaN.
 sub bf16 {
     return pack 'v*', map { ($_ + 0x7fff + ($_ >> 16 & 1)) >> 16 } unpack 'V*', $_[0];
 }
