@@ -101,12 +101,12 @@ const PlanOldName plan_old_names[] = {
 // assumed, because no paper of this list gives the sum. --margin replaces the sum.
 #define RESERVE .reserve = 4e9
 
-// Three constants are fitted: efficiency (the share of the peak that large products reach),
-// bandwidth (the share of the data sheet's) and launch. The fit is least squares over every other
-// row of the A100 in experiments/published.c, on a grid of steps of 0.02, 0.1 and 3 us. The H100
-// has too few rows for three constants, so the H100 has the A100's launch and its own efficiency
-// and bandwidth. Power limits the H100 at full load. The cluster lesson has the book's simulated
-// device and links, at the scale of the book's small models.
+// Two constants are fitted: efficiency (the share of the peak that large products reach) and
+// bandwidth (the share of the data sheet's). The fit is least squares over every other row of a GPU
+// in experiments/published.c, on a grid with steps of 0.02 and 0.1. launch is assumed, because the
+// rows hardly depend on it: between 0 and 3 us the sum of squares of the A100 changes by 4 %. Power
+// limits the H100 at full load. The cluster "lesson" has the book's simulated device and links, at
+// the scale of the book's small models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {

@@ -4,8 +4,10 @@
 // difference are compared. Models, layouts and batches are those of the authors' scripts in
 // Megatron-LM, examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
 // tests/plan-papers.t runs this program.
+#include <math.h>
 #include <stdarg.h>
-#include "08_3d/experiments/experiments.h"
+#include <string.h>
+#include "08_3d/experiments/published.h"
 #include "tap.h"
 
 // ---------------------------------------------------------------- PTD-P
@@ -290,6 +292,29 @@ static bool ring_closed_form(void) {
     return holds;
 }
 
+// ---------------------------------------------------------------- the constants of a GPU
+
+// Checks that no point of the grid has a smaller sum of squares than the constants of
+// plan_presets.c. sheet: the data sheet's bandwidth.
+static bool fitted(const PublishedTable *t, const char *name, double sheet) {
+    const PlanCluster *preset = plan_clusters;
+    while (strcmp(preset->name, name) != 0) preset++;
+    double least = INFINITY, own = INFINITY;
+    for (int percent = 40; percent <= 100; percent += 2)
+        for (int tenths = 5; tenths <= 10; tenths++) {
+            PlanCluster c = *preset;
+            c.efficiency = percent / 100.0;
+            c.bandwidth = tenths / 10.0 * sheet;
+            double sum = 0;
+            for (size_t i = 0; i < t->n; i += 2) sum += pow(published_error(&t->row[i], &c), 2);
+            least = fmin(least, sum);
+            if (fabs(c.efficiency - preset->efficiency) < 0.001 &&
+                fabs(c.bandwidth / preset->bandwidth - 1) < 0.001)
+                own = sum;
+        }
+    return own <= least;
+}
+
 int main(void) {
     const ModelConfig model_162b = PAPER_GPT(32, 20480, 128), model_6b = PAPER_GPT(32, 3840, 32);
     bool pipes_and_slices = true, pipes = true, slices = true;
@@ -316,5 +341,9 @@ int main(void) {
     ok(of.hfu, "Korthikanti table 5: HFU by equation 8, and by the text, within 0.4 %%");
     ok(ring_closed_form(),
        "ring attention: (6N - 4)/N of [T, C] sent, 1/N of the products, N to 16");
+    ok(fitted(&published[PUBLISHED_A100], "dgx-a100", 2039e9),
+       "efficiency and bandwidth of the A100 are the least squares of their rows");
+    ok(fitted(&published[PUBLISHED_H100], "dgx-h100", 3352e9),
+       "efficiency and bandwidth of the H100 are the least squares of their rows");
     return tap_end();
 }

@@ -1,7 +1,7 @@
 // plan_anchors.c prints published step times beside those of the plan (--papers). Nothing is fitted
-// per row. The constants of a GPU (plan_presets.c: efficiency, bandwidth, launch) are fitted to
-// rows 1, 3, 5, ... of each table of Megatron-LM and Llama 3 on that GPU. The other rows are held
-// out, and so are all rows of other systems.
+// per row. A GPU's efficiency and bandwidth (plan_presets.c) are fitted to rows 1, 3, 5, ... of
+// each table of Megatron-LM and Llama 3 on that GPU. The other rows are held out, and so are all
+// rows of other systems.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,9 +63,12 @@ static double planned(const PublishedRow *r, const PlanCluster *cluster) {
     if (r->printed == CAUSAL_SHARE) return 100 * p.mfu * causal_part(&t);
     return r->printed == HARDWARE ? p.hfu * t.cluster.flops * 1e-12 : 100 * p.mfu;
 }
-// Returns the error of the planned step: the planned time divided by the published time, minus 1.
+// Returns the planned time divided by the published time, minus 1. `value` is planned().
 static double error_of(const PublishedRow *r, double value) {
     return r->printed == STEP || r->printed == BLOCK ? value / r->value - 1 : r->value / value - 1;
+}
+double published_error(const PublishedRow *r, const PlanCluster *cluster) {
+    return error_of(r, planned(r, cluster));
 }
 
 static void count(AnchorErrors *e, double error) {

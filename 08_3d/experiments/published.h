@@ -73,4 +73,6 @@ enum {
     PUBLISHED_TABLES
 };
 extern const PublishedTable published[PUBLISHED_TABLES];
+// Returns the planned time of a row's step on this cluster, divided by the published time, minus 1.
+double published_error(const PublishedRow *r, const PlanCluster *cluster);
 #endif
