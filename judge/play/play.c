@@ -358,7 +358,7 @@ PlayTiming play_timing(const Play *p) {
             const Transfer *c = communication(p, r, s);
             if (!c && (s->what != PLAY_WORK || s->takes == 0)) continue;
             const Picoseconds begin = c ? c->begin : s->begin, end = c ? c->end : s->end;
-            first = begin < first ? begin : first;
+            if (!c || c->kind != COMM_SEND) first = begin < first ? begin : first;
             last = later(last, end);
             if (!c) continue;
             const Picoseconds hidden = busy_between(r, begin, end);

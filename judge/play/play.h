@@ -75,8 +75,8 @@ size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
 Picoseconds play_end(const Play *p, size_t rank); // returns the end of this rank's last step
 
 // The times of all ranks, defined as in Timing of judge/draw/picture.h. The field `step` lasts from
-// the first start to the last end of a product, of a collective or of a received message. The
-// fields `exposed` and `hidden` are added over the ranks.
+// the first start of a product or collective to the last end of a product, collective or received
+// message. The fields `exposed` and `hidden` are added over the ranks.
 typedef struct {
     Picoseconds step, exposed, hidden;
 } PlayTiming;
