@@ -36,8 +36,8 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
         sum += 3 * f;
         slowest = fmax(slowest, f);
     }
-    // A step begins with its first product. A stage 0 that has only the embedding has no product, so
-    // its first message is sent before the step.
+    // A step begins with its first product. A stage 0 that has only the embedding has no product,
+    // so its first message is sent before the step.
     if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
     return sum + 2 * (double)(p - 1) * way +
            others * (fmax(slowest, way) + fmax(2 * slowest, way)) + stage_sums_time(&t->model, p);

@@ -769,10 +769,3 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     host_run(request_new(side, DO_BARRIER, "end of all processes", BYTES, 0, 0), NULL, NULL);
     comm_free(side);
 }
-
-void comm_run(const Launch *l, void (*body)(Comm *world, void *context), void *context) {
-    RankBody whole = { body, context };
-    if (l->transport == TRANSPORT_EMU) emu_run(l, whole);
-    else if (l->transport == TRANSPORT_NCCL) nccl_run(l, whole);
-    else mpi_run(l, whole);
-}

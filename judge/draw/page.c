@@ -33,25 +33,6 @@ size_t page_width(void) {
     return width >= NARROW && width <= WIDE ? width : USUAL;
 }
 
-// ---- progress, on a terminal's stderr ----
-
-void page_clear_progress(Run *run) {
-    if (run->state->progressed > 0) fprintf(stderr, "\r\033[K");
-    run->state->progressed = 0;
-}
-void progress(Run *run, const char *what, size_t done, size_t all) {
-    enum { PATIENCE = 2 }; // seconds
-    const double pause = 0.2, t = now();
-    struct RunState *s = run->state;
-    size_t rank, size;
-    if (!run->is_root || !isatty(STDERR_FILENO) || process_launched(&rank, &size)) return;
-    if (done >= all) page_clear_progress(run);
-    else if (t - s->program->started > PATIENCE && t - s->progressed > pause) {
-        fprintf(stderr, "\r\033[K%s %zu of %zu", what, done, all);
-        s->progressed = t;
-    }
-}
-
 // ---- text broken at spaces ----
 
 // Prints text from column `at` on. Further lines begin at column `indent`.
@@ -78,6 +59,11 @@ void page_wrap(const char *text, size_t at, size_t indent) {
         }
     }
     putchar('\n');
+}
+
+const char *threads_advice(void) {
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return "";
+    return " (they wait busily; OMP_WAIT_POLICY=passive lets them sleep)";
 }
 
 void page_title(const Program *p, size_t ranks) {
@@ -111,61 +97,6 @@ void page_title(const Program *p, size_t ranks) {
     printf("%*s", (int)indent, "");
     page_wrap(text, indent, indent);
     putchar('\n');
-}
-
-// ---- units for people ----
-
-// Writes three digits and the unit's prefix: 2.60 ms, 338 kB.
-static void scaled(char *text, size_t room, double value, const char *unit, bool time) {
-    static const char *const large[] = { "", "k", "M", "G", "T", "P" }, *const small[] = { "p", "n",
-                                                                                           "u", "m",
-                                                                                           "" };
-    const char *const *prefix = time ? small : large;
-    size_t last = time ? 4 : 5, i = 0;
-    while (i < last && fabs(value) >= 999.5) {
-        value /= 1000;
-        i++;
-    }
-    int digits = value == floor(value) && i == 0 ? 0
-                 : fabs(value) < 9.995           ? 2
-                 : fabs(value) < 99.95           ? 1
-                                                 : 0;
-    if (time && value == 0) snprintf(text, room, "0 s");
-    else snprintf(text, room, "%.*f %s%s", digits, value, prefix[i], unit);
-}
-void page_value(char *text, size_t room, double value, const char *unit) {
-    if (!strcmp(unit, "ps")) scaled(text, room, value, "s", true);
-    else if (!strncmp(unit, "bytes", 5)) scaled(text, room, value, "B", false);
-    else if (!strcmp(unit, "FLOPs")) scaled(text, room, value, "FLOP", false);
-    else if (!strcmp(unit, "millionths")) snprintf(text, room, "%.1f %%", value / 1e4);
-    else snprintf(text, room, "%.6g", value);
-}
-
-void page_cell(char cell[24], double value, const char *unit) {
-    *cell = '=';
-    page_value(cell + 1, 23, value, unit);
-}
-
-const char *page_text(Run *run, const char *format, ...) {
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    size_t room = (size_t)vsnprintf(NULL, 0, format, args) + 1;
-    PageText *t = host_alloc(sizeof *t + room);
-    vsnprintf(t->text, room, format, again);
-    va_end(again);
-    va_end(args);
-    t->before = run->state->texts;
-    run->state->texts = t;
-    return t->text;
-}
-const char *value_cell(Run *run, double value, const char *unit) {
-    char cell[24];
-    page_cell(cell, value, unit);
-    return page_text(run, "%s", cell);
-}
-const char *value_text(Run *run, double value, const char *unit) {
-    return value_cell(run, value, unit) + 1;
 }
 
 // ---- the table of results ----

@@ -50,9 +50,6 @@ typedef struct {
     int status;   // the exit status of this process
 } Program;
 
-// Returns a part of the title: "", or a setting that stops waiting threads from using a core.
-const char *threads_advice(void);
-
 // ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
 // Prints a line for each open exercise on rank 0. Returns the number of open exercises. All ranks
 // must call this function.
@@ -120,19 +117,20 @@ void report_check(Run *run, CheckRecord check, const char *error_text, const cha
 void report_detail(const char *text); // prints the indented line under a failed check
 // Prints the table of costs; without --verbose only failed costs.
 void report_costs(Run *run);
+void report_clear_progress(Run *run); // call this function before printing anything else
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 // Returns good or bad, in colour if colours are on.
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
-uint64_t text_hash(const char *text);
 
 // ---- page.c: the page, which a lesson prints instead of the log without --verbose ----
 bool page_on_terminal(void);
-void page_clear_progress(Run *run); // call this function before printing anything else
-size_t page_width(void);            // returns the columns: COLUMNS, the terminal's width, or 100
+size_t page_width(void); // returns the columns: COLUMNS, the terminal's width, or 100
 // Prints text from column `at` on, broken at spaces. Rank 0 calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
+// Returns a part of the title: "", or a setting that stops waiting threads from using a core.
+const char *threads_advice(void);
 void page_checked(Run *run);            // prints the comparisons and the number of exact costs
 void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, or Wrong
 // Returns a cost on rank 0. Calls fault() if the id is unknown.
@@ -170,6 +168,8 @@ struct Snapshot {
 };
 Whole *snapshot_find(Snapshot *s, const char *name); // returns NULL if the name is unknown
 double whole_largest(const Whole *w);                // returns the largest absolute value
+uint64_t real_bits(real x);
+uint64_t text_hash(const char *text);
 
 // ---- diagnose.c ----
 // Rank 0 keeps a sentence about the first check that failed.
@@ -179,7 +179,6 @@ void diagnose_numbers(Run *run, const char *what, const char *name, const double
 void diagnose_statement(Run *run, const char *what, const char *name, size_t missing);
 void diagnose_cost(Run *run, const CostRecord *cost);
 
-uint64_t real_bits(real x);
 // Returns the digest of element i of the tensor with this text_hash.
 uint64_t element_digest(uint64_t name, size_t i, real value);
 #endif

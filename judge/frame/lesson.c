@@ -15,11 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *threads_advice(void) {
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return "";
-    return " (they wait busily; OMP_WAIT_POLICY=passive lets them sleep)";
-}
-
 static void print_title(const Program *p, size_t ranks) {
     printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(),
            transport_name[p->choice.transport], REAL_NAME, p->tf32 ? " with products in tf32" : "",

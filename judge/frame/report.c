@@ -1,6 +1,7 @@
 // report.c: prints the lines of checks and costs, and writes the JSON. Only rank 0 prints and
 // records.
 #include "judge/frame/frame.h"
+#include "judge/frame/process.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
 #include "common/tensor/random.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { WIDEST_COLUMN = 48 }; // a longer name shifts its own line only
 
@@ -22,17 +24,30 @@ static void *grown(void *list, size_t count, size_t item) {
     return list;
 }
 
-uint64_t text_hash(const char *text) {
-    uint64_t key = 0;
-    for (; *text != 0; text++) key = random_key(key, (unsigned char)*text);
-    return key;
-}
-
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad) {
     static const char *const painted[2][2] = { { "\033[31mFAIL\033[0m", "\033[31mFAIL\033[0m" },
                                                { "\033[32mok\033[0m", "\033[32mPASS\033[0m" } };
     if (!run->state->program->color) return pass ? good : bad;
     return painted[pass][strcmp(good, "PASS") == 0];
+}
+
+// ---- progress, on a terminal's stderr ----
+
+void report_clear_progress(Run *run) {
+    if (run->state->progressed > 0) fprintf(stderr, "\r\033[K");
+    run->state->progressed = 0;
+}
+void progress(Run *run, const char *what, size_t done, size_t all) {
+    enum { PATIENCE = 2 }; // seconds
+    const double pause = 0.2, t = now();
+    struct RunState *s = run->state;
+    size_t rank, size;
+    if (!run->is_root || !isatty(STDERR_FILENO) || process_launched(&rank, &size)) return;
+    if (done >= all) report_clear_progress(run);
+    else if (t - s->program->started > PATIENCE && t - s->progressed > pause) {
+        fprintf(stderr, "\r\033[K%s %zu of %zu", what, done, all);
+        s->progressed = t;
+    }
 }
 
 static void print_line(const char *format, va_list args) {
@@ -42,7 +57,7 @@ static void print_line(const char *format, va_list args) {
 
 void say(Run *run, const char *format, ...) {
     if (!run->is_root) return;
-    page_clear_progress(run);
+    report_clear_progress(run);
     va_list args;
     va_start(args, format);
     print_line(format, args);
@@ -51,7 +66,7 @@ void say(Run *run, const char *format, ...) {
 
 void say_detail(Run *run, const char *format, ...) {
     if (!run->is_root || !run->state->program->verbose) return;
-    page_clear_progress(run);
+    report_clear_progress(run);
     va_list args;
     va_start(args, format);
     print_line(format, args);
@@ -85,7 +100,7 @@ void report_config_text(Run *run, const char *name, const char *value) {
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text) {
     struct RunState *s = run->state;
     size_t what = strlen(check.what), name = strlen(check.name);
-    page_clear_progress(run);
+    report_clear_progress(run);
     if (what > s->what_width && what <= WIDEST_COLUMN) s->what_width = what;
     if (name > s->name_width && name <= WIDEST_COLUMN) s->name_width = name;
     if (s->program->verbose || !check.pass) {

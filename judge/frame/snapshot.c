@@ -18,6 +18,12 @@ typedef struct {
 // Rounds up to 8 bytes, so that every record is aligned.
 static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }
 
+uint64_t text_hash(const char *text) {
+    uint64_t key = 0;
+    for (; *text != 0; text++) key = random_key(key, (unsigned char)*text);
+    return key;
+}
+
 uint64_t real_bits(real x) {
     uint64_t bits = 0;
     memcpy(&bits, &x, sizeof x);
