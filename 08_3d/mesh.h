@@ -1,6 +1,6 @@
-// mesh.h declares the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context
-// parallelism. It also declares the groups in which a rank communicates (01_mesh.c). The number of
-// a rank is
+// mesh.h declares the coordinates of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with
+// context parallelism, and the groups in which a rank communicates (01_mesh.c). The number of a
+// rank is
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
@@ -38,7 +38,7 @@ typedef struct {
     // tp x pp: together these ranks hold one replica. The gradient norm is summed here, or over
     // the world where gradients are sharded.
     Comm *model;
-    Comm *tied; // first and last stage, which share the embedding; NULL elsewhere
+    Comm *tied; // first and last stage, which sum a tied table's gradient; else NULL
 } Mesh;
 // Makes the mesh of this world, with this rank's groups. Collective. Calls usage_error() if the
 // product of the degrees is not the number of ranks.

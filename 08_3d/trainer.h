@@ -19,12 +19,12 @@
 // TENSOR_3D: on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
-// The sum of the replicas' gradients. A training uses one of these.
+// How the replicas' gradients are summed. A training uses one of these ways.
 typedef enum {
     REDUCE_AT_END,     // one all-reduce after the last backward (chapter 01)
     REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
     REDUCE_COMPRESSED, // fewer bytes, the residual a step later (01.06, 01.08)
-    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each part only to the rank that owns the part
+    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each rank gets only the sums of its part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,
     REDUCE_PREFETCH // stage 3, gathering weights a layer ahead (06.05)
@@ -95,8 +95,8 @@ typedef struct {
     Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
     double *cost;             // with rebalancing: times of the layers in the last step
-    // This rank's part of the last step's loss, and the times at which the last sum over dp began
-    // and ended.
+    // local_loss: this rank's part of the last step's loss. reduction: the times at which the last
+    // sum over dp began and ended; unused with buckets.
     double local_loss;
     Picoseconds reduction[2];
 } Trainer;
