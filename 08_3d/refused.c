@@ -75,8 +75,8 @@ static void require_compression(const TrainerConfig *c) {
             c->mesh.tp);
 }
 
-// Rejects options that exclude --activation-budget. trainer_require() calls this function after all
-// others, because a plan needs sizes that can work.
+// Rejects options that exclude --activation-budget. trainer_require() calls this function last,
+// because a plan needs sizes that trainer_require() has accepted.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,
