@@ -37,7 +37,8 @@ typedef struct {
     PlanLayer layer[2][2][PLAN_LAYER_KINDS];
     PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
 } PlanChunk;
-// The communication of a slice over dp. free: the time from which the slice's lane is free.
+// The communication of a slice over dp.
+// free: the time from which the slice's lane is free.
 // piece: the slice's buckets in the order of their starts.
 typedef struct {
     double free;

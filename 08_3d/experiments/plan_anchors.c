@@ -1,7 +1,7 @@
-// plan_anchors.c prints published step times beside those of the plan (--papers). Nothing is fitted
-// per row. The constants of a GPU (plan_presets.c: efficiency, bandwidth, launch) are fitted to
-// rows 1, 3, 5, ... of each table of Megatron-LM and Llama 3 on that GPU. The other rows are held
-// out, and so are all rows of other systems.
+// plan_anchors.c compares published step times with those of the plan, and prints them with
+// --papers. Nothing is fitted per row. The constants of a GPU (plan_presets.c: efficiency,
+// bandwidth, launch) are fitted to rows 1, 3, 5, ... of each table of Megatron-LM and Llama 3 on
+// that GPU. The other rows are held out. Nothing is fitted to rows of other systems.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
