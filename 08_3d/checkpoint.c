@@ -134,8 +134,8 @@ static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_W
     return !why[0];
 }
 
-// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. Each file is
-// read completely by one rank.
+// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. One rank reads
+// each file completely.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char local_why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, local_why);

@@ -10,9 +10,9 @@ typedef struct {
     size_t skipped;   // steps in a row that the training has skipped until now
     bool lost;        // the training has ended, because a number is not finite
 } FiniteRule;
-// The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped,
-// too, but does not count for skip_most, because a smaller loss scale repairs the next step.
-// finite_step() never returns STEP_OVERFLOWED.
+// The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. An overflowed step is
+// skipped, too, but does not count for skip_most, because a smaller loss scale repairs the next
+// step. finite_step() never returns STEP_OVERFLOWED.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_OVERFLOWED, STEP_LOST } StepOutcome;
 // Decides, between a step's gradients and its update, whether the step counts. All ranks decide the
 // same, because all ranks have the same bits of the loss and the norm. The loss and the norm are

@@ -12,8 +12,7 @@
 // plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the
 // step. plan_bound.c computes bounds without playing. plan_search.c tries all layouts.
 //
-// The plan leaves out ranks of unequal speed. It also leaves out that two groups on one link slow
-// each other down.
+// The plan does not model ranks of unequal speed, or groups that slow each other down on one link.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
 // and 7; Korthikanti et al. 2022, section 4.

@@ -54,16 +54,16 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 // Returns the number of blocks of a part of equal cost. The head counts as `head` blocks, the
 // number of blocks with as many FLOPs. The embedding counts as 0 blocks. Only the parts of the
 // embedding and of the head may have no block. Some parts may have one block less. If `from_first`,
-// the first part is one of these parts. The others are at the end. For example, 126 blocks on 16
-// stages give 7, 14 times 8, and 7, as in Llama 3.
+// the first part is one of these parts. All other such parts are at the end. For example, 126
+// blocks on 16 stages give 7, 14 times 8, and 7, as in Llama 3.
 static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, bool from_first) {
     if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
     head = L < parts ? 1 : at_most(head, most - 1);
     most = ceil_div(L + head, parts);
     if (L >= parts) head = at_most(head, most - 1);
-    // `less` parts have one block less. If from_first, part 0 is one of these parts. The other ones
-    // are the parts directly before the last part.
+    // `less` parts have one block less. If from_first, part 0 is one of these parts. All other such
+    // parts are directly before the last part.
     size_t less = most * parts - head - L, at_end = less - (from_first && less > 0);
     size_t blocks = part + 1 == parts ? most - head : most;
     bool taken =

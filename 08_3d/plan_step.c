@@ -138,7 +138,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     size_t m = plan_micro_batches(t, l);
     double *ready = host_alloc(n.pp * sizeof *ready), pipeline = 0;
     PlanPlayer first = { 0 };
-    PlanGroup model = { .n = n.tp * n.pp }; // the slowest
+    PlanGroup model = { .n = n.tp * n.pp }; // the slowest group so far
     for (size_t d = 0; d < replicas; d++) {
         if (played_before(t, l, d)) continue;
         PlanPlayer p = {

@@ -225,8 +225,8 @@ void plan_player_free(PlanPlayer *p) {
 }
 
 // Plays replica d from the first forward to the last backward. If the replica has many equal
-// micro-batches, the function plays the schedule twice, with `few` micro-batches and with pp
-// micro-batches less. The difference of the two times is the time of pp further micro-batches.
+// micro-batches, the function plays the schedule with `few` micro-batches and with `few` - pp
+// micro-batches. The difference of the two times is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {

@@ -41,8 +41,8 @@ static void require_tensor(const TrainerConfig *c) {
             c->mesh.tp, q, m->heads);
 }
 
-// Rejects options that exclude --compress. A compressed gradient is no longer the sum over
-// replicas. So options that need a part of the sum, or need the sum early, are rejected.
+// Rejects options that exclude --compress. trainer_reduction() rejects --zero and --overlap with
+// --compress.
 static void require_compression(const TrainerConfig *c) {
     if (c->reduction != REDUCE_COMPRESSED) return;
     REQUIRE(c->compression.method != TOP_K || c->compression.one_of > 0,

@@ -266,8 +266,8 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
-// Removes the .part of a killed run and, with --save-over, every checkpoint that may not stay.
-// Without --save-over, calls usage_error() for such a checkpoint.
+// Removes the .part folders of killed runs and, with --save-over, every checkpoint that may not
+// stay. Without --save-over, calls usage_error() for such a checkpoint.
 static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
                            size_t from) {
     size_t n;

@@ -1,9 +1,9 @@
 // tensor_file.h declares functions that read and write safetensors files
-// (github.com/huggingface/safetensors, "Format"). Such a file begins with 8 bytes, the length of
-// the header, little-endian. The header follows, a JSON object that maps a name to dtype, shape and
-// offsets. The tensors come last, row-major. Files are mapped for reading, so only the used pages
-// come into memory. The functions ignore causal masks and angles of rotary positions, which older
-// files have.
+// (github.com/huggingface/safetensors, "Format"). A safetensors file begins with the length of the
+// header, 8 bytes, little-endian. The header follows, a JSON object that maps a name to dtype,
+// shape and offsets. The tensors come last, row-major. Files are mapped for reading, so only the
+// used pages come into memory. The functions ignore causal masks and angles of rotary positions,
+// which older files have.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>

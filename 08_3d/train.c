@@ -61,8 +61,8 @@ static void curve_free(LossCurve c) {
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Prints the lines of checkpoint_save() or resume_open(), without their last newline, because say()
-// adds it.
+// Prints the lines of checkpoint_save() or resume_open(). Removes the last newline, because say()
+// adds a newline.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;

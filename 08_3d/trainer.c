@@ -147,7 +147,7 @@ static Model *stage_new(Trainer *t) {
     // Timing is outside of all other wrappers, because a layer's time includes the work of its
     // techniques.
     if (c->rebalanced) partition_time_layers(m, t->cost); // 04.04
-    // The optimizer keeps moments of the elements that this rank owns under ZeRO.
+    // The optimizer keeps moments only of the elements that this rank owns.
     optimizer_allocate(&t->optimizer, m);
     return m;
 }
@@ -252,7 +252,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, trainer_zero(&t->config));
-    // Chapters 03, 06 and 07 work inside the layers.
+    // The techniques of chapters 03, 06 and 07 run inside the layers.
     PipelineResult p = zero_bubble_run(mesh->pp, t->model, &t->schedule, batch, m);
     t->local_loss = p.loss;
     if (t->config.reduction == REDUCE_PREFETCH) prefetch_finish(t->model);
@@ -265,7 +265,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
     // Under ZeRO each rank of the world has a part of the gradient. Otherwise every replica has the
-    // whole gradient.
+    // whole gradient, so the sum is over a replica's ranks.
     r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
     r.norm /= t->loss_scale.factor;
     free(batch);

@@ -19,7 +19,7 @@
 // TENSOR_3D: on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
-// How the replicas' gradients are summed. A training uses one of these ways.
+// The ways to sum the replicas' gradients. A training uses one of these ways.
 typedef enum {
     REDUCE_AT_END,     // one all-reduce after the last backward (chapter 01)
     REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
@@ -74,7 +74,7 @@ static inline size_t trainer_replicas(const TrainerConfig *c) {
 }
 // Returns the number of chunks per stage, at least 1.
 size_t trainer_chunks(const TrainerConfig *c);
-// Returns the number of micro-batches of a step on each replica.
+// Returns the number of micro-batches per replica and step.
 size_t trainer_micro_batches(const TrainerConfig *c);
 // Returns the ops of a stage for m micro-batches, in order. The caller calls schedule_free().
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
@@ -113,17 +113,17 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 // scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // Returns whether the factor of a dynamic loss scale was too large for this step's gradients. All
-// ranks return the same, because the norm is a sum over all ranks. Such a step must be skipped, and
-// the next factor is smaller. At factor 1 the result is false: no smaller factor helps, because the
-// gradient itself is not finite.
+// ranks return the same, because all ranks have the same norm. A step that overflowed must be
+// skipped, and the next factor is smaller. At factor 1 the result is false: no smaller factor
+// helps, because the gradient itself is not finite.
 bool trainer_overflowed(const Trainer *t, StepResult r);
 // Clips the gradient and updates the weights. Under ZeRO-1 and ZeRO-2 also gathers the weights.
 void trainer_update(Trainer *t, StepResult r);
 // Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
 // the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);
-// Cuts the stages anew by the times of the last step, and moves layers. Call this function after an
-// update. Returns false if no layer moves.
+// Cuts the model into stages by the times of the last step, and moves layers. Call this function
+// after an update. Returns false if no layer moves.
 bool trainer_rebalance(Trainer *t);
 // Returns the mean loss per token over this many windows, spread over the held-out text. Runs only
 // forwards.

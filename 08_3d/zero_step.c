@@ -17,8 +17,8 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     zero3_drop(l, &in_flight);
 }
 // Runs the second half of a backward, which computes the gradients of the weights. This half does
-// not read the weights, so they are not gathered. zero2_backward_and_reduce() allocates and reduces
-// the gradients, and calls the backward of `half`, a layer that has only the second half.
+// not read the weights, so this half gathers no weights. zero2_backward_and_reduce() allocates and
+// reduces the gradients, and calls the backward of `half`, a layer that has only the second half.
 static void second_half(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)dy; // the first half has copied the dy of every product
     (void)dx;

@@ -22,7 +22,7 @@ Degrees mesh_options(Run *run);
 // stage_blocks: the number of blocks of each stage; NULL: the lines show no blocks.
 void mesh_show(Run *run, Degrees n, const size_t *stage_blocks);
 // Returns the link on which the group's messages travel, as a cell for results(), such as "=fast".
-// Returns NULL for one rank, no group or the wall clock.
+// Returns NULL if group is NULL or has one rank, or under the wall clock.
 enum { LINK_NAME = 16 };
 const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 

@@ -1,5 +1,5 @@
-// rank_stage.h declares the sizes of a rank's stage in a training. It also declares the functions
-// of predict_tensor.c, which predict_step() calls.
+// rank_stage.h declares the sizes of a rank's stage in a training, and the functions of
+// predict_tensor.c, which predict_step() calls.
 #ifndef RANK_STAGE_H
 #define RANK_STAGE_H
 #include "03_tensor_parallel/experiments/experiments.h"

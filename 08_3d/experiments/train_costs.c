@@ -63,7 +63,7 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
 }
 
 // Returns the time of this rank's sum over replicas, from the arrival of the last replica.
-// Collective over dp. The ledger does not count the call.
+// Collective over dp. The ledger does not count this collective.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
