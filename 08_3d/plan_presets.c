@@ -15,7 +15,7 @@
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
 // Describes the vision tower of Qwen2-VL. All sizes of Qwen2-VL have the same tower. The tower has
 // blocks of GPT-2's kind without wpe. An image has 896 x 896 pixels in patches of 14 x 14. A patch
-// has 3 colours in 2 frames. Half of the 4,096 positions of a sequence are images. The image size
+// has 3 colours in 2 frames. Images take half of the 4,096 positions of a sequence. The image size
 // and this half are assumed, because the paper gives neither.
 #define QWEN2_VL \
     { \

@@ -24,7 +24,7 @@ const char *run_option(const RunOptions *o, const char *name);
 bool run_option_given(const RunOptions *o, const char *name);
 
 // Writes the options into the index of a checkpoint. The member "options" has the options that
-// define the training, the member "layout" the other options.
+// define the training, and the member "layout" has the other options.
 void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
