@@ -1,5 +1,5 @@
-// checkpoint.c opens a checkpoint, compares its sums, and fills a model from the checkpoint. The
-// layouts of the checkpoint and of the model may differ.
+// checkpoint.c opens a checkpoint, verifies its bytes, and fills a model from the checkpoint. The
+// checkpoint and the model may have different layouts.
 #include "08_3d/checkpoint.h"
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ struct Checkpoint {
         const char *name;
         CheckpointPiece *piece;
         size_t n;
-    } * param; // [params] every tensor and its pieces
+    } * param; // [params]: each tensor with its pieces
     size_t params;
 };
 
@@ -118,10 +118,10 @@ bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) 
     return false;
 }
 
-// ---------------------------------------------------------------- choosing one, on all ranks alike
+// ---------------------------------------------------------------- choosing, on all ranks alike
 
 // Gives all ranks the error of the first rank that has an error. Returns true if no rank has an
-// error.
+// error. Collective.
 static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) {
     size_t *sizes;
     char *all = side_gather(local_why, CHECKPOINT_WHY, &sizes);
@@ -134,8 +134,8 @@ static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_W
     return !why[0];
 }
 
-// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. Each file is
-// read completely by one rank.
+// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. One rank reads
+// each file completely.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char local_why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, local_why);
@@ -251,7 +251,7 @@ static real value(void *filling, const Param *p, size_t i) {
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     bool moments =
-        o && o->kind == ADAMW && c->moments; // an overridden optimizer begins without moments
+        o && o->kind == ADAMW && c->moments; // if SGD wrote c, AdamW begins without moments
     if (o) o->step = c->index.optimizer_step;
     if (o && o->kind == ADAMW && !c->moments) o->step = 0;
     for (size_t i = 0; i < m->n_units; i++) {
@@ -261,7 +261,7 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
                 second = { c, 2, c->params, 0 };
         if (u->w.data)
             unit_fill(u, u->w, (Range){ 0, u->size }, value,
-                      &w); // under ZeRO-1 and 2 more than the own elements
+                      &w); // under ZeRO-1 and ZeRO-2 a rank has all weights
         else unit_fill(u, u->own_w, u->own, value, &w);
         if (u->master.data) { // the 16-bit weights are a rounded copy of the master
             unit_fill(u, u->master, u->own, value, &w);

@@ -1,6 +1,6 @@
 // checkpoint.h declares functions that save and resume a training. With the same layout a resumed
-// training continues bit for bit. Any other layout works, too, unless the checkpoint has residuals
-// of --compress.
+// training continues bit for bit. A training may also resume in another layout, unless the
+// checkpoint has residuals of --compress.
 //
 //     DIR/step-000400/index.json              run, step, options, data, for each file its bytes and
 //                                             a sum over them, and a sum over the index itself
@@ -9,26 +9,27 @@
 //
 // With 16-bit storage a weight in the file is the master, in reals. The 16-bit weight is not saved,
 // because checkpoint_load() rounds the master again. So a checkpoint has the same form for every
-// --storage, and a run with another --storage can resume. The index has the factor of a dynamic
-// loss scale.
+// --storage, and a run with another --storage can resume. The index also has the factor of a
+// dynamic loss scale.
 //
 // One rank owns each element and writes this element; replicas and copies write nothing. No rank
 // needs memory for the whole model. A resuming rank maps the files and picks its elements by their
 // place in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a
-// flattened rectangle; "__metadata__" says which. A checkpoint is written as DIR/step-000400.part,
-// and renamed when all its files are on the disk. So a checkpoint is complete or does not exist.
+// flattened rectangle; "__metadata__" gives the rectangle and the range. A checkpoint is written as
+// DIR/step-000400.part, and renamed when all its files are on the disk. So a checkpoint is complete
+// or does not exist.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"
 #include "common/comm/comm.h"
 #include "common/model/optimizer.h"
 
-// Room for the reason of a failure, and for lines of the page.
+// Bytes of a text: the reason of a failure, and the lines for the page.
 enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
 extern const char *const checkpoint_suffix[]; // "", ".m", ".v" behind a name, by UnitTensor
 extern const char checkpoint_rank_state[];    // the name of a RankState's tensor, which has no note
 
-// Numbers of one rank that no other layout can use, such as the residuals of --compress.
+// The numbers of one rank that no other layout can use, such as the residuals of --compress.
 // layout: one text for all ranks that names their layout.
 // n 0: the rank has no such numbers.
 typedef struct {
@@ -39,8 +40,8 @@ typedef struct {
 // Returns the weights [1, own] in reals: the masters, if the unit has 16-bit weights and the
 // masters exist; else the weights.
 Tensor checkpoint_weights(const Unit *u);
-// Returns the elements of p in the unit that this rank writes. Every element of a model is written
-// by one rank.
+// Returns the range of p's elements in the unit that this rank writes. Exactly one rank writes each
+// element of a model.
 Range checkpoint_written(const Unit *u, const Param *p);
 
 // Collective. Writes the checkpoint of a step. Calls fault() if the checkpoint cannot be written;
@@ -48,7 +49,7 @@ Range checkpoint_written(const Unit *u, const Param *p);
 // saved: the run; its best step may change.
 // step: the number of steps done.
 // eval_loss: the held-out loss after these steps; NAN: not measured.
-// keep: the number of newest checkpoints that stay; 0: all.
+// keep: the number of newest checkpoints that stay; 0: all stay. The best checkpoint always stays.
 // note: lines for the page, or "".
 struct RunOptions; // resume.h
 void checkpoint_save(Comm *world, const struct RunOptions *options, const Model *m,
@@ -61,13 +62,13 @@ typedef struct Checkpoint Checkpoint;
 // version; `why` gives the reason.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
-// Reads all bytes of file i. Returns false if their sum is not the sum in the index.
+// Reads all bytes of file i. Returns false if the sum over the bytes differs from the index.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
 // Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
 // newest_good: if that checkpoint is torn, takes the newest good one and writes a line to
 // note [room].
-// Returns NULL on all ranks if there is no good checkpoint to take; `why` gives the reason and
-// names the newest good checkpoint.
+// Returns NULL on all ranks if no checkpoint is taken; `why` gives the reason. If an older
+// checkpoint is good, `why` also names the newest good one.
 Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
                             char why[CHECKPOINT_WHY], char *note, size_t room);
 size_t checkpoint_step(const Checkpoint *c);
@@ -76,9 +77,10 @@ const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 // Returns an option's value, given or by default, or NULL if the checkpoint does not have the
 // option.
 const char *checkpoint_option(const Checkpoint *c, const char *name);
-// Fills this rank's part of m's weights and masters, and, if o has moments, this rank's own part of
-// the moments. o NULL: fills only weights and masters. Moments that the checkpoint does not have
-// stay as they are. Calls usage_error() if the checkpoint has another model.
+// Fills this rank's part of m's weights and masters. If o has moments, also fills the moments of
+// the elements that this rank owns. Sets o->step. o NULL: fills only weights and masters. Moments
+// that the checkpoint does not have stay as they are. Calls usage_error() if the checkpoint has
+// another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 // Returns the want->n numbers of the RankState of rank `rank`, or NULL if the training had none.
 // The caller frees the numbers. Calls usage_error() if the numbers belong to another layout than

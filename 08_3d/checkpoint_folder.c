@@ -61,10 +61,10 @@ size_t *folder_steps(const char *dir, size_t *n) {
     return steps;
 }
 
-// ---------------------------------------------------------------- what this program has written
+// ---------------------------------------------------------------- the files of this program
 
-// Returns whether the file has this text at this place. Returns true also if the file ends within
-// the text or before the text, because a killed run leaves only a part.
+// Returns whether the file has this text at this place. Also returns true if the file ends before
+// the text or within the text, because a killed run may leave only a part of a file.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);
@@ -194,7 +194,7 @@ bool folder_claim(const char *dir) {
 
 bool folder_make(const char *dir, const char *name) {
     char *path = folder_path(dir, name);
-    bool made = mkdir(path, 0777) == 0; // never through a link: a link is a name that is taken
+    bool made = mkdir(path, 0777) == 0; // mkdir() fails if a link has this name
     free(path);
     return made;
 }
@@ -223,7 +223,7 @@ static bool sync_folder(const char *dir, const char *name) {
 bool folder_publish(const char *dir, const char *from, const char *to) {
     struct stat is;
     char *old = folder_path(dir, from), *new = folder_path(dir, to);
-    bool taken = lstat(new, &is) == 0; // rename() would replace an empty folder
+    bool taken = lstat(new, &is) == 0; // rename() alone would replace an empty folder
     bool done = !taken && sync_folder(dir, from) && rename(old, new) == 0 && sync_folder(dir, ".");
     free(old);
     free(new);

@@ -19,7 +19,7 @@ char *folder_path(const char *dir, const char *file);
 void folder_name(char name[FOLDER_NAME], size_t step, bool part);
 // Reads the step from a folder's name. Returns false if folder_name() gives no such name.
 bool folder_step(const char *name, size_t *step, bool *part);
-// Returns the n steps of the checkpoints in dir whose names say that they are complete, the newest
+// Returns the n steps of the checkpoints in dir whose names do not end with ".part", the newest
 // first. The caller frees the list.
 size_t *folder_steps(const char *dir, size_t *n);
 

@@ -33,8 +33,8 @@ FileSum file_sum_of(const void *data, size_t bytes) {
     return s;
 }
 
-// Writes the end of an index, which has the sum over all bytes in front of this end. Returns the
-// length of the end, which is the same for every sum.
+// Writes the end of an index. The end has the sum over all bytes before the end. Returns the length
+// of the end, which is the same for every sum.
 enum { SEAL_ROOM = 64 };
 static size_t seal(char end[SEAL_ROOM], const char *text, size_t bytes) {
     return (size_t)snprintf(end, SEAL_ROOM, ",\n\t\"sum\":\t\"%016" PRIx64 "\"\n}\n",

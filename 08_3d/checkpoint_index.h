@@ -7,17 +7,17 @@
 #include "common/base/util.h"
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
-enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // with the 0 at the end
-// The two kinds of files begin with these bytes. A safetensors file has the 8 bytes of the header's
-// length in front of these bytes.
+enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // bytes, with the terminating 0
+// An index begins with CHECKPOINT_INDEX_BEGIN. A rank's file has CHECKPOINT_FILE_BEGIN behind its
+// first 8 bytes, which give the length of its header.
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
 // Writes the name of a rank's file, such as "rank-0003.safetensors".
 void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);
 
-// The FNV-1a sum (Fowler, Noll, Vo) of some bytes, and the number of bytes. A torn page or a
-// flipped bit changes the sum.
+// The FNV-1a sum (Fowler, Noll, Vo) over some bytes, and the number of these bytes. A torn page or
+// a flipped bit changes the sum.
 typedef struct {
     uint64_t sum;
     size_t bytes;
@@ -26,12 +26,13 @@ FileSum file_sum_of(const void *data, size_t bytes);
 // Adds bytes to the sum s. The first s is file_sum_of(NULL, 0).
 void file_sum_add(FileSum *s, const void *data, size_t bytes);
 
-// A training from its first step to its last one, also if several program runs continue it.
+// A training from its first step to its last step. Several runs of the program may share one
+// training.
 typedef struct {
     char id[RUN_ID];  // 16 hexadecimal digits
     FileSum data;     // the content of --data
     FileSum held_out; // the content of --data-eval; 0 bytes: not given, or not known
-    size_t best_step; // the saved step with the lowest held-out loss; 0: none measured
+    size_t best_step; // the saved step with the lowest held-out loss; 0: no loss measured
     double best_loss;
     // The next factor of a dynamic loss scale, and the steps without an overflow since the factor
     // changed. Factor 0: the run has no dynamic loss scale.
@@ -58,7 +59,8 @@ void checkpoint_index_free(CheckpointIndex *x);
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
-// A range of a flattened rectangle of a whole tensor, and the tensors with its values.
+// A range of elements. A rectangle of a whole tensor is flattened, and the range is cut from the
+// flattened rectangle. t: the tensors with the values of the range.
 typedef struct {
     size_t rows, cols, blocks; // of the whole tensor; blocks: param_narrow_blocks()
     // With grouped heads the first `ratio` blocks are the queries. Otherwise ratio is 1.

@@ -13,11 +13,11 @@
 #include "08_3d/resume.h"
 #include "common/base/output.h"
 
-// ---------------------------------------------------------------- what a rank writes
+// ---------------------------------------------------------------- the file of a rank
 
 // Returns the elements [lo, hi) of the unit that this rank writes for p. Two kinds of tensors are
-// copies, which are not written: tensors that are not in the norm, and wte on the last stage. Of
-// equal replicas only the first one writes.
+// copies and are not written: tensors that the norm does not count, and wte on the last stage. If
+// all replicas hold the same unit, only replica 0 writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){ 0, 0 };
@@ -67,7 +67,7 @@ typedef struct {
 // Writes the nine numbers of a note:
 //     2  rows and columns of the whole tensor
 //     2  this rank's rows: the first row, and the row behind the last one
-//     2  this rank's columns of each block: the first, and the column behind the last one
+//     2  this rank's columns of each block: the first column, and the column behind the last one
 //     1  the number of blocks
 //     2  the first element in the rectangle of these rows and columns, and the number of elements
 // With grouped heads the first block, the queries, is several narrow blocks. A tenth number then
@@ -113,8 +113,8 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
-// Opens a file of the folder that is being written. Output's part is the file itself, because only
-// the folder is renamed.
+// Opens a file of the folder that is being written. The output has the same path as `part` and as
+// `file`, because only the folder is renamed.
 static Output create(const char *dir, const char *part, const char *file) {
     char *folder = folder_path(dir, part), *path = folder_path(folder, file);
     Output o = {
@@ -124,8 +124,7 @@ static Output create(const char *dir, const char *part, const char *file) {
     free(folder);
     return o;
 }
-// Writes all bytes of a file to the disk, then closes the file. The folder gets its final name
-// later.
+// Writes all bytes of a file to the disk, then closes the file.
 static void close_on_disk(Output *o) {
     if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));
@@ -167,7 +166,8 @@ static cJSON *sum_of(FileSum s) {
     return j;
 }
 
-// Returns the index. "format" comes first, because CHECKPOINT_INDEX_BEGIN expects this member.
+// Returns the index. "format" is the first member, because an index begins with
+// CHECKPOINT_INDEX_BEGIN.
 static cJSON *index_of(const RunOptions *options, const Optimizer *o, const RankState *state,
                        const SavedRun *saved, size_t step, const FileSum *files, size_t ranks) {
     cJSON *index = cJSON_CreateObject();
@@ -260,10 +260,10 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     if (is_root) make_room(dir, name, saved);
     if (is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
-    comm_barrier(world); // now the folder exists
+    comm_barrier(world); // every rank waits until the folder exists
     FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&local_sum, sizeof local_sum, &sizes); // now all files are complete
+    all = side_gather(&local_sum, sizeof local_sum, &sizes); // all files are now complete
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

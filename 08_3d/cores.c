@@ -1,4 +1,4 @@
-// cores.c counts the cores and GPUs of the ranks, and the ranks that share them.
+// cores.c counts the cores and GPUs of the ranks, and the ranks that share cores or a GPU.
 #define _GNU_SOURCE // cpu_set_t
 #include <sched.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "08_3d/cores.h"
 #include "common/device/device.h"
 
-// The cores and the GPU of one rank. If a launcher binds ranks to different cores, they share no
-// core.
+// The cores and the GPU of one rank. Two ranks share cores if their hosts and their sets of cores
+// are equal.
 typedef struct {
     char host[64], gpu[32];
     cpu_set_t cores;

@@ -1,5 +1,5 @@
 // cores.h declares functions that count the cores and GPUs of the ranks, and the ranks that share
-// them.
+// cores or a GPU.
 #ifndef CORES_H
 #define CORES_H
 #include "common/comm/comm.h"

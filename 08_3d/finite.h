@@ -1,18 +1,18 @@
-// finite.h declares the rule by which a training skips steps whose loss or gradient norm is not
-// finite, and ends after too many. A single NaN in a gradient reaches every weight within two
-// steps, so such a step changes nothing.
+// finite.h declares the rule for steps whose loss or gradient norm is not finite. The training
+// skips such a step, and ends after too many of these steps in a row. A single NaN in a gradient
+// reaches every weight within two steps, so a skipped step changes nothing.
 #ifndef FINITE_H
 #define FINITE_H
 #include "common/model/model.h"
 
 typedef struct {
     size_t skip_most; // --skip-nonfinite: most steps in a row that are skipped
-    size_t skipped;   // steps in a row that have been skipped until now
+    size_t skipped;   // steps in a row that the training has skipped until now
     bool lost;        // the training has ended, because a number is not finite
 } FiniteRule;
-// The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped,
-// too, but does not count for skip_most, because a smaller loss scale repairs the next step.
-// finite_step() never returns STEP_OVERFLOWED.
+// The outcome of a step. STEP_OVERFLOWED: trainer_overflowed() is true. An overflowed step is
+// skipped, too, but does not count for skip_most, because a smaller loss scale repairs the next
+// step. finite_step() never returns STEP_OVERFLOWED.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_OVERFLOWED, STEP_LOST } StepOutcome;
 // Decides, between a step's gradients and its update, whether the step counts. All ranks decide the
 // same, because all ranks have the same bits of the loss and the norm. The loss and the norm are

@@ -13,13 +13,13 @@ CutSizes kept_part_sizes(const TrainerConfig *c, Coordinates at, size_t part);
 // Returns the number of sequences in micro-batch k of a replica.
 size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 
-// Bytes that forward of B sequences keeps for backward in a part of the model, if no block
+// The bytes that a forward of B sequences keeps for backward in a part of the model, if no block
 // recomputes. z has the sizes of the part. With 16-bit storage only statistics, logits and the sums
 // of the loss are reals.
-// block: of each block.
-// scores: of the scores in a block.
-// head: of the head.
-// between: between layers.
+// block: the bytes of each block.
+// scores: the bytes of the scores in a block.
+// head: the bytes of the head.
+// between: the bytes of the tensors between layers.
 typedef struct {
     size_t block, scores, head, between;
 } KeptBytes;
@@ -27,16 +27,16 @@ KeptBytes kept_bytes_of(const TrainerConfig *c, Coordinates at, const CutSizes *
 // The bytes that the first half of a backward keeps for the second half (05.06).
 typedef struct {
     size_t block, embedding;
-    // The head adds head_added. At its end the head frees head_freed, because the gradient of the
-    // logits then occupies the memory of the logits.
+    // The head first adds head_added, then frees head_freed. head_freed does not include the
+    // logits, because their memory then holds the gradient of the logits.
     size_t head_added, head_freed;
 } DeferredBytes;
 DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);
 
 // Fills choice [blocks of the stage] with each block's recomputation. No rank of the stage then has
 // more activations than c->activation_budget. The blocks recompute as little as possible (07.04).
-// All ranks of the stage get the same choice. Returns false if no choice fits; kept_least() is the
-// least budget in bytes.
+// All ranks of the stage get the same choice. Returns false if no choice fits. kept_least() returns
+// the least budget, in bytes, for which a choice fits.
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
 size_t kept_least(const TrainerConfig *c, size_t stage);
 // Returns the first stage for which no choice fits, or pp if all stages have a choice.

@@ -1,12 +1,14 @@
-// layouts.h declares functions that list the layouts dp x tp x pp of a world of ranks, and number a
-// world's ranks in another order.
+// layouts.h declares functions that list the layouts dp x tp x pp of a world of ranks, and
+// functions that number these ranks in another order.
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
 #include "08_3d/mesh.h"
 
 enum { MOST_LAYOUTS = 64 };
-// Writes all layouts of `world` ranks with degrees of at most `most`: the heads for tp, the blocks
-// for pp, the sequences for dp. Returns the number of layouts.
+// Writes all layouts of `world` ranks whose degrees are at most those of `most`. Returns the number
+// of layouts.
+// most: the number of heads limits tp, the number of blocks limits pp, and the number of sequences
+// limits dp.
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]);
 // Returns the process, a rank of the world, that is rank r of the mesh.
 typedef size_t LayoutOrder(Degrees n, size_t r);

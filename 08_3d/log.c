@@ -16,8 +16,8 @@ static void number(const Log *log, const char *name, double value, const char *a
     else require(log, fprintf(log->file, "\"%s\":null%s", name, after) >= 0);
 }
 
-// Returns whether the file ends in half a line, which a killed run may have left. A pipe or a
-// device cannot be read and has no such line.
+// Returns whether the file ends with half a line, which a killed run may have left. The function
+// does not read pipes and devices.
 static bool ends_in_half_a_line(const char *name) {
     struct stat found;
     FILE *f = stat(name, &found) == 0 && S_ISREG(found.st_mode) ? fopen(name, "rb") : NULL;

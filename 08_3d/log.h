@@ -1,5 +1,5 @@
-// log.h declares functions that write --log FILE. The file has one JSON object per step, one per
-// event, and one at the end, each with the id of the run.
+// log.h declares functions that write --log FILE. The file has one JSON object for each step, one
+// for each event, and one for the end. Each object has the id of the run.
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>

@@ -1,6 +1,6 @@
-// mesh.h declares the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context
-// parallelism. It also declares the groups in which a rank communicates (01_mesh.c). The number of
-// a rank is
+// mesh.h declares the coordinates of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with
+// context parallelism. The file also declares the groups in which a rank communicates (01_mesh.c).
+// The number of a rank is
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
@@ -31,22 +31,23 @@ typedef struct {
     Coordinates at;
     Comm *world;
     Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not made yet
-    Comm *dp, *tp, *pp;        // ranks that differ from this one in this coordinate only
+    Comm *dp, *tp, *pp;        // ranks that differ from this rank only in this coordinate
     Comm *cp;                  // the same; NULL without context parallelism
-    // dp x cp: ranks with the same parameters. Gradients are summed here, and ZeRO shards here.
+    // dp x cp: ranks with the same parameters. Gradients are summed over these ranks, and ZeRO
+    // shards over them.
     Comm *replicas;
-    // tp x pp: together these ranks hold one replica. The gradient norm is summed here, or over
-    // the world where gradients are sharded.
+    // tp x pp: together these ranks hold one replica. The squares of the gradient norm are summed
+    // over these ranks, or over the world if gradients are sharded.
     Comm *model;
-    Comm *tied; // first and last stage, which share the embedding; NULL elsewhere
+    Comm *tied; // first and last stage, which sum a tied table's gradient; else NULL
 } Mesh;
 // Makes the mesh of this world, with this rank's groups. Collective. Calls usage_error() if the
 // product of the degrees is not the number of ranks.
 Mesh mesh_new(Comm *world, Degrees n);
-// Returns the group of ranks that differ from this one along these axes only, in the order of the
-// world. One axis gives a line through the mesh, two axes give a plane, all axes give the world, no
-// axis gives this rank alone. The first call for these axes is collective over the world;
-// mesh_free() frees the group.
+// Returns the group of ranks that differ from this rank only along these axes, in the order of the
+// world. A single axis gives a line through the mesh, two axes give a plane, all axes give the
+// world, and no axis gives a group of this rank alone. The first call for these axes is collective
+// over the world; mesh_free() frees the group.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

@@ -11,7 +11,7 @@
 #include "common/model/block.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// A config.json of Hugging Face's GPT-2 has less than 1 kB.
+// Bytes. A config.json of Hugging Face's GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
 // Returns the path of the config.json in the folder of a file. The caller frees the path.
@@ -70,8 +70,8 @@ void model_config_require(const char *weights) {
 
 // ---------------------------------------------------------------- writing
 
-// Returns the entry for the beginning and end of a text. GPT-2's vocabulary has one entry for both.
-// For other vocabularies the entry is not known.
+// Returns the entry that marks the beginning and the end of a text. GPT-2's vocabulary has one
+// entry for both marks. For other vocabularies this program does not know the entry.
 static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "50256" : "null"; }
 static const char *truth(bool value) { return value ? "true" : "false"; }
 
@@ -94,7 +94,7 @@ static void write_gpt2(FILE *f, const ModelConfig *c) {
 
 // Writes the config.json of a Llama or Qwen2. Hugging Face's Llama has dropout in attention only,
 // so the model's dropout is not written. Newer versions of the library read rope_parameters, older
-// versions rope_theta.
+// versions read rope_theta.
 static void write_llama(FILE *f, const ModelConfig *c) {
     const bool qwen2 = hub_family(c) == HUB_QWEN2;
     const double theta = c->rope_theta > 0 ? c->rope_theta : 10000,
@@ -211,7 +211,7 @@ static void require_unscaled(const Reading *r, const cJSON *rotation) {
             r->option, r->path, type);
 }
 // Reads the rotary positions. Older versions of config.json have rope_theta and rope_scaling. Newer
-// versions have an object rope_parameters with both.
+// versions have an object rope_parameters, with the base rope_theta and the kind of scaling.
 static void read_rotation(const Reading *r, ModelConfig *c) {
     const cJSON *newer = field(r, "rope_parameters"), *scaling = field(r, "rope_scaling");
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(newer, "rope_theta");

@@ -1,7 +1,7 @@
 // model_config.h declares functions that read and write the config.json beside a model's weights.
-// The config.json has the model's sizes. from_pretrained() of Hugging Face's GPT2LMHeadModel,
-// LlamaForCausalLM and Qwen2ForCausalLM needs this file. --export writes a config.json with a mark,
-// and never replaces a file without this mark.
+// The config.json has the model's sizes. from_pretrained(), a function of Hugging Face's
+// GPT2LMHeadModel, LlamaForCausalLM and Qwen2ForCausalLM, needs this file. --export writes a
+// config.json with a mark, and never replaces a file without this mark.
 #ifndef MODEL_CONFIG_H
 #define MODEL_CONFIG_H
 #include "08_3d/model_names.h"

@@ -13,7 +13,8 @@ HubFamily hub_family(const ModelConfig *c) {
     return NO_HUB_FAMILY;
 }
 
-// Our name of a tensor, and the names of its parts in Llama's files, in the order of the columns.
+// The name of a tensor in this program, and the names of its parts in Llama's files, in the order
+// of the columns.
 typedef struct {
     const char *ours, *part[MOST_PARTS];
 } Names;
@@ -42,8 +43,8 @@ static const Names *names_of(const Names *list, const char *ours) {
     return list;
 }
 
-// Returns the columns of part k. With grouped heads the first part, the query, is p->ratio times as
-// wide as each other part.
+// Returns the columns of part k. With grouped heads part 0, the query, is p->ratio times as wide as
+// each other part.
 static Range columns_of(const Param *p, size_t parts, size_t k) {
     if (parts == 1) return (Range){ 0, p->cols };
     size_t narrow = p->cols / (p->ratio + p->blocks - 1);

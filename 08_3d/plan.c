@@ -5,14 +5,14 @@
 // The program computes a training step, without training, in all layouts dp x tp x pp x cp that
 // plan_search.c tries. The layouts also differ in micro-batch size, interleaved chunks, ZeRO stage,
 // recomputation and sequence parallelism. Memory, traffic and time follow from sizes alone, by the
-// cost model that the lessons check. The sizes are those of published models, and the devices and
-// links those of published clusters.
+// cost model that the lessons check. The presets have the sizes of published models, and the
+// devices and links of published clusters.
 //
 // plan_memory.c computes the memory of a stage, plan_stage.c its messages and products, and
 // plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the
 // step. plan_bound.c computes bounds without playing. plan_search.c tries all layouts.
 //
-// The plan leaves out ranks of unequal speed, and groups that slow each other down on a link.
+// The plan does not model ranks of unequal speed, or groups that slow each other down on one link.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
 // and 7; Korthikanti et al. 2022, section 4.
@@ -37,7 +37,8 @@ static const void *preset(const char *option, const char *name, const void *firs
     }
     usage_error("--%s %s: expected one of%s", option, name, names);
 }
-// Returns the model of this name. If the name is a former one, ends the program with the new name.
+// Returns the model of this name. If the name is a model's former name, ends the program with a
+// message that gives the present name.
 static const PlanModel *model(const char *name) {
     for (const PlanOldName *old = plan_old_names; old->name; old++)
         REQUIRE(strcmp(old->name, name) != 0, "--model %s: choose --model %s, with its own block",
@@ -195,7 +196,7 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
 }
 
 // Records the layout's numbers in the JSON. Memory and the step have two names each. The name
-// without a unit is that of the trainer's cost, in bytes or picoseconds.
+// without a unit is the name of the trainer's cost, in bytes or picoseconds.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -222,9 +223,9 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-// Prints the page's answer, cost and advice, and records the prices and tokens.
-// list: the results of a search, r first; NULL: only r was asked for.
-// anchors: the errors to expect.
+// Prints the page's answer, cost and advice, and records the prices and the number of tokens.
+// list: the results of a search, with r as the first; NULL: there was no search.
+// anchors: the errors of the plan for published steps.
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list,
                    const Anchors *anchors) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G;

@@ -1,9 +1,9 @@
-// plan.h declares functions that compute the memory, traffic and time of a training step of a model
-// on a cluster. The functions take every layout, and compute from sizes alone (PTD-P section 3;
-// ZeRO sections 5 and 7; Korthikanti section 4). The sizes come from the cost model
+// plan.h declares functions that compute the memory, traffic and time of a training step in any
+// layout of a model on a cluster. The functions compute from sizes alone (PTD-P section 3; ZeRO
+// sections 5 and 7; Korthikanti section 4). The sizes come from the cost model
 // (common/model/costs.h). The order of work comes from the schedules of chapter 05. The time of a
-// product is a roofline, and the time of a message is alpha + bytes / beta. The plan does not use
-// the simulated clock, so the trainer can be compared with the plan.
+// product is a roofline, and the time of a message is alpha + bytes / beta. The plan shares no code
+// with the simulated clock, so a comparison with the trainer's simulated steps tests the plan.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -14,7 +14,8 @@
 // ---- The task ----
 // The vision tower of a model that reads images. The tower runs before the model's first block
 // (plan_vision.c).
-// model: the tower's blocks, on the patches of an image; layers 0: the model has no tower.
+// model: the sizes of the tower, whose positions are the patches of an image; layers 0: the model
+// has no tower.
 // images: images per sequence.
 // patch: numbers of a patch.
 // merge: patches that become one position of the sequence.
@@ -30,33 +31,33 @@ typedef struct {
     PlanVision vision;
 } PlanModel;
 typedef struct {
-    double alpha, beta; // seconds per message; bytes/s per GPU, each way
+    double alpha, beta; // alpha: seconds per message; beta: bytes/s per GPU, each way
 } PlanLink;
 typedef struct {
     const char *name;
     double flops;      // peak FLOP/s
     double efficiency; // share of the peak that large products reach
-    double bandwidth;  // bytes/s of memory; 0: memory takes no time
+    double bandwidth;  // bytes/s of memory; 0: access takes no time
     double launch;     // seconds per kernel
     // 0: small products are as efficient as large ones
     size_t multiprocessors;
     double memory;            // bytes
     size_t node;              // GPUs per node; 0: one node for all
     size_t rails;             // network cards per node; 0: one per GPU
-    double reserve;           // bytes that are not for the model (plan_presets.c)
+    double reserve;           // bytes that the model must not use (plan_presets.c)
     PlanLink inside, between; // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
-// The bytes of one element of each kind.
-// weight: of a parameter.
-// gradient: of a parameter's gradient.
-// state: of a parameter's optimizer state.
-// element: of a kept activation.
-// mask: of an element of a dropout mask.
-// statistic: of a norm's statistic.
-// logit: of a logit.
+// The bytes per element.
+// weight: the bytes of a parameter.
+// gradient: the bytes of a parameter's gradient.
+// state: the bytes of a parameter's optimizer state.
+// element: the bytes of a kept activation.
+// mask: the bytes of an element of a dropout mask.
+// statistic: the bytes of a norm's statistic.
+// logit: the bytes of a logit.
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
@@ -64,17 +65,17 @@ typedef struct {
 } PlanFormat;
 // The system's communication. reference.md states the model of each choice, with its source.
 typedef struct {
-    // Communication that runs beside computation.
-    // dp: the sum over dp beside backward, and ZeRO's gathers one layer ahead.
-    // tp: the sums of a backward, beside the products of the same layer.
-    // pieces: all sums and gathers over tp, in pieces.
-    // pp: a stage that has sent a message continues to compute; without pp the stage waits until
-    // the message has arrived.
+    // true: this communication runs beside computation.
+    // dp: the sum over dp runs beside the backward, and ZeRO gathers one layer ahead.
+    // tp: the sums of a backward run beside the products of the same layer.
+    // pieces: all sums and gathers over tp run beside products, in pieces.
+    // pp: a stage that has sent a message computes on. Without pp the stage waits until the message
+    // has arrived.
     struct {
         bool dp, tp, pieces, pp;
     } overlap;
     bool scatter;      // each rank of tp sends 1/tp of a message between stages (05.03)
-    bool trees;        // an all-reduce is a ring or a tree, whichever is faster (NCCL)
+    bool trees;        // an all-reduce takes the faster of a ring and a tree (NCCL)
     bool hierarchical; // collectives first inside the nodes, then between them (01.03)
 } PlanHow;
 typedef struct {
@@ -101,8 +102,8 @@ extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 // Returns the format of this name. The name must be in plan_formats.
 const PlanFormat *plan_format(const char *name);
-// Returns the cluster's defaults: the choices of today's frameworks, and for the clusters lesson
-// and core the choices of the book's trainer.
+// Returns the cluster's defaults. The clusters lesson and core have the choices of the book's
+// trainer. All other clusters have the choices of today's frameworks.
 PlanHow plan_how(const PlanCluster *c);
 
 typedef struct {
@@ -113,7 +114,7 @@ typedef struct {
     bool sequence;      // sequence parallelism
     Recompute recompute;
     // true: the parts have nearly equal cost, because the head and a vision tower count as blocks.
-    // Some other parts may have one block less (plan_stage.c). false: if the number of parts does
+    // Other parts may then have one block less (plan_stage.c). false: if the number of parts does
     // not divide the blocks, the first parts have one block more, as in the trainer.
     bool balanced;
 } PlanLayout;
@@ -128,8 +129,8 @@ size_t plan_replicas(const PlanLayout *l);
 
 // ---- A layout ----
 // Categories of memory.
-// PLAN_GATHERED: ZeRO's largest unit while it is whole.
-// PLAN_RING: keys, values and their gradients in flight over cp.
+// PLAN_GATHERED: ZeRO's largest unit while this unit is whole.
+// PLAN_RING: keys, values and the gradients of both, in flight over cp.
 enum {
     PLAN_WEIGHTS,
     PLAN_GRADIENTS,
@@ -180,9 +181,10 @@ typedef struct {
 } PlanResult;
 
 // ---- One stage (plan_stage.c) ----
-// A group of n ranks. in_node: the number of the group's ranks in each of its nodes (0: unequal
-// numbers). cards: the number of network cards of a node that the group's collectives use
-// (clock.h); 0: the group is in one node.
+// A group of n ranks.
+// in_node: the number of the group's ranks in each of its nodes; 0: the numbers are unequal.
+// cards: the number of network cards of a node that the group's collectives use (clock.h); 0: the
+// group is in one node.
 typedef struct {
     size_t n, in_node, cards;
 } PlanGroup;
@@ -213,8 +215,8 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
-// These two functions return the time of a collective, and the bytes that a rank sends in the
-// collective.
+// These two functions return the time of a collective of `count` elements of `size` bytes, and the
+// bytes that a rank sends in the collective. passes: ONE_PASS or ALL_REDUCE_PASSES.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 // Returns the stage with the positions of rank cp of its ring, in a forward or backward.
@@ -224,7 +226,7 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 // Returns the forward or backward of plan_op() without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
-// Returns the cost of one pass over dp of the stage's tables, whose elements have `size` bytes.
+// Returns the cost of one pass of the stage's tables over dp. The elements have `size` bytes.
 PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // Returns the cost of the sum over dp, after the backwards.
@@ -245,14 +247,14 @@ typedef struct {
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
 // The forward or backward of a block, with B sequences, on a ring of unequal ranks.
-// plan_ring_block() can play this op any number of times.
+// plan_ring_block() can play the forward or backward any number of times.
 typedef struct PlanRings PlanRings;
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B);
 void plan_rings_free(PlanRings *rings); // NULL is allowed
 // Plays one forward or backward of a block.
 // takes [cp]: the work of each rank besides attention.
-// at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
+// at [cp]: on entry, the time when each rank begins; on return, the time when each rank ends.
 void plan_ring_block(PlanRings *rings, const double *takes, double *at);
 // Returns the number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
@@ -316,8 +318,8 @@ PlanBound plan_bound(const PlanTask *t, const PlanLayout *l);
 // Returns whether this layout is possible. If the result is false, `why` gets the reason as a
 // sentence.
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
-// The choices that are fixed in a search. The search varies a size_t that is 0, and an int that is
-// -1. Any other value is fixed.
+// The choices that a search does not vary. The search varies each size_t that is 0, and each int
+// that is -1. All other values are fixed.
 typedef struct {
     size_t dp, tp, pp, cp, micro_batch, chunks;
     int zero, sequence, recompute;
@@ -325,17 +327,18 @@ typedef struct {
 // The results of a search. The layouts that fit come first, from the fastest to the slowest.
 typedef struct {
     PlanResult *result;
-    size_t n, feasible; // layouts in the list, and how many of these layouts fit
+    size_t n, feasible; // layouts in the list, and the number of them that fit
     size_t tried;       // layouts in the list, and layouts that the search has pruned
 } PlanList;
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // Searches all layouts of the task.
-// run: its page shows the progress; NULL: no progress is shown.
+// run: the run whose page shows the progress; NULL: no page shows the progress.
 // prune: the search plays only the layouts that plan_bound() allows to be the fastest of their
-// mesh. If no layout of a mesh fits, the search plays those that can need least memory. On the
-// fastest mesh the search also plays the fastest layout with twice the sequences per micro-batch.
-// The page needs no other layouts, but the files of all layouts and of the Pareto front do.
+// mesh. If no layout of a mesh fits, the search plays the layouts that can need least memory. On
+// the fastest mesh the search also plays the fastest layout with twice the sequences per
+// micro-batch. The page needs no other layouts. The file of all layouts and the picture need all
+// layouts, so the search then does not prune.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // Writes to `why` the reason why a search has found no layout (plan_divide.c).
@@ -343,10 +346,12 @@ void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t 
 
 // ---- Why (plan_why.c) ----
 enum { PLAN_ALTERNATIVES = 14 };
-// An alternative to the fastest layout. If one degree differs, or the number of sequences per
-// micro-batch, the alternative is the fastest layout with that number. If another choice differs,
-// all else is the same, and the alternative may not fit.
-// times: the step, divided by the step of the fastest layout.
+// An alternative to the fastest layout. If tp or cp differs, the alternative is the fastest layout
+// with that tp or cp. If pp differs, the alternative is the fastest layout with that pp and the
+// same tp. If the number of sequences per micro-batch differs, the alternative is the fastest
+// layout with that number on the same mesh. If another choice differs, all else is the same, and
+// the alternative may not fit.
+// times: the step of the alternative, divided by the step of the fastest layout.
 // cause: the part of the step with most of the additional time.
 typedef struct {
     char name[48];

@@ -1,17 +1,18 @@
 // plan_bound.c computes lower bounds of a layout's step and memory, from sizes alone. A search
-// plays only the schedules of layouts that can still be the fastest by their bounds
-// (plan_search.c).
+// plays only the layouts whose bounds allow them to be the fastest (plan_search.c).
 #include "08_3d/plan_player.h"
 #include <math.h>
 
-// The times of one layer of each kind: [forward or backward][kind]. alone: without communication.
+// The times of one layer of each kind: [forward or backward][kind].
+// all: the time with communication.
+// alone: the time without communication.
 typedef struct {
     double all[2][PLAN_LAYER_KINDS], alone[2][PLAN_LAYER_KINDS];
 } LayerTimes;
 static LayerTimes layer_times(const PlanTask *t, const PlanLayout *l, size_t i) {
     PlanStage stage = plan_chunk(t, l, 0, i, 0);
     LayerTimes times = { 0 };
-    // A lower bound leaves out waits that not every rank has. Ranks of an unequal ring wait at
+    // A lower bound leaves out waits that some ranks do not have. Ranks of an unequal ring wait at
     // different times. With ZeRO 2 the slowest group does not slow the forwards of other replicas.
     // Communication over dp may be hidden.
     const bool ring = plan_ring_players(t, l) == 1;
@@ -51,7 +52,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     const LayerTimes first = layer_times(t, l, 0);
     double least = 0, others = 0; // others: ops and messages of the stages before i
     for (size_t i = 0; i < pp; i++) {
-        // If nodes cut groups, only two stages at each end are computed with their communication.
+        // If nodes cut groups, the bound counts the communication of only two stages at each end.
         const bool local = !alike && i > 0 && (i == 1 || i + 2 >= pp);
         const LayerTimes own = local ? layer_times(t, l, i) : first;
         double ops = 0;
@@ -76,7 +77,7 @@ static double least_end(const PlanTask *t, const PlanLayout *l) {
 }
 
 // Returns the least memory that stage i needs. Stage i keeps most while the last forward before its
-// first backward runs, or while this backward runs. Its forwards take pp micro-batches through a
+// first backward runs, or while this backward runs. The forwards take pp micro-batches through a
 // chunk, then through the next chunk (schedule_1f1b, schedule_interleaved).
 static double stage_memory(const PlanTask *t, const PlanLayout *l, size_t i) {
     size_t pp = l->n.pp, v = l->chunks, all = plan_micro_batches(t, l) * v, round = pp * v;

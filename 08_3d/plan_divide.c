@@ -1,10 +1,11 @@
-// plan_divide.c says why a search has found no layout. Mostly the reason is a number that does not
-// divide.
+// plan_divide.c says why a search has found no layout. In most cases the numbers of GPUs, heads,
+// blocks or sequences do not divide.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
-// A quantity that one degree of the mesh cuts into equal parts. fixed 0: the search may choose this
-// degree. any: the parts need not be equal, so the degree is any number up to `count`.
+// A quantity that one degree of the mesh cuts into equal parts.
+// fixed 0: the search may choose this degree.
+// any: the parts need not be equal, so the degree may be any number up to `count`.
 typedef struct {
     const char *option, *what;
     size_t fixed, count;
@@ -56,8 +57,8 @@ static size_t least_stages(const Cut *cut, size_t n) {
     return stages;
 }
 
-// Writes the missing factor to `why`. An example is "7 GPUs need the factor 7 in 96 heads (--tp),
-// up to 96 blocks (--pp), ...: none of them divides by 7".
+// Writes the missing factor to `why`, such as "7 GPUs need the factor 7 in 96 heads (--tp), up to
+// 96 blocks (--pp), ...: none of them divides by 7".
 static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
                         size_t room) {
     size_t taken = power_taken(cut, prime);

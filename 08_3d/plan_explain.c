@@ -4,8 +4,8 @@
 #include "08_3d/plan.h"
 #include "common/model/block.h"
 
-static const double G = 1e-9;             // GB in a byte
-static const double MS = 1e-9, S = 1e-12; // milliseconds and seconds in a picosecond
+static const double G = 1e-9;             // GB per byte
+static const double MS = 1e-9, S = 1e-12; // milliseconds and seconds per picosecond
 
 // Prints the elements of a block's matrices and vectors, with their formulas. Ckv: columns of all
 // key heads, or of all value heads. F: features between the matrices of the MLP.
@@ -97,8 +97,8 @@ static void explain_op(Run *run, const PlanOp *op, const char *name) {
         plan_op_time(op) * MS);
 }
 
-// Prints the bytes that a rank sends on the ring, and the times of the ring and of its products. A
-// rank has 1/cp of the positions.
+// Prints the bytes that a rank sends on the ring, and the times of the ring and of the ring's
+// products. A rank has 1/cp of the positions.
 static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t cp = mesh_cp(l->n), b = l->micro_batch;
     if (cp == 1) return;

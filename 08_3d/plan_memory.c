@@ -1,5 +1,5 @@
-// plan_memory.c computes the bytes that a rank holds: its state under ZeRO, unit by unit, and the
-// activations that forward keeps for backward.
+// plan_memory.c computes the bytes that a rank holds. These are its state under ZeRO, counted unit
+// by unit, and the activations that forward keeps for backward.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -33,14 +33,14 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
     double all = (double)plan_elements(t, z), shard = (double)sharded(t, z, plan_replicas(l));
-    // Finds the largest unit. A block of a vision tower is smaller than a block of the model, so
-    // the loop leaves out the tower.
+    // Finds the largest unit. The loop leaves out the vision tower, because a block of the tower is
+    // smaller than a block of the model.
     double unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = (double)(stage_tables(z) * elements_wte(z));
     double twice =
-        (double)(elements_gradients(z) - elements_stage(z)); // a tied wte's second gradient
+        (double)(elements_gradients(z) - elements_stage(z)); // the second gradient of a tied wte
     // With --overlap dp ZeRO gathers a second unit, and reduces a second gradient, beside the unit
     // that computes.
     unit *= t->how.overlap.dp ? 2 : 1;
@@ -81,9 +81,9 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
-// Returns the bytes that a chunk keeps of one micro-batch until its backward. working: if
-// recomputation restores more bytes in one layer than the head keeps, counts these bytes instead of
-// the head's.
+// Returns the bytes that a chunk keeps of one micro-batch until its backward.
+// working: if recomputation restores more bytes in one layer than the head keeps, the function
+// counts the restored bytes in place of the head's.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working) {
     double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element),

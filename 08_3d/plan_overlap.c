@@ -8,8 +8,8 @@
 //   ZeRO 1    A reduce-scatter per layer replaces the buckets. The step begins with the gathers
 //             of the updated weights. A layer's first forward waits for the layer's weights
 //             (Megatron-LM's overlap-grad-reduce and overlap-param-gather).
-//   ZeRO 2    as ZeRO 1, but every backward reduces.
-//   ZeRO 3    every op gathers one layer ahead and reduces one layer behind (06.05; FSDP).
+//   ZeRO 2    Like ZeRO 1, but every backward reduces.
+//   ZeRO 3    Every op gathers one layer ahead and reduces one layer behind (06.05; FSDP).
 #include "01_data_parallel/experiments/experiments.h"
 #include "08_3d/plan_player.h"
 #include <math.h>
@@ -73,7 +73,8 @@ void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
     c->pass = host_alloc(n * sizeof *c->pass);
     for (size_t k = 0; k < n; k++) {
         c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
-        // All blocks are equal, so the first two and the last two layers have every kind.
+        // All blocks are equal, so the first two and the last two layers include every kind of
+        // layer.
         for (size_t i = 0; i < layers; i++) {
             if (i > 1 && i + 2 < layers) continue;
             c->pass[k].weights[kind_of(z, i)] = pass_time(p, &c->slice[k], i, f->weight);

@@ -7,34 +7,38 @@
 #include "08_3d/plan.h"
 
 typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLayerKind;
-// The times of a layer in an op, without communication over dp. sums: the time of summing the
-// layer's partial gradients over tp.
+// The times of a layer in an op, without communication over dp.
+// takes: the time of the layer.
+// sums: the time of the sums of the layer's partial gradients over tp.
 typedef struct {
     double *takes, *sums; // [rank of the ring]
 } PlanLayer;
-// For each kind of layer: the time of one pass over dp of the layer's weights, and of its gradient.
-// A pass is an all-gather or a reduce-scatter.
+// The times of one pass over dp, for each kind of layer. A pass is an all-gather or a
+// reduce-scatter.
+// weights: the time of a pass of the layer's weights.
+// gradient: the time of a pass of the layer's gradient.
 typedef struct {
     double weights[PLAN_LAYER_KINDS], gradient[PLAN_LAYER_KINDS];
 } PlanPass;
-// The forwards and backwards of a chunk. Index [forward or backward][larger or smaller
-// micro-batch].
+// The forwards and backwards of a chunk. The two indices are [forward or backward][larger or
+// smaller micro-batch].
 typedef struct {
     PlanStage stage;
-    // Only if `layered`: the chunk's slices that differ, and for each slice the time of one pass
-    // over dp of a layer's weights and of a layer's gradient.
+    // Only if `layered`. slice: the chunk's slices that differ. pass: the times of the passes of
+    // each of these slices.
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];
-    // Bytes of a micro-batch. Index [larger or smaller micro-batch].
+    // The bytes of a micro-batch. The index is [larger or smaller micro-batch].
     // held: the bytes while the micro-batch waits for its backward.
     // working: the bytes while the micro-batch computes.
     double held[2], working[2];
-    // The times of a layer of each kind. Filled in only if ops are played layer by layer.
+    // The times of a layer of each kind, if ops are played layer by layer.
     PlanLayer layer[2][2][PLAN_LAYER_KINDS];
     PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
 } PlanChunk;
-// The communication of a slice over dp. free: the time from which the slice's lane is free.
+// The communication of a slice over dp.
+// free: the time from which the slice's lane is free.
 // piece: the slice's buckets in the order of their starts.
 typedef struct {
     double free;
@@ -55,12 +59,12 @@ typedef struct {
     double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
     double held, peak;  // bytes in flight
     PlanOp sum;
-    // Unequal ranks of cp: the time by which each rank ended before the last rank, and the time by
-    // which each rank's message left before the last message.
+    // For unequal ranks of cp. early: the time by which each rank ended before the last rank.
+    // sent_early: the time by which each rank's message left before the last message.
     double *early, *sent_early[2];
     double *at; // [ranks of cp] room for one time per rank
-    // Only if `layered` (plan_overlap.c): a lane per slice that differs, the end of the last
-    // reduction, and the time from which each layer has the new weights.
+    // Only if `layered` (plan_overlap.c). dp_lane: a lane for each slice that differs. reduced: the
+    // end of the last reduction. gathered: the time from which each layer has the new weights.
     PlanLane *dp_lane;
     size_t dp_lanes;
     double reduced, *gathered;
@@ -69,7 +73,7 @@ typedef struct {
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    size_t ring;  // ranks of cp that are played; 1: all are alike
+    size_t ring;  // ranks of cp that are played; 1: one stands for all
     bool layered; // communication over dp runs beside the layers
     // d: the replica.
     // m: the number of micro-batches that are played.

@@ -2,8 +2,9 @@
 #include "08_3d/plan.h"
 #include <string.h>
 
-// Describes a model of Llama's blocks (model.h). kv 0: as many key and value heads as query heads.
-// The output head does not share the embedding's table. These models train without dropout.
+// Describes a model of Llama's blocks (model.h). kv 0: there are as many key and value heads as
+// query heads. The output head does not share the embedding's table. These models train without
+// dropout.
 #define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias) \
     { \
         .layers = L, .width = h, .heads = a, .context = T, .vocab = V, .norm = NORM_RMS, \
@@ -12,10 +13,10 @@
     }
 #define GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-// Describes the vision tower of Qwen2-VL, which all its sizes share. The tower has blocks of
-// GPT-2's kind without wpe. An image has 896 x 896 pixels in patches of 14 x 14. A patch has 3
-// colours in 2 frames. Half of the 4,096 positions of a sequence are images. The image size and
-// this half are assumed, because the paper gives neither.
+// Describes the vision tower of Qwen2-VL. All sizes of Qwen2-VL have the same tower. The tower has
+// blocks of GPT-2's kind without wpe. An image has 896 x 896 pixels in patches of 14 x 14. A patch
+// has 3 colours in 2 frames. Images take half of the 4,096 positions of a sequence. The image size
+// and this half are assumed, because the paper gives neither.
 #define QWEN2_VL \
     { \
         .model = { .layers = 32, \
@@ -46,8 +47,8 @@ const PlanModel plan_models[] = {
     { "ptdp-310b", GPT(96, 16384, 128), 2160, .source = "PTD-P, table 1" },
     { "ptdp-530b", GPT(105, 20480, 128), 2520, .source = "PTD-P, table 1" },
     { "ptdp-1t", GPT(128, 25600, 160), 3072, .source = "PTD-P, table 1" },
-    // Layers and width are from ZeRO's table 4, heads and batch from its appendix. Context and
-    // vocabulary are not published; those of GPT-2 are assumed.
+    // Layers and width are from ZeRO's table 4, heads and batch from its appendix. The paper gives
+    // neither context nor vocabulary, so this row assumes those of GPT-2.
     { "zero-100b",
       { .layers = 125,
         .width = 8192,
@@ -65,8 +66,8 @@ const PlanModel plan_models[] = {
       .source = "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-13b-hf" },
     { "llama2-70b", LLAMA(80, 8192, 64, 8, 28672, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
       .source = "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-70b-hf" },
-    // Llama 3: table 3 of the paper. The context is that of most of the training. The batch is that
-    // of table 4, 16M tokens, for 405B; 8B and 70B have 4M tokens, assumed.
+    // Llama 3: table 3 of the paper. The context is that of most of the training. 405B has the
+    // batch of table 4, 16M tokens. For 8B and 70B a batch of 4M tokens is assumed.
     { "llama3-8b", LLAMA(32, 4096, 32, 8, 14336, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 512,
       .source = "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-8B" },
     { "llama3-70b", LLAMA(80, 8192, 64, 8, 28672, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 512,
@@ -97,8 +98,8 @@ const PlanOldName plan_old_names[] = {
 
 // Reserves the bytes of a GPU besides the tensors of the plan. CUDA's context and the libraries'
 // workspaces take about 1 GB. NCCL's buffers take 4 MiB per channel and neighbour (NCCL_BUFFSIZE),
-// about 1 GB for four communicators. The allocator's blocks leave a part unused. The sum is
-// assumed, because no paper of this list gives the sum. --margin replaces the sum.
+// about 1 GB for four communicators. The allocator's blocks leave a part unused. The sum of 4 GB is
+// assumed, because no paper of this list gives this sum. --margin replaces it.
 #define RESERVE .reserve = 4e9
 
 // Two constants are fitted: efficiency (the share of the peak that large products reach) and
@@ -145,8 +146,8 @@ const PlanFormat plan_formats[] = {
     { 0 },
 };
 
-// Returns the defaults of a cluster. The clusters lesson and core have those of the book's trainer,
-// which sends messages between stages beside computation, and reduces in rings.
+// Returns the defaults of a cluster. The clusters lesson and core have the choices of the book's
+// trainer, which sends messages between stages beside computation, and reduces in rings.
 PlanHow plan_how(const PlanCluster *c) {
     bool real = strcmp(c->name, "lesson") != 0 && strcmp(c->name, "core") != 0;
     return (PlanHow){ .overlap = { .dp = real, .tp = real, .pp = true }, .trees = real };

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 // Returns the positions of rank cp. In the zigzag order a rank has one chunk from the front and one
-// from the back. If twice the ring's ranks do not divide the context, the remainder decides which
-// rank has the most positions and products.
+// chunk from the back. If 2 cp does not divide the context, the remainder decides which rank has
+// the most positions and products.
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp) {
     size_t T = t->model.model.context, n = mesh_cp(l->n);
     if (n == 1) return (Positions){ 1, { { 0, T } } };
@@ -41,7 +41,7 @@ static double pairs(const Positions *queries, const Positions *keys) {
 }
 
 // Returns the number of ranks to play. If all ranks of the ring take the same time, one rank is
-// played, as its own neighbour.
+// played, which then sends to itself.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node, n = mesh_cp(l->n);
     bool links = node == 0 || node % (l->n.tp * n) == 0 || l->n.tp % node == 0;
@@ -62,9 +62,9 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
     return (double)(B * count(p) * 2 * z->key_heads * z->D * t->format.element);
 }
-// Returns the bytes in flight: two blocks of keys and values, and three blocks of gradients. One
-// block of gradients leaves, one arrives, and one is being computed. A ring of two ranks has one
-// block less.
+// Returns the bytes in flight: two blocks of keys and values, and three blocks of gradients. Of the
+// gradients, one block leaves, one block arrives, and one block is being computed. A ring of two
+// ranks has one block less.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B) {
     size_t n = mesh_cp(l->n);
     Positions most = plan_positions_of(t, l, plan_most_positions(t, l));
@@ -83,7 +83,8 @@ typedef struct {
     // own: the time of a rank's products with its own block.
     // other: the time of a rank's products with another block.
     double own, other;
-    // The time of the products of rank r in step k, at [r n + k]; NULL: they are computed.
+    // The time of the products of rank r in step k, at [r n + k]; NULL: computing() computes this
+    // time.
     double *takes;
     bool forward, equal;
 } Ring;
@@ -185,10 +186,11 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 static void after(double *at, const double *takes, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
-// again: the forward that backward repeats; again.block is NULL if backward repeats none.
+// The rings of a block.
+// again: the forward that backward repeats; again.block is NULL if backward repeats no forward.
 // first: the share of the other work before that forward.
-// before: the share between that forward and the ring, or without that forward the share before the
-// ring.
+// before: the share of the other work between that forward and the ring. Without that forward, the
+// share before the ring.
 // p [n]: only `near` remains from pass to pass.
 struct PlanRings {
     const PlanTask *t;

@@ -52,8 +52,9 @@ static void try_layout(Search *s, PlanLayout l) {
     s->candidate = grow(s->candidate, s->candidates, &s->candidates_room, sizeof *s->candidate);
     s->candidate[s->candidates++] = (Candidate){ l, plan_bound(s->t, &l), false };
 }
-// Tries one mesh, micro-batch and number of chunks with every ZeRO stage, recomputation and
-// sequence parallelism that makes a difference.
+// Tries one mesh, micro-batch size and number of chunks with every ZeRO stage, with every
+// recomputation, and with and without sequence parallelism. Choices that change nothing are left
+// out.
 static void try_memory(Search *s, PlanLayout l) {
     const PlanFixed *f = s->fixed;
     for (size_t zero = 0; zero < ZERO_STAGES; zero++)
@@ -61,8 +62,8 @@ static void try_memory(Search *s, PlanLayout l) {
             for (size_t r = 0; r < RECOMPUTE_CHOICES; r++) {
                 if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence)) continue;
                 if (!may_be(f->recompute, (int)r)) continue;
-                // In a pipeline, ZeRO 2 and 3 reduce after each micro-batch. DeepSpeed rejects 2
-                // and 3 with pipelines, so the search tries them only with --zero.
+                // In a pipeline ZeRO 2 and 3 reduce after each micro-batch. DeepSpeed rejects
+                // pipelines with ZeRO 2 or 3, so the search tries them only with --zero.
                 if (zero > 1 && l.n.pp > 1 && f->zero < 0) continue;
                 if ((zero && plan_replicas(&l) == 1 && f->zero < 0) || (sequence && l.n.tp == 1))
                     continue;
@@ -112,9 +113,9 @@ static bool differs(const PlanTask *t, PlanLayout l) {
     return plan_part_blocks(t, &l, last) != plan_part_blocks(t, &equal, last) ||
            plan_part_blocks(t, &l, 0) != plan_part_blocks(t, &equal, 0);
 }
-// Tries v chunks per stage. If the number of parts divides the blocks, tries parts of equal blocks.
-// In a pipeline also tries parts of equal cost, if their numbers of blocks differ from those of
-// equal parts.
+// Tries v chunks per stage. If the number of parts divides the blocks, the function tries parts of
+// equal blocks. In a pipeline it also tries parts of equal cost, if these parts have other numbers
+// of blocks.
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
@@ -127,9 +128,9 @@ static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     try_memory(s, l);
 }
 // Tries a mesh only if the parts are equal: key and value heads over tp, positions over 2 cp
-// chunks, sequences over dp and micro-batches. The parts of the blocks may be unequal. Without
-// --cp, cp is 1 with plain attention, because a ring keeps no scores and would win by this alone.
-// Without --cp, a chunk has at least PLAN_LEAST_CHUNK positions.
+// chunks, sequences over dp and micro-batches. The parts of the blocks may be unequal. If --cp is
+// not given, plain attention has only cp 1, because a ring keeps no scores and would win by its
+// memory alone. If --cp is not given, a chunk has at least PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;
@@ -200,8 +201,8 @@ static const PlanResult *play_candidate(Search *s, Candidate *c) {
     return play_layout(s, &c->layout);
 }
 // Plays the candidates with the shortest bounds, until no other candidate can be as fast as the
-// fastest that fits. If none fits, plays the candidates with the least memory, until no other
-// candidate can need as little.
+// fastest layout that fits. If no layout fits, plays the candidates with the least memory, until no
+// other candidate can need as little memory.
 // fastest: the shortest step of these layouts that is known; INFINITY: no step is known.
 static void play_candidates(Search *s, double fastest) {
     const double room = plan_usable(&s->t->cluster);
@@ -226,8 +227,8 @@ static const PlanResult *listed(const PlanList *list, const PlanLayout *l) {
         if (searched_first(&list->result[i].layout, l) == 0) return &list->result[i];
     return NULL;
 }
-// Plays the fastest mesh with twice the sequences per micro-batch, too. The page compares the
-// fastest of these layouts with the fastest layout of all.
+// Plays the layouts of the fastest mesh with twice the sequences per micro-batch. The page compares
+// the fastest of these layouts with the fastest layout of all.
 static void play_twice_the_sequences(Search *s) {
     const PlanResult *best = NULL;
     for (size_t i = 0; i < s->list.n; i++)

@@ -1,4 +1,5 @@
-// plan_show.c writes the table of the best layouts, and the picture and the file of all layouts.
+// plan_show.c writes the table of the best layouts, the picture of all layouts, and the file of all
+// layouts.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,7 +117,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
 
 // High published MFUs for each kind of cluster, for comparison.
 static const struct {
-    const char *clusters; // the beginning of their names
+    const char *clusters; // the beginning of the clusters' names
     const char *mfu;
 } published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 % on 64 GPUs, 1T 56.3 % on 512" },
                   { "dgx-h100", ": GPT-3 47 % (Megatron-LM's README)" } };
@@ -289,7 +290,7 @@ static void ticks(FILE *f, Axis a, bool x, double unit, const char *name) {
         }
 }
 static size_t colour(size_t tp) { return tp < 2 ? 0 : tp < 4 ? 1 : tp < 8 ? 2 : tp == 8 ? 3 : 4; }
-// Draws points, coloured by tp. If several points are in one cell, only the first is drawn.
+// Draws points, coloured by tp. If several points are in one cell, only the first point is drawn.
 static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     enum { X = WIDTH / CELL + 2, Y = HEIGHT / CELL + 2 };
     bool *taken = host_alloc(X * Y * sizeof *taken);
@@ -310,8 +311,6 @@ static int by_memory(const void *a, const void *b) {
     // Layouts with equal memory keep the order of the list.
     return p == q ? (x > y) - (x < y) : (p > q) - (p < q);
 }
-// Puts the front in `on`, the least memory first. `on` needs room for all layouts of the list.
-// Returns the number of layouts of the front.
 size_t plan_front(const PlanList *list, const PlanResult **on) {
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++) on[i] = &list->result[i];

@@ -21,8 +21,9 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 // Returns the group of n ranks: first, first + stride, ... The members in one node follow one
-// another in the group. Nodes in the middle repeat after `stride` nodes. So the loop counts only
-// the first node, at most `stride` + 1 nodes in the middle, and the last node.
+// another in the group. In the middle of the group the numbers of members repeat after `stride`
+// nodes. So the loop counts only the first node, at most `stride` + 1 nodes in the middle, and the
+// last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -51,25 +52,26 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 // ---------------------------------------------------------------- the parts of the model
 
 // Returns the number of blocks of a part of equal cost. The head counts as `head` blocks, the
-// number of blocks with as many FLOPs. The embedding counts as no block. At most two parts have no
-// block: the parts of the embedding and of the head. Some parts may have one block less. The first
-// part is one of them if `from_first`, and the others are at the end. For example, 126 blocks on 16
-// stages give 7, 14 times 8, and 7, as in Llama 3.
+// number of blocks with as many FLOPs. The embedding counts as 0 blocks. Only the parts of the
+// embedding and of the head may have no block. Some parts may have one block less. If `from_first`,
+// the first part is one of these parts. All other such parts are at the end. For example, 126
+// blocks on 16 stages give 7, 14 times 8, and 7, as in Llama 3.
 static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, bool from_first) {
     if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
     head = L < parts ? 1 : at_most(head, most - 1);
     most = ceil_div(L + head, parts);
     if (L >= parts) head = at_most(head, most - 1);
-    // These parts have one block less: part 0 if from_first, and parts - 2, parts - 3, ...
+    // `less` parts have one block less. If from_first, part 0 is one of these parts. All other such
+    // parts are directly before the last part.
     size_t less = most * parts - head - L, at_end = less - (from_first && less > 0);
     size_t blocks = part + 1 == parts ? most - head : most;
     bool taken =
         from_first && part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part <= at_end;
     return blocks - taken;
 }
-// Returns the number of blocks of a part. A vision tower counts as blocks, too, and replaces as
-// many blocks in the first part. The other parts share the remaining blocks, and the last parts
+// Returns the number of blocks of a part. A vision tower counts as blocks, too, so the first part
+// has fewer blocks of the model. The other parts share the remaining blocks, and the last parts
 // have fewer.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     const ModelConfig *m = &t->model.model;
@@ -126,7 +128,8 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
 }
 // Returns whether one of two numbers divides the other.
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Returns whether all groups of one kind are placed on nodes alike.
+// Returns whether all groups of one kind are placed on nodes alike. Kinds are the groups of tp, of
+// cp and of dp.
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
     size_t ring = l->n.tp * mesh_cp(l->n);
@@ -134,7 +137,8 @@ bool plan_alike(const PlanTask *t, const PlanLayout *l) {
            (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
 // Returns slice `slice` of stage s. A slice communicates over dp with the same slice of other
-// replicas. The slice may be smaller than the largest slice, and its group may be on another link.
+// replicas. Slice `slice` may be smaller than the largest slice, and its group may be on another
+// link.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
@@ -176,7 +180,7 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
 // Returns the time of the products with one block of scores. The scores stay on the chip, so only
-// queries, keys and the like pass through memory (Dao et al. 2022).
+// queries, keys, values and outputs pass through memory (Dao et al. 2022).
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D) {
     const PlanCluster *c = &t->cluster;
@@ -279,7 +283,7 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
 
 // The number of a block's kernels besides the products: norms, dropout, GELU, additions.
 enum { OTHER_KERNELS = 10 };
-// GELU, softmax and the like move this many times as many bytes in backward as in forward. The
+// Ops such as GELU and softmax move this many times as many bytes in backward as in forward. The
 // backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
 static const double BACKWARD_REST = 1.5;
 
@@ -302,13 +306,14 @@ static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
                        .kept = row * (3 * e + 2 * dropout * mask) };
 }
 
-// The times of the products in a block: with the four matrices, and, unless attention is blockwise,
-// in all heads. Gate and up of SwiGLU are one matrix (block.h). Communication may run beside the
-// products of the four matrices: q|k|v, projection, fc, out.
+// The times of the products in a block. These are the products with the four matrices (q|k|v,
+// projection, fc, out) and, unless attention is blockwise, the products in all heads. Gate and up
+// of SwiGLU are one matrix (block.h). Communication may run beside the products with the four
+// matrices.
 // scores: q k^T alone, because selective recomputation repeats this product.
-// forwards: the product of each matrix.
-// inputs: the product for each dx.
-// weights: the product for each dW.
+// forwards: the product with each matrix in forward.
+// inputs: the product that gives each dx.
+// weights: the product that gives each dW.
 typedef struct {
     double forward, backward, scores, forwards[4], inputs[4], weights[4];
 } Products;
@@ -347,7 +352,7 @@ static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStag
     double sum =
         l->sequence ? half : plan_group_time(t, s->tp, ALL_REDUCE_PASSES, rows, t->format.element);
     for (size_t i = 0; i < 4; i++) {
-        bool column = i % 2 == 0; // q|k|v and fc: gathered before, and their dx is summed
+        bool column = i % 2 == 0; // q|k|v and fc: x is gathered, dx is summed
         double other = (column ? half : sum) * (1 - 1 / tp), product = p->forwards[i];
         if (!forward && column) block += fmin(sum, p->weights[i]);
         if (!forward && column && l->sequence) block += fmin(half, p->inputs[i]);
@@ -368,7 +373,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     size_t M = B * z->T;
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
-    // The head has one product in forward, and one each for its dx and dW in backward.
+    // The head has one product in forward, and two products in backward, for its dx and its dW.
     double head = 0, head_input = 0, head_weight = 0;
     if (z->last) {
         head = plan_product_time(t, 1, M, z->vocab, z->C, false);
@@ -397,8 +402,8 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
         op.rest = blocks * (rest_back + (full ? rest : selective ? scores : 0)) + last * logits;
     }
     // A block has four all-reduces of [M, C] over tp, two of them in forward. With sequence
-    // parallelism each all-reduce is a reduce-scatter and an all-gather. Then backward also gathers
-    // the input of each pair of products once more.
+    // parallelism each all-reduce is a reduce-scatter and an all-gather, and backward gathers the
+    // inputs of q|k|v and fc once more.
     size_t rows = l->sequence ? z->t * cut_rows(z, B) * z->C : M * z->C;
     double halves = 2 * (forward ? 2 * blocks : 2 * blocks + last + (full ? 2 * blocks : 0));
     if (forward) halves += 2 * first;

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 
 // Returns the number of replicas to play. If all groups are placed on nodes alike, all replicas
-// take the same time, so one is enough. With ZeRO 2 and 3 one is enough, too, because the replicas
-// wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS are played.
+// take the same time, so one replica is enough. With ZeRO 2 and 3 one replica is enough, too,
+// because the replicas wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS
+// replicas are played.
 enum { MOST_REPLICAS = 8 };
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     size_t dp = l->n.dp;
@@ -16,7 +17,7 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
 
 // Returns whether an earlier replica takes the same time as replica d. If the first ranks of two
 // replicas have the same place in a node, the replicas have the same links. With the same number of
-// sequences they take the same time.
+// sequences these replicas take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -63,7 +64,7 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     r->hfu = (model + again) / could;
 }
 
-// The work after the last backward.
+// The times of the work after the last backward.
 // done: the time at which the slowest stage has ended its reductions.
 // gathers: the longest time of a stage's gather and update.
 typedef struct {
@@ -108,9 +109,9 @@ static void shares(PlanResult *r, const PlanPlayer *p, double pipeline) {
     r->bubble = r->idle / pipeline;
 }
 
-// Returns the slower of two groups that add up the norm: `model`, the slowest group so far, and the
-// group of replica d and rank cp. Such a group has the ranks of tp and pp that hold one replica's
-// parameters. The ranks of a stage are neighbours.
+// Returns the slower of two groups that add up the norm. One group is `model`, the slowest group so
+// far. The other group has the ranks of tp and pp of replica d and rank cp, which hold one
+// replica's parameters. The ranks of a stage are neighbours.
 static PlanGroup slower_model(const PlanTask *t, const PlanLayout *l, size_t d, size_t cp,
                               PlanGroup model) {
     size_t node = t->cluster.node, rails = t->cluster.rails, n = l->n.tp * l->n.pp;
@@ -137,7 +138,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     size_t m = plan_micro_batches(t, l);
     double *ready = host_alloc(n.pp * sizeof *ready), pipeline = 0;
     PlanPlayer first = { 0 };
-    PlanGroup model = { .n = n.tp * n.pp }; // the slowest
+    PlanGroup model = { .n = n.tp * n.pp }; // the slowest group so far
     for (size_t d = 0; d < replicas; d++) {
         if (played_before(t, l, d)) continue;
         PlanPlayer p = {

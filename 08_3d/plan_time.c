@@ -1,22 +1,23 @@
 // plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
 // counts the bytes in flight.
 //
-// judge/play does not play these schedules, because judge/play needs the steps of every rank, and
-// these steps take too long for 16,384 ranks. The recurrences of this file play one rank per stage
-// of one replica, or each rank of an unequal ring. The other ranks of the replica take the same
-// time. plan_step.c chooses the replicas. So a search takes seconds. Three tests compare the
-// predictors. tests/plan-time.t compares these recurrences with the player on random layouts of up
-// to 64 ranks. The two times must be equal to the picosecond, and within 2 % if only a part of many
-// micro-batches is played. tests/plan.t compares the plan with the trainer on the simulated clock,
-// also with communication beside computation and where nodes cut groups. tests/play-steps.t
-// compares the player with the same clock.
+// judge/play does not play these schedules. judge/play needs the steps of every rank, which takes
+// too long for 16,384 ranks. The recurrences of this file play one rank per stage of one replica,
+// or each rank of an unequal ring. The other ranks of the replica take the same time. plan_step.c
+// chooses the replicas. So a search takes seconds.
+//
+// Three tests compare the predictors. tests/plan-time.t compares these recurrences with judge/play
+// on random layouts of up to 64 ranks. The two times must be equal to the picosecond, or within 2 %
+// if plan_time.c plays only some of many micro-batches. tests/plan.t compares the plan with the
+// trainer on the simulated clock, also with communication beside computation and where nodes cut
+// groups. tests/play-steps.t compares judge/play with this clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A full pipeline repeats itself, so of many micro-batches the player plays only about PLAYED times
-// pp. The other micro-batches go on at the pace of the slowest stage. If a stage has at most
+// A full pipeline repeats itself, so the player plays only about PLAYED times pp of many
+// micro-batches. The other micro-batches take the time of the slowest stage. If a stage has at most
 // MOST_OPS / pp forwards, the player plays all micro-batches, because unequal stages need some time
 // until they repeat. If a ring has unequal ranks and needs at most MOST_STEPS steps, each rank is
 // played. Otherwise only the slowest rank of each op is played.
@@ -48,7 +49,7 @@ static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) 
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
-    bool near = true, all = l->zero >= 2; // in ZeRO 2 and 3 replicas wait for each other
+    bool near = true, all = l->zero >= 2; // under ZeRO 2 and 3 replicas wait for each other
     for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
         for (size_t r = 0; near && r < inner; r++)
             near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
@@ -112,8 +113,8 @@ static void count_memory(PlanStageTime *s, const PlanChunk *c, bool forward, siz
 }
 
 // Returns the time of an op, from the moment when its last rank can begin until its last rank ends.
-// Unequal ranks of cp begin at their own times. senders[r]: the time by which the message of rank r
-// came before the last message.
+// Unequal ranks of cp begin at different times.
+// senders[r]: the time by which the message of rank r came before the last message.
 static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op,
                        double arrival, const double *senders) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
@@ -169,17 +170,17 @@ static bool play_op(PlanPlayer *p, size_t i) {
     if (!p->t->how.overlap.pp) s->now = fmax(s->now, s->arrives[what][slot]);
     plan_op_add(&s->sum, gather, 1);
     plan_op_add(&s->sum, c->op[what][small], 1);
-    // The difference is the additional time of unequal ranks of cp, minus the time that layers
-    // hide. The difference is 0 for equal ranks without hidden communication.
+    // `alone` minus the sum of the op's parts is the additional time of unequal ranks of cp, minus
+    // the time that layers hide. For equal ranks without hidden communication this difference is 0.
     *(p->layered ? &s->sum.dp : &s->sum.cp) += alone - plan_op_time(&c->op[what][small]);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
     return true;
 }
 
-// Returns an earlier stage with the same ops as stage i. Two inner stages have the same ops if they
-// have the same numbers of blocks and begin at the same place of a node. Returns NULL if no earlier
-// stage has the same ops, or if each rank of a ring is played.
+// Returns an earlier stage whose ops take the same times as those of stage i. Two inner stages have
+// the same times if they have the same numbers of blocks and begin at the same place in a node.
+// Returns NULL if there is no such stage, or if each rank of a ring is played.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
@@ -224,8 +225,8 @@ void plan_player_free(PlanPlayer *p) {
 }
 
 // Plays replica d from the first forward to the last backward. If the replica has many equal
-// micro-batches, the function plays the schedule twice: with `few` micro-batches, and with pp
-// fewer. The difference is the time of pp further micro-batches.
+// micro-batches, the function plays the schedule with `few` micro-batches and with `few` - pp
+// micro-batches. The difference of the two times is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {
@@ -242,7 +243,8 @@ void plan_play_replica(PlanPlayer *p) {
     less.twin = p->stage;
     less.ring = p->ring;
     play(&less);
-    // All stages go on at the pace of the slowest one, which is at least as slow as its own ops.
+    // All stages take the time of the slowest stage, which is at least the time of this stage's own
+    // ops.
     double times = (double)((m - few) / pp), pace = 0;
     for (size_t i = 0; i < pp; i++) {
         const PlanStageTime *s = &p->stage[i], *one = &less.stage[i];

@@ -41,8 +41,8 @@ static void require_tensor(const TrainerConfig *c) {
             c->mesh.tp, q, m->heads);
 }
 
-// Rejects options that exclude --compress. A compressed gradient is no longer the sum over
-// replicas. So options that need a part of the sum, or need the sum early, are rejected.
+// Rejects options that exclude --compress. trainer_reduction() rejects --zero and --overlap with
+// --compress.
 static void require_compression(const TrainerConfig *c) {
     if (c->reduction != REDUCE_COMPRESSED) return;
     REQUIRE(c->compression.method != TOP_K || c->compression.one_of > 0,
@@ -75,8 +75,8 @@ static void require_compression(const TrainerConfig *c) {
             c->mesh.tp);
 }
 
-// Rejects options that exclude --activation-budget. trainer_require() calls this function after all
-// others, because a plan needs sizes that can work.
+// Rejects options that exclude --activation-budget. trainer_require() calls this function last,
+// because a plan needs sizes that trainer_require() has accepted.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,

@@ -1,5 +1,5 @@
 // resume.c compares the options and the data of a run with those of its checkpoint, and gives the
-// run its id. Before the first step it checks the folder of --save.
+// run its id. Before the first step resume_run() checks the folder of --save.
 #include "08_3d/resume.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -11,19 +11,20 @@
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 
-// These options define the model. No run may change these options.
+// These options define the model. No run may change them.
 static const char *const model_options[] = { "layers", "width",          "heads",      "context",
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",
                                              NULL };
-// A run that resumes may change these options, and the content of --data, only with --override.
+// These options also define the training. A resumed run may change one of these options, or the
+// content of --data, only with --override.
 static const char *const training_options[] = {
     "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
     "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
     "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
-// Any run may change these options. One change needs --override data: a run that resumes a training
-// without --data-eval may not add --data-eval. The storage may change because a checkpoint has
+// Any resumed run may change these options. One change needs --override data: adding --data-eval to
+// a training that began without --data-eval. The storage may change because a checkpoint has
 // masters.
 // "ranks" is not an option, but the page reports a change of the ranks, too.
 static const char *const layout_options[] = {
@@ -76,8 +77,8 @@ static void take(RunOptions *o, const char *name, const char *text) {
     option->taken = true;
 }
 
-// Returns the value of an option that defines the training. Without --decay-steps the learning rate
-// falls over the first run's --steps. Without --vocab tokens are bytes.
+// Returns the value of an option that defines the training. If --decay-steps is not given, the
+// learning rate falls over the --steps of the first run. If --vocab is not given, tokens are bytes.
 static const char *training_value(const RunOptions *o, const char *name) {
     const char *value = run_option(o, name);
     if (!value && strcmp(name, "decay-steps") == 0) return run_option(o, "steps");
@@ -150,7 +151,7 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
     for (const char *const *name = model_options; *name; name++) {
         const char *before = checkpoint_option(c, *name);
         const char *asked = training_value(o, *name);
-        // A checkpoint without --family is older than that option.
+        // A checkpoint without --family was written before this option existed.
         if (!before && !strcmp(*name, "family")) before = "gpt2";
         REQUIRE(
             before || !asked,
@@ -191,7 +192,7 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
             "DIR, too");
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
     if (save && world->rank == 0 &&
-        !folder_claim(save)) // before the search for the newest checkpoint
+        !folder_claim(save)) // the lock comes before the search for the newest checkpoint
         snprintf(note, CHECKPOINT_NOTE,
                  "%.600s: this file system has no locks: let no other run save there\n", save);
     if (!dir) return NULL;
@@ -219,8 +220,8 @@ typedef struct {
     size_t step;
     bool part;
 } Entry;
-// Returns the entries of dir whose names this program gives to checkpoints. Calls usage_error() if
-// such an entry is not this program's.
+// Returns the entries of dir that have names of checkpoints. Calls usage_error() if this program
+// has not written such an entry.
 static Entry *entries_of(const char *dir, size_t *n) {
     size_t step, room = 0;
     bool part;
@@ -247,8 +248,8 @@ static bool same_folder(const char *a, const char *b) {
 }
 
 // Returns whether this checkpoint may stay if this run begins after step `from`. The checkpoint
-// must belong to this run, or, if this run is resumed, be torn. The checkpoint's step must be at
-// most `from`, unless --newest-good may have skipped the checkpoint.
+// must belong to this run, or be torn if this run is resumed. The checkpoint's step must be at most
+// `from`, unless --newest-good may have skipped the checkpoint.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
@@ -265,8 +266,8 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
-// Removes the .part of a killed run and, with --save-over, every checkpoint that may not stay.
-// Without --save-over, calls usage_error() for such a checkpoint.
+// Removes the .part folders of killed runs and, with --save-over, every checkpoint that may not
+// stay. Without --save-over, calls usage_error() for such a checkpoint.
 static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
                            size_t from) {
     size_t n;
@@ -300,7 +301,7 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-// Returns the sum over the learned files, or over the files of --data-eval.
+// Returns the sum over the bytes of --data, or of --data-eval.
 static FileSum data_sum(const Data *data, bool held_out) {
     FileSum sum = { 0 };
     if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);
@@ -346,8 +347,9 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// Returns the value of the option in the checkpointed run. A checkpoint that lacks storage,
-// gradients or skip-nonfinite is older than this option.
+// Returns the value of the option in the run of the checkpoint. A checkpoint without storage,
+// gradients or skip-nonfinite was written before this option existed, so the function returns the
+// default.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

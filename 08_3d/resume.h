@@ -1,6 +1,6 @@
 // resume.h declares functions that resume a run. The functions take the run's options from the
-// checkpoint and compare these options with the given ones. They check that the folder of --save
-// has no checkpoints of other runs.
+// checkpoint and compare these options with the given ones. The functions also check that the
+// folder of --save has no checkpoints of other runs.
 #ifndef RESUME_H
 #define RESUME_H
 #include "08_3d/checkpoint.h"
@@ -24,7 +24,7 @@ const char *run_option(const RunOptions *o, const char *name);
 bool run_option_given(const RunOptions *o, const char *name);
 
 // Writes the options into the index of a checkpoint. The member "options" has the options that
-// define the training, the member "layout" the other options.
+// define the training, and the member "layout" has the other options.
 void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
@@ -37,11 +37,11 @@ void resume_record(const RunOptions *o, struct cJSON *index);
 //     the checkpoint cannot be read
 //     without --override, an option that defines the training has another value
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
-// Collective. Returns the run's id (the checkpoint's id, or a new one) and the fingerprint of its
-// data. Calls usage_error() if the content of --data has changed without --override data, or if the
-// folder of --save has checkpoints that this run may not replace.
+// Collective. Returns the run's id (the checkpoint's id, or a new one) and the sum over the bytes
+// of its data. Calls usage_error() if the content of --data has changed without --override data, or
+// if the folder of --save has checkpoints that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
-// Returns a line for the page: the resumed run, its step, and the options and the held-out text
-// that differ. The caller frees the line.
+// Returns a line for the page. The line names the resumed run, its step, and the options and the
+// held-out text that differ from the checkpoint. The caller frees the line.
 char *resume_line(const RunOptions *o, const Checkpoint *before, const SavedRun *run);
 #endif

@@ -1,5 +1,5 @@
-// safetensors.c writes the header of an exported file, gathers its tensors on rank 0, and writes
-// them.
+// safetensors.c writes the header of an exported file, gathers the tensors on rank 0, and writes
+// the tensors.
 #include "08_3d/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// Writes the metadata of the header. Other readers find a model's sizes in config.json. A file of
-// GPT-2 has the sizes also in its header, because the file may be used alone.
+// Writes the metadata of the header. A reader finds a model's sizes in config.json. The header of a
+// file of GPT-2 also has the sizes, because the file may be used alone.
 static size_t metadata(char *json, size_t room, const ModelConfig *c) {
     if (hub_family(c) != HUB_GPT2)
         return (size_t)snprintf(json, room, "{\"__metadata__\":{\"format\":\"pt\"}");
@@ -76,13 +76,13 @@ void safetensors_require(const ModelConfig *c, const char *file) {
 
 // ---------------------------------------------------------------- gathering
 
-// One element on its way to rank 0, and its place in the flattened whole tensor.
+// An element that is sent to rank 0, and its place in the flattened whole tensor.
 typedef struct {
     size_t place;
     real value;
 } PlacedValue;
-// Returns the elements of this tensor that this rank sends. As in a checkpoint, only one of several
-// equal replicas sends its elements.
+// Returns the elements of this tensor that this rank sends. As in a checkpoint, exactly one rank
+// sends each element.
 static PlacedValue *own_elements(const Model *m, const char *name, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++)

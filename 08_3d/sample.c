@@ -10,7 +10,8 @@
 // forward of one row.
 //
 // The program leaves out batches of many texts, which make writing efficient (Pope et al. 2022;
-// Kwon et al. 2023). It also leaves out data parallelism, because several runs do the same.
+// Kwon et al. 2023). The program also leaves out data parallelism, because several runs give the
+// same result.
 #include <math.h>
 #include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -24,9 +25,10 @@
 
 // -------------------------------------------------- attention of new positions to all earlier ones
 
-// Runs attention with the cache. S_QKV [T, A + 2K] has only the T new positions. The new keys,
-// which are already rotated, and the new values join the cache. Then the new queries attend to the
-// whole cache. K = A without grouped heads.
+// Runs attention with the cache. S_QKV [T, A + 2K] has only the T new positions. A is the number of
+// columns of this rank's queries, K of its keys; K = A without grouped heads. The new keys, which
+// are already rotated, and the new values join the cache. Then the new queries attend to the whole
+// cache.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), all = c->n + h->T;
@@ -116,12 +118,12 @@ void sampler_forget(Sampler *s) {
     s->n = 0;
 }
 
-// ------------------------------------------------------------ the choice: the same at every layout
+// ------------------------------------------------------- the choice, which is equal in all layouts
 
 // An entry's score is logit / temperature + a Gumbel number. The entry with the largest score is
 // drawn with probability softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is
-// a function of (seed, number of the token, entry). So the choice does not depend on which rank has
-// which entries, and no rank needs all entries.
+// a function of (seed, number of the token, entry). So the choice is the same however the entries
+// are cut over the ranks, and no rank needs all entries.
 enum { KEY_SAMPLE = 5 }; // keys 1 to 4 belong to common/model
 typedef struct {
     double logit, score;
@@ -148,7 +150,7 @@ static void offer(Best *best, Candidate c) {
     if (best->n < best->k) { // c rises until its parent is worse
         for (i = best->n++; i > 0 && better(&list[(i - 1) / 2], &c); i = (i - 1) / 2)
             list[i] = list[(i - 1) / 2];
-    } else if (better(&c, &list[0])) { // c replaces the root and sinks below worse ones
+    } else if (better(&c, &list[0])) { // c replaces the root and sinks below worse candidates
         for (size_t below = 1; below < best->k; below = 2 * i + 1) {
             if (below + 1 < best->k && better(&list[below], &list[below + 1])) below++;
             if (better(&list[below], &c)) break;
@@ -160,8 +162,9 @@ static void offer(Best *best, Candidate c) {
     }
     list[i] = c;
 }
-// Puts an entry among the best candidates if its score is high enough. With --top-k the k largest
-// logits stay in the choice. Without --top-k, k is 1, and the best score wins.
+// Puts an entry among the best candidates if its score is high enough. With --top-k the k entries
+// with the largest logits stay candidates. Without --top-k, k is 1, and the entry with the best
+// score wins.
 static void offer_logit(Best *best, const Choice *c, double logit, size_t number, size_t entry) {
     double score = c->top_k ? logit : sampler_score(c, logit, number, entry);
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
@@ -215,15 +218,15 @@ int sampler_choose(Sampler *s, Tensor logits, size_t number) {
     Tensor token = tensor_new(&buffers, 1, 1);
     real value = s->head ? (real)choose(s, logits, number) : 0;
     tensor_upload(token, &value);
-    // The message is one token. The first stage needs the token as input, and all stages need the
-    // token to end together.
+    // The message is one token. The first stage needs the token as its next input. The other stages
+    // get the token, because every rank keeps the whole text.
     comm_broadcast(pp, token, pp->size - 1);
     tensor_download(&value, token);
     arena_free(&buffers);
     return (int)value;
 }
 
-// ---------------------------------------------------------------- who holds what
+// ---------------------------------------------------------------- layers and caches of a rank
 
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice) {
     const ModelConfig *c = &w->model;
@@ -232,7 +235,7 @@ Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice 
                   .memory = arena(MEM_ACTIVATIONS) };
     Range layers = pipeline_stage_layers(c, NULL, pp, s.mesh.at.pp);
     bool last = s.mesh.at.pp + 1 == pp;
-    layers.hi -= last; // without the last layer, the loss
+    layers.hi -= last; // leaves out the last layer, the loss
     s.m = model_describe(c, layers);
     tensor_parallel(s.m, s.mesh.tp);
     weights_load(w, s.m);

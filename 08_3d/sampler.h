@@ -6,7 +6,7 @@
 #include "08_3d/weights.h"
 
 // The keys and values of one block and this rank's heads. kind must be the first member, because
-// the attention gets a pointer to kind and casts it to a pointer to the Cache.
+// the attention gets a pointer to kind and casts this pointer to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
     Tensor k, v; // [context, kv heads/tp * D] each

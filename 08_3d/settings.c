@@ -16,7 +16,7 @@ static const struct {
     { "naive", schedule_naive, false },
     { "gpipe", schedule_gpipe, false },
     { "1f1b", schedule_1f1b, false },
-    { "interleaved", schedule_1f1b, true }, // one chunk; trainer_schedule() orders several
+    { "interleaved", schedule_1f1b, true }, // one chunk; trainer_schedule() has several
     { "zero-bubble", schedule_zb_h1, false },
 };
 static size_t schedule_number(const char *name) {
@@ -69,7 +69,7 @@ double settings_rate(const RateRule *r, size_t step) {
     if (step < r->warmup) return r->highest * (double)(step + 1) / (double)r->warmup;
     double progress =
         (double)(step - r->warmup) / (double)(r->decay > r->warmup ? r->decay - r->warmup : 1);
-    if (progress > 1) progress = 1; // after the decay the rate stays
+    if (progress > 1) progress = 1; // after the decay the rate stays at its lowest value
     return r->highest *
            (r->lowest + (1 - r->lowest) * 0.5 * (1 + cos(3.141592653589793 * progress)));
 }

@@ -13,9 +13,9 @@ typedef struct {
     double at_once; // ranks that compute at the same time
     // FLOP/s of one rank in a product of matrices; 0: not measured yet
     double peak;
-    // The time before the first step, and at the last line.
+    // begun: the time before the first step. shown: the time of the last line.
     double begun, shown;
-    // Moving sums over the steps. Their ratios are moving means.
+    // Moving sums over the steps. The ratio of two of these sums is a moving mean.
     double counted, tokens, seconds;
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective

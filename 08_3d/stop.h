@@ -1,5 +1,5 @@
-// stop.h declares the test whether a training has to end early, because of a signal or of
-// --exit-after. Such a training saves and ends with status 4.
+// stop.h declares a test whether a training has to end early, because of a signal or of
+// --exit-after. A training that ends early saves and ends with status 4.
 #ifndef STOP_H
 #define STOP_H
 #include "common/comm/comm.h"

@@ -14,8 +14,8 @@
 #include "common/base/util.h"
 #include "common/tensor/storage.h"
 
-// Reads a whole number from 0 to 2^53, which JSON's doubles hold exactly. Returns false for any
-// other value.
+// Reads a whole number from 0 to 2^53. A double, which JSON uses, holds these numbers exactly.
+// Returns false for any other value.
 static bool whole(const cJSON *j, size_t *value) {
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0))
         return false;

@@ -1,8 +1,9 @@
 // tensor_file.h declares functions that read and write safetensors files
-// (github.com/huggingface/safetensors, "Format"). Such a file begins with 8 bytes, the length of
-// the header, little-endian. The header follows, a JSON object that maps a name to dtype, shape and
-// offsets. The tensors come last, row-major. Files are mapped for reading, so only the used pages
-// come into memory. Causal masks and angles of rotary positions in older files are ignored.
+// (github.com/huggingface/safetensors, "Format"). A safetensors file begins with the length of the
+// header, 8 bytes, little-endian. The header follows, a JSON object that maps a name to dtype,
+// shape and offsets. The tensors come last, row-major. Files are mapped for reading, so only the
+// used pages come into memory. The functions ignore causal masks and angles of rotary positions,
+// which older files have.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>
@@ -32,7 +33,8 @@ enum { TENSOR_FILE_WHY = 512 };
 // Opens a file. Returns false if the file is torn, or is not a safetensors file of these types.
 // `why` names the file and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
-// Opens a file whose bytes are in memory; the caller keeps and frees them. name: for the messages.
+// Opens a file whose bytes are in memory. The caller frees the bytes after tensor_file_close().
+// name: the file's name in the messages.
 bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,
                        char why[TENSOR_FILE_WHY]);
 void tensor_file_close(TensorFile *f);

@@ -61,7 +61,8 @@ static void curve_free(LossCurve c) {
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Prints the lines of checkpoint_save() or resume_open(). say() adds the last newline itself.
+// Prints the lines of checkpoint_save() or resume_open(). Removes the last newline, because say()
+// adds a newline.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;
@@ -120,10 +121,11 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Returns whether the held-out loss is measured after `done` steps. The program measures the loss
-// every --eval-every steps (0: never). With --keep the program also measures the loss before each
-// checkpoint, because the checkpoint with the best loss is kept. show() measures the loss after the
-// last step, so here the last step counts only if a checkpoint is written.
+// Returns whether the held-out loss is measured after `done` steps. With --eval-every 0 the result
+// is always false. Otherwise the program measures the loss every --eval-every steps. With --keep
+// the program also measures the loss before each checkpoint, because the checkpoint with the best
+// loss is kept. show() measures the loss after the last step, so the result for the last step is
+// true only if a checkpoint is written.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);
@@ -131,7 +133,8 @@ static bool evaluation_due(Run *run, size_t done, bool last) {
     return done % every == 0 || (saved_now && option_given(run, "keep"));
 }
 
-// Tokens trained and the real time of their steps, without evaluations and checkpoints.
+// The tokens of the training, and the real time of its steps in seconds, without evaluations and
+// checkpoints.
 typedef struct {
     double tokens, seconds;
 } Speed;
@@ -424,7 +427,8 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A resumed run relies on the order of the data and on the saved state. So both are checked.
+    // A resumed run relies on the order of the data and on the saved state, so --check also checks
+    // this order and this state.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

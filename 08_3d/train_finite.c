@@ -1,5 +1,5 @@
 // train_finite.c prints the lines of the trainer's page about steps and weights that are not
-// finite, and makes the check that fails then.
+// finite, and makes the check that fails if a training is lost.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ FiniteRule train_finite_rule(Run *run) {
     return rule;
 }
 
-// Returns a number as text. A NaN has no sign here; printf would write the sign.
+// Returns a number as text. printf writes the sign of a NaN, but this function does not.
 static const char *number(char text[32], double value) {
     if (isnan(value)) return "nan";
     snprintf(text, 32, "%.6g", value);

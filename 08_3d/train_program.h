@@ -1,6 +1,6 @@
-// train_program.h declares functions that the files of the program 08_3d/train share. The functions
-// are for the options as values (train_settings.c), for 16-bit storage (train_storage.c), and for
-// the page's lines about steps that are not finite (train_finite.c).
+// train_program.h declares functions that the files of the program 08_3d/train share.
+// train_settings.c turns the options into values, train_storage.c handles 16-bit storage, and
+// train_finite.c prints the page's lines about steps that are not finite.
 #ifndef TRAIN_PROGRAM_H
 #define TRAIN_PROGRAM_H
 #include "08_3d/experiments/experiments.h"
@@ -47,8 +47,8 @@ void train_say_storage(Run *run, const Trainer *t);
 void train_say_skipped(Run *run, const Trainer *t, size_t steps);
 // Returns whether gradients are multiplied by a loss scale.
 bool train_scaled(const Trainer *t);
-// Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need
-// this, because no infinite number is close to another.
+// Returns the step's result, with norm 0 if the gradients overflowed. The compared curves need norm
+// 0, because no infinite number is close to another.
 StepResult train_overflow_is_0(StepResult r);
 // Copies a dynamic loss scale into the run of a checkpoint.
 void train_scale_save(const Trainer *t, SavedRun *saved);
@@ -61,8 +61,9 @@ void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
 
 // Returns the rule of --skip-nonfinite. Calls usage_error() if --check or --compress is also given.
 FiniteRule train_finite_rule(Run *run);
-// Decides between a step's gradients and its update. If the result is STEP_LOST, the page names the
-// first rank with a value that is not finite, and the checkpoint from which to resume.
+// Decides, between a step's gradients and its update, whether the step counts. If the result is
+// STEP_LOST, the page names the first rank with a value that is not finite, and the checkpoint from
+// which to resume.
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r);
 // Checks the weights before they are saved or judged. Returns false if the training is lost. done:

@@ -10,7 +10,8 @@
 
 // ---------------------------------------------------------------- the trainer's configuration
 
-// Returns --chunks if the schedule has chunks; else 1. A single stage has nothing to interleave.
+// Returns --chunks if the schedule is interleaved and there are several stages, else 1. A single
+// stage has nothing to interleave.
 static size_t chunks(Run *run, size_t stages) {
     bool interleaved = settings_interleaved(option_text(run, "schedule"));
     size_t v = option_size(run, "chunks");

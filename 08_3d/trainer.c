@@ -1,6 +1,6 @@
-// trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is the
-// idea. The rest of the file is the same step with every option. refused.c rejects options that
-// exclude each other. kept.c has the sizes of activations and the plan for a budget.
+// trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is this
+// step without options. The rest of the file is the same step with every option. refused.c rejects
+// options that exclude each other. kept.c has the sizes of activations and the plan for a budget.
 #include "08_3d/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -37,17 +37,18 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
     Schedule order = schedule_1f1b(mesh->n.pp, m, mesh->at.pp);
 
     model_zero_gradients(stage);
-    // Stages send activations and their gradients over pp; layers all-reduce over tp inside.
+    // The stages send activations and the gradients of activations over pp. Inside a stage the
+    // layers all-reduce over tp.
     PipelineResult p = pipeline_run(mesh->pp, stage, &order, batch, m);
     // The first and the last stage each have a part of wte's gradient.
     pipeline_tied_sum(stage, mesh->tied);
-    // Each replica has the gradient of its own sequences.
+    // Each replica has the gradient of its own sequences only.
     data_parallel_all_reduce(mesh->dp, stage);
     // All tp ranks of a last stage have the same loss, so one of them counts it.
     StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
-    // Each rank of a replica has a part of the tensors.
+    // Each rank of a replica has a part of the tensors, so the norm is a sum over these ranks.
     r.norm = model_grad_norm(stage, mesh->model);
     optimizer_step(o, stage, clip_factor(r.norm, c->clip));
 
@@ -78,8 +79,8 @@ TesseractSides tensor_sides(const TrainerConfig *c) {
 
 // ---------------------------------------------------------------- composition
 
-// Returns buckets that are as large as a block. While one block's gradient is reduced, the backward
-// of the block below runs.
+// Returns buckets that are as large as a block. While the gradient of a block is reduced, the
+// backward of the previous block runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
     size_t capacity = block->units[0]->size * sizeof(real);
@@ -104,7 +105,7 @@ static bool counts_loss(const Trainer *t) {
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
 }
 
-// Makes each block recompute what the stage's plan says (07.04).
+// Applies the stage's plan of recomputation to each block (07.04).
 static void recompute_within(const Trainer *t, Model *m) {
     Recompute *choice = host_alloc(m->n_layers * sizeof *choice);
     if (!kept_choices(&t->config, t->mesh.at.pp, choice))
@@ -146,7 +147,7 @@ static Model *stage_new(Trainer *t) {
     // Timing is outside of all other wrappers, because a layer's time includes the work of its
     // techniques.
     if (c->rebalanced) partition_time_layers(m, t->cost); // 04.04
-    // The optimizer keeps moments of the elements that this rank owns under ZeRO.
+    // The optimizer keeps moments only of the elements that this rank owns.
     optimizer_allocate(&t->optimizer, m);
     return m;
 }
@@ -215,8 +216,8 @@ static void compress(Trainer *t) {
 
 // Completes the gradients of this replica, then sums them over dp.
 static void reduce(Trainer *t) {
-    // Adds up the gradients of which each rank has only some rows, such as those of norms under
-    // sequence parallelism.
+    // Adds up gradients that are partial sums, such as those of norms under sequence parallelism,
+    // where each rank has only some rows.
     model_partial_sums(t->model);
     // The tied sum comes before any reduction over dp, because the reduction needs full local
     // gradients.
@@ -228,9 +229,9 @@ static void reduce(Trainer *t) {
     else zero_reduce(t->model, trainer_zero(&t->config)); // stage 0: an all-reduce
     t->reduction[1] = clock_now();
 }
-// Waits for the buckets, which the last backward has started (--overlap). A stage with both uses of
-// wte has added both gradients in that backward. If two stages have a copy of wte each, wte is
-// reduced over dp after the sum of both stages.
+// Waits for the buckets, which the last backward has started (--overlap). A single stage has both
+// uses of wte, and has added their gradients in that backward. If the first and the last stage have
+// a copy of wte each, these stages first sum their gradients, then wte is reduced over dp.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);
@@ -251,7 +252,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, trainer_zero(&t->config));
-    // Chapters 03, 06 and 07 work inside the layers.
+    // The techniques of chapters 03, 06 and 07 run inside the layers.
     PipelineResult p = zero_bubble_run(mesh->pp, t->model, &t->schedule, batch, m);
     t->local_loss = p.loss;
     if (t->config.reduction == REDUCE_PREFETCH) prefetch_finish(t->model);
@@ -264,7 +265,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
     // Under ZeRO each rank of the world has a part of the gradient. Otherwise every replica has the
-    // whole gradient.
+    // whole gradient, so the sum is over a replica's ranks.
     r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
     r.norm /= t->loss_scale.factor;
     free(batch);
@@ -326,7 +327,7 @@ bool trainer_rebalance(Trainer *t) {
 
 // ---------------------------------------------------------------- evaluation
 
-enum { EVAL_ROWS = 1024 }; // tokens of a micro-batch; but at least --micro-batch sequences
+enum { EVAL_ROWS = 1024 }; // tokens of a micro-batch, but at least --micro-batch sequences
 
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     const Mesh *mesh = &t->mesh;

@@ -19,12 +19,12 @@
 // TENSOR_3D: on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
-// The sum of the replicas' gradients. A training uses one of these.
+// The ways to sum the replicas' gradients. A training uses one of these ways.
 typedef enum {
     REDUCE_AT_END,     // one all-reduce after the last backward (chapter 01)
     REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
     REDUCE_COMPRESSED, // fewer bytes, the residual a step later (01.06, 01.08)
-    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each part only to the rank that owns the part
+    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each rank gets only the sums of its part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,
     REDUCE_PREFETCH // stage 3, gathering weights a layer ahead (06.05)
@@ -74,7 +74,7 @@ static inline size_t trainer_replicas(const TrainerConfig *c) {
 }
 // Returns the number of chunks per stage, at least 1.
 size_t trainer_chunks(const TrainerConfig *c);
-// Returns the number of micro-batches of a step on each replica.
+// Returns the number of micro-batches per replica and step.
 size_t trainer_micro_batches(const TrainerConfig *c);
 // Returns the ops of a stage for m micro-batches, in order. The caller calls schedule_free().
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
@@ -95,8 +95,8 @@ typedef struct {
     Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
     double *cost;             // with rebalancing: times of the layers in the last step
-    // This rank's part of the last step's loss, and the times at which the last sum over dp began
-    // and ended.
+    // local_loss: this rank's part of the last step's loss. reduction: the times at which the last
+    // sum over dp began and ended; unused with buckets.
     double local_loss;
     Picoseconds reduction[2];
 } Trainer;
@@ -113,17 +113,17 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 // scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // Returns whether the factor of a dynamic loss scale was too large for this step's gradients. All
-// ranks return the same, because the norm is a sum over all ranks. Such a step must be skipped, and
-// the next factor is smaller. At factor 1 the result is false: no smaller factor helps, because the
-// gradient itself is not finite.
+// ranks return the same, because all ranks have the same norm. A step that overflowed must be
+// skipped, and the next factor is smaller. At factor 1 the result is false: no smaller factor
+// helps, because the gradient itself is not finite.
 bool trainer_overflowed(const Trainer *t, StepResult r);
 // Clips the gradient and updates the weights. Under ZeRO-1 and ZeRO-2 also gathers the weights.
 void trainer_update(Trainer *t, StepResult r);
 // Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
 // the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);
-// Cuts the stages anew by the times of the last step, and moves layers. Call this function after an
-// update. Returns false if no layer moves.
+// Cuts the model into stages by the times of the last step, and moves layers. Call this function
+// after an update. Returns false if no layer moves.
 bool trainer_rebalance(Trainer *t);
 // Returns the mean loss per token over this many windows, spread over the held-out text. Runs only
 // forwards.

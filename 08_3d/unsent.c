@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k, one of 32". Residuals can be
-// loaded only if this text is the same, because otherwise the residuals belong to other elements.
+// Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k, one of 32". A run can load
+// residuals only if its text is the same, because otherwise the residuals belong to other elements.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);

@@ -83,7 +83,8 @@ static bool open_shards(WeightFiles *w, const cJSON *map, const char *path,
     Shard *shard = host_alloc(entries * sizeof *shard);
     const cJSON *entry;
     cJSON_ArrayForEach(entry, map) {
-        // Causal masks and tables of angles count neither in the file nor in the map.
+        // The comparison ignores causal masks and tables of angles, both in the file and in the
+        // map.
         if (tensor_file_leaves_out(entry->string)) continue;
         const char *name = cJSON_GetStringValue(entry);
         size_t i = shard_of(shard, n, name);

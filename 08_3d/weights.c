@@ -1,4 +1,5 @@
-// weights.c opens a model's weights from any source, and fills a rank's part of the weights.
+// weights.c opens a model's weights from a checkpoint or from files, and fills a rank's part of the
+// weights.
 #include "08_3d/weights.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 // ---------------------------------------------------------------- sizes
 
-// Finds a tensor by its name, or, in a file of GPT2LMHeadModel, by the name behind "transformer.".
+// Finds a tensor by its name, or by its name behind "transformer.", as in files of GPT2LMHeadModel.
 static const FileTensor *find(const Weights *w, const char *name) {
     char with[PART_NAME + 16];
     snprintf(with, sizeof with, "transformer.%s", name);
@@ -45,9 +46,9 @@ static size_t heads_of(const Weights *w, const size_t *chosen) {
     return chosen ? *chosen : configured;
 }
 
-// Returns the number of heads of a GPT-2 whose file was named, not its folder. A config.json beside
-// the file may belong to another model. So --heads and the file's header come first. All other
-// sizes follow from the tensors.
+// Returns the number of heads of a GPT-2, if --from or --init names the file and not the folder. A
+// config.json beside the file may belong to another model. So --heads and the file's header come
+// first. All other sizes follow from the tensors.
 static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->files.file[0], "n_head");
     ModelConfig beside = { 0 };
@@ -174,8 +175,8 @@ static void check_tensors(const Weights *w) {
 
 // ---------------------------------------------------------------- values
 
-// The parts that were found last. The callers ask for elements one after another, so these parts
-// are needed again.
+// The parts that value() has found last. The callers ask for elements one after another, so value()
+// needs these parts again.
 typedef struct {
     const Weights *weights;
     const Param *param;
@@ -260,7 +261,8 @@ void weights_fill(const Weights *w, Model *m) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
         if (u->tied_to) continue;
-        // Under ZeRO 3 a rank has only the part that it owns. Otherwise a rank has all elements.
+        // Under ZeRO-3 a rank has only the elements that it owns. Otherwise a rank has all elements
+        // of the unit.
         const Range range = u->w.data ? (Range){ 0, u->size } : u->own;
         const Tensor t = u->w.data ? u->w : u->own_w;
         UnitElement *from = w->values ? element : value;

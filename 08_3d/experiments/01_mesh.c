@@ -59,7 +59,7 @@ static void check_groups(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     double *mark = host_alloc(world * sizeof *mark);
     for (size_t k = 0; k < kinds; k++) {
         Comm *group = mesh_group(m, kind[k].axes);
-        // Every rank contributes a one at its own position, so the sum over a group marks its
+        // Every rank contributes a 1 at its own position, so the sum over a group marks the group's
         // members.
         memset(mark, 0, world * sizeof *mark);
         mark[me] = 1;
@@ -98,8 +98,8 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
     }
 }
 
-// Prints a row for each kind of group. The row shows rank 0's group; the other groups have the same
-// form.
+// Prints a row for each kind of group. The row shows rank 0's group, because the other groups of
+// this kind have the same form.
 static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     Result row[KINDS + 1] = { 0 };
     char text[KINDS][3][64], link[KINDS][LINK_NAME], group[KINDS][112];

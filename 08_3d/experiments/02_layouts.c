@@ -1,9 +1,10 @@
 // experiments/02_layouts.c trains one step of the same model and batch in every layout of the
 // world, with the trainer's own functions. The simulated clock has nodes of four ranks. The link
-// inside a node is fast (on NVLink's scale), and the link between nodes is slow (on InfiniBand's).
-// The layouts differ in time, in memory and in the traffic on each link. The fastest layout runs
-// once more with its ranks numbered in the opposite order. layout_traffic.c computes the bytes on
-// each link. layout_plan.c compares the layouts with the plan. layout_page.c prints the page.
+// inside a node is fast, and the link between nodes is slow. The ratio of the two rates is that of
+// NVLink to InfiniBand. The layouts differ in time, in memory and in the traffic on each link. The
+// fastest layout runs once more with its ranks numbered in the opposite order. layout_traffic.c
+// computes the bytes on each link. layout_plan.c compares the layouts with the plan. layout_page.c
+// prints the page.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +40,8 @@ static void layout_costs(Run *run, const TrainerConfig *c, size_t rank, LayoutOr
              process ? ", opposite order" : "");
     Prediction p = predict_step(c, rank, false);
     LayoutTraffic want = layout_traffic(c, &p, rank, clock_config()->node, process);
-    // step_time() knows only the mesh's order. If groups of one kind differ, step_time() leaves out
-    // waits.
+    // step_time() knows only the mesh's own order of ranks. If groups of one kind are placed on
+    // nodes differently, step_time() leaves out waits.
     bool timed = !process && clock_config()->simulated && mesh_groups_alike(n);
     const CostRow row[] = {
         { "inside", "sent inside nodes", "bytes", BY_FORMULA(want.inside), sent.inside },
@@ -63,7 +64,7 @@ static double most_of(Run *run, Degrees n, LayoutOrder *process, const char *wha
     return cost_value(run, id);
 }
 
-// Trains one step in one layout. world has the mesh's order.
+// Trains one step in one layout. Rank r of `world` is rank r of the mesh.
 static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, LayoutOrder *process) {
     Layout l = { .n = n };
     TrainerConfig c = config_of(run, n);
@@ -130,7 +131,7 @@ static void layouts(Run *run) {
     layouts_page(run, layout, n, &opposed, BATCH / MICRO_BATCH);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
-        run_layout(run, run->world, &d, best, NULL); // once more, to draw it
+        run_layout(run, run->world, &d, best, NULL); // once more, for the picture
         snprintf(title, sizeof title, "dp %zu x tp %zu x pp %zu, a step", best.dp, best.tp,
                  best.pp);
         picture_show(run, title, PICTURE_CHART);

@@ -5,8 +5,8 @@
 #include <string.h>
 #include "01_data_parallel/experiments/experiments.h"
 
-// One slice of a stage: a model's units and parameters, described and never allocated, and the
-// state of the rule.
+// One slice of a stage. shape has the slice's units and parameters, which are described and never
+// allocated. rule has the state of the compression rule.
 typedef struct {
     Model shape;
     OneDevice rule;
@@ -55,7 +55,7 @@ Compressed *compressed_new(const Trainer *t) {
     size_t n, *sizes;
     Described *local = describe(t->model, &n), *all;
     all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0,
-                      &sizes); // the parts of replica 0
+                      &sizes); // replica 0 describes its parts for all replicas
     free(local);
     if (t->mesh.world->rank > 0) return NULL;
     ledger_pause();
@@ -137,8 +137,8 @@ static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, s
     free(at);
 }
 
-// Computes the gradient of replica k's sequences, in the order of its micro-batches, with the loss
-// scale `factor`, and divides the gradient by `factor`. Returns the sum of the replica's losses.
+// Computes the gradient of replica k's sequences with the loss scale `factor`, micro-batch by
+// micro-batch, then divides the gradient by `factor`. Returns the replica's part of the mean loss.
 static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
                                size_t k, double factor) {
     const size_t n = trainer_micro_batches(c);

@@ -1,6 +1,6 @@
 // experiments.h declares functions of this chapter's experiments and programs. These functions
-// print pictures of the mesh, train the unsplit model as a reference, predict costs and times of a
-// step, and check a training.
+// print pictures of the mesh, train the unsplit model as a reference, predict the costs and the
+// time of a step, and check a training.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -22,7 +22,7 @@ Degrees mesh_options(Run *run);
 // stage_blocks: the number of blocks of each stage; NULL: the lines show no blocks.
 void mesh_show(Run *run, Degrees n, const size_t *stage_blocks);
 // Returns the link on which the group's messages travel, as a cell for results(), such as "=fast".
-// Returns NULL for one rank, no group or the wall clock.
+// Returns NULL if group is NULL or has one rank, or under the wall clock.
 enum { LINK_NAME = 16 };
 const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 
@@ -37,31 +37,31 @@ StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, ui
                              double factor);
 
 // ----------------------------------------------- the unsplit model under --compress (compressed.c)
-// Computes the gradient of each replica's sequences on one device, and adds these gradients by the
-// compression rule (01.06). The rule is applied to each slice of each stage, because the trainer
-// compresses these slices.
+// The reference computes the gradient of each replica's sequences on one device, and adds these
+// gradients by the compression rule (01.06). The reference applies the rule to each slice of each
+// stage, because the trainer compresses these slices.
 typedef struct Compressed Compressed;
 // Returns the reference for a trainer under --compress on rank 0, and NULL on the other ranks.
 // Collective.
 Compressed *compressed_new(const Trainer *t);
 void compressed_free(Compressed *c); // NULL is allowed
-// Does the same as unsplit_gradients(), but with the compressed sum over replicas. Runs on rank 0,
-// and no ledger counts the work.
+// Does the same as unsplit_gradients(), but with the compressed sum over replicas. Only rank 0
+// calls this function, and no ledger counts its work.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
                                 uint64_t step, double factor);
-// Reads, for a resumed training, each rank's residuals and PowerSGD factors from the checkpoint. c
-// NULL: nothing happens.
+// Reads each rank's residuals and PowerSGD factors from the checkpoint of a resumed training. c
+// NULL: the function does nothing.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 
 // ---------------------------------------------------------------- the costs of a step (predict.c)
 // Costs of a step of the trainer on one rank, from sizes alone (PTD-P section 3.2, ZeRO section 7,
 // Korthikanti section 4). predict_step() reads neither a model nor a ledger.
 typedef struct {
-    // tp_calls: all-reduces on tp, or all calls on a grid or cube.
+    // tp_calls: all-reduces over tp, or all calls on a grid or cube.
     // dp_calls: calls over dp.
     size_t tp_calls, dp_calls;
     size_t tp_received;             // bytes, on a grid or cube
-    size_t tp_gathers, tp_scatters; // all-gathers and reduce-scatters on tp
+    size_t tp_gathers, tp_scatters; // all-gathers and reduce-scatters over tp
     // Bytes that this rank sends in one step. dp_bytes: over dp x cp.
     size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;
     size_t cp_bytes;
@@ -86,14 +86,14 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
 // Returns the time of a layout's step on the simulated clock, from sizes alone, in picoseconds. The
 // function plays the products, rings and messages of the cost model (common/model/costs.h) through
 // the schedule. The time is from the first forward to the gradient's norm and ZeRO's gather. The
-// function does not work for --prefetch and --overlap, which hide communication, and not for
-// --compress.
+// function does not work for grids and cubes, --prefetch, --overlap, --compress, --rebalance and
+// --activation-budget.
 double step_time(const TrainerConfig *c);
-// Returns the same time with the links and nodes of `clock`. Context parallelism is excluded,
+// Returns the same time with the links and nodes of `clock`. c must not have context parallelism,
 // because its times use the links of the run.
 double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
-// Returns the layout dp x tp x pp of the same ranks that takes the least time, with all else the
-// same.
+// Returns the layout dp x tp x pp of the same ranks whose step takes the least time, with all else
+// the same.
 // *present: the step of the layout of c.
 // *best: the step of the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
@@ -108,10 +108,10 @@ typedef struct {
 } LayoutTraffic;
 // Predicts the bytes that rank `rank` of the mesh sends.
 // node: ranks per node; 0: one node for all.
-// order: the process, a rank of the world, at each place of the mesh; NULL: rank r is process r.
+// order: gives the process, a rank of the world, that is rank r of the mesh; NULL: process r.
 LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t rank, size_t node,
                              LayoutOrder *order);
-// Returns the bytes that this rank has sent. Both neighbours in the pipeline get the same number of
+// Returns the bytes that this rank has sent. The previous and the next stage get the same number of
 // bytes.
 LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process);
 
@@ -130,11 +130,11 @@ typedef struct {
     double state, activations;
     bool as_planned; // memory and step are those of the plan
 } Layout;
-// Returns whether the plan predicts this layout (layout_plan.c). Rank 0 judges, because rank 0 has
-// the largest values of all ranks.
+// Returns whether the plan predicts this layout (layout_plan.c). Rank 0 judges, because only rank 0
+// has the largest values over all ranks.
 bool layout_as_planned(const TrainerConfig *c, const Layout *l);
 // Returns whether the plan of an interleaved pipeline on a slow link matches the played step. The
-// mesh and the chunks of c are replaced.
+// function uses c with another mesh and other chunks.
 bool layout_lanes_as_played(const TrainerConfig *c);
 // Prints the page of the layouts (layout_page.c).
 // layout [n]: the fastest layout first.
@@ -144,7 +144,7 @@ void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *oppose
                   size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
-// Starts the ledgers anew. train_costs_end() compares the costs of the step in between with
+// Resets the ledgers before a step. After the step, train_costs_end() compares its costs with
 // predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
@@ -158,30 +158,31 @@ void train_results(Run *run, const Trainer *t);
 // Checks the time of the last step on the simulated clock against step_time(), if step_time() can
 // play the step. Collective.
 void train_check_time(Run *run, const Trainer *t, const Timing *timing);
-// Says which dp x tp x pp of the same ranks would have been faster on the simulated clock, with all
-// else the same. Says nothing if step_time() cannot play this step.
+// Prints the dp x tp x pp of the same ranks that would have been fastest on the simulated clock,
+// with all else the same. If no layout is 1 % faster, prints this result. Prints nothing if
+// step_time() cannot play this step.
 void train_say_faster(Run *run, const Trainer *t);
 
 // ------------------------------------------------------- the checks of a training (train_checks.c)
-// The values of each step. Under --check the split model is compared with the unsplit model;
-// without --check only the replicas are compared with each other.
+// The values of each step. Under --check the checks compare the split model with the unsplit model.
+// Without --check they compare only the replicas with each other.
 typedef struct {
     double *loss, *norm;
 } LossCurve; // [steps]
 // Calls usage_error() for a model that --check cannot judge.
 void train_checks_require(Run *run, const TrainerConfig *c);
-// Checks the gradients of the first step, before the update. Collective. unsplit: the model that
-// rank 0 trains beside the split one; NULL on the other ranks.
+// Checks the gradients of the first step that is not skipped, before the update. Collective.
+// unsplit: the model that rank 0 trains beside the split model; NULL on the other ranks.
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
 // Checks, after the training, the losses and norms of these steps, and the weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want);
-// Returns the choice of the tensors that every rank compares: all tensors, or under --reduce fast
-// only the originals of copied tensors.
+// Returns the choice of the tensors that every rank compares. These are all tensors, or under
+// --reduce fast only the originals of copied tensors.
 Which train_originals(const Run *run);
 
-// --------------------------------------------------- what a resumed run needs (train_saved.c)
-// Checks that each of two epochs takes every window of the text once, each in its own order.
+// --------------------------------------------------- the state of a resumed run (train_saved.c)
+// Checks that two epochs each take every window of the text once, in different orders.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that their
 // weights and moments equal those of the ranks in every bit. Used with --check and --save.
@@ -195,7 +196,7 @@ void train_show_memory(Run *run); // collective
 // Runs the program 08_3d/sample: its options, its loop, its page (sample_run.c).
 void sample_run(Run *run);
 typedef struct {
-    int *token;            // [all], of which n are written
+    int *token;            // [all]; the first n are written
     size_t n, all, prompt; // the first `prompt` tokens are given
 } SampleText;
 // The windows of the text that the model saw, one after another, as ranges [start, end).
@@ -213,11 +214,11 @@ void sample_text_show(Run *run, const SampleText *t, bool ids);
 // Puts the logits of window k into the snapshot, from this row and column on.
 void sample_put(Snapshot *s, const SampleWindows *w, size_t k, size_t vocab, Tensor logits,
                 size_t row, size_t col);
-// Judges all windows and every token. Collective.
+// Checks the logits of all windows and the choice of every token. Collective.
 void sample_compare(Run *run, Sampler *s, const Weights *w, const SampleText *t,
                     const SampleWindows *windows, Snapshot *got);
-// Trains the model of w on a text of this tree, on rank 0, for a few seconds, and gives the weights
-// to all ranks (sample_train.c). Collective.
+// Trains the model of w on rank 0 for a few seconds, on a text of this tree. All ranks get the
+// weights (sample_train.c). Collective.
 void sample_train(Run *run, Weights *w);
 // The sizes from which sample_costs() computes the bytes that a rank sends and keeps while it
 // writes (sample_costs.c).
@@ -231,7 +232,8 @@ typedef struct {
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got);
 
 // ---------------------------------------------------------------- the program plan
-// The errors of the plan for n published steps (plan_anchors.c).
+// The errors of the planned times of n published steps (plan_anchors.c).
+// mean, worst: the mean and the largest error, as a share of the published time.
 // longest: how much longer than planned a published step took at most, as a share of the plan's
 // time.
 // fast: the number of steps for which the plan's time is too short.
@@ -239,7 +241,7 @@ typedef struct {
     double mean, worst, longest;
     size_t n, fast;
 } AnchorErrors;
-// held_out: the errors on rows held out, of the systems of the fit.
+// held_out: the errors on rows that are held out, of the systems of the fit.
 // others: the errors on other systems.
 typedef struct {
     AnchorErrors held_out, others;
@@ -256,7 +258,7 @@ void plan_papers(Run *run);
 // Returns a task on a cluster of DGX A100.
 PlanTask paper_task(PlanModel model, size_t gpus);
 bool paper_within(double x, double want, double share);
-// Returns whether `text` is the number x, rounded or cut. "41.3" stands for any number less than
-// 0.1 away.
+// Returns whether `text` is the number x, rounded or cut. For example, "41.3" is any number that is
+// less than 0.1 away.
 bool paper_printed(double x, const char *text);
 #endif

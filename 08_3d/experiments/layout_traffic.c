@@ -1,5 +1,5 @@
 // layout_traffic.c predicts, from sizes, the bytes that a rank sends in a step of a layout, inside
-// its node and to other nodes. The file also reads the measured bytes.
+// its node and to other nodes. The file also reads the measured bytes from the ledgers.
 #include "08_3d/experiments/experiments.h"
 
 // ---------------------------------------------------------------- predicted
@@ -44,7 +44,8 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
     add(&t, one_node(&at, MESH_DP), (double)p->dp_bytes);
     add(&t, one_node(&at, MESH_ALL), loss);
     add(&t, one_node(&at, MESH_TP | MESH_PP), (double)p->scalar_bytes - loss);
-    // As many bytes of activations go to the next stage as of gradients to the previous stage.
+    // A rank sends activations to the next stage, and as many bytes of gradients to the previous
+    // stage.
     size_t neighbours = (at.at.pp > 0) + (at.at.pp + 1 < at.n.pp);
     for (size_t after = 0; after < 2; after++) {
         Coordinates peer = at.at;

@@ -51,7 +51,7 @@ static void ptdp_sizes(Run *run) {
 }
 // ---------------------------------------------------------------- ZeRO
 
-// Table I of the ZeRO paper: GB of state per GPU, cell [N = 1, 4, ..., 1024][ZeRO 1 to 3].
+// Table I of the ZeRO paper gives GB of state per GPU: cell [N = 1, 4, ..., 1024][ZeRO 1 to 3].
 static const struct {
     double billions;
     const char *cell[6][3];
@@ -78,9 +78,10 @@ static const struct {
         { "4046", "2054", "62.5" },
         { "4011", "2013", "15.6" } } },
 };
-// Figure 1: GB of state per GPU for 7.5 billion parameters and N = 64, [ZeRO stage].
+// Figure 1 gives GB of state per GPU for 7.5 billion parameters and N = 64: [ZeRO stage].
 static const char *const figure1[4] = { "120", "31.4", "16.6", "1.88" };
-// Table II: the largest models in billions of parameters, [ZeRO stage][model parallelism 1 to 16].
+// Table II gives the largest models, in billions of parameters: [ZeRO stage][model parallelism 1 to
+// 16].
 static const double zero2[4][5] = { { 2, 4, 8, 16, 32 },
                                     { 7.6, 15.2, 30.4, 60.8, 121.6 },
                                     { 14.4, 28.8, 57.6, 115.2, 230.4 },

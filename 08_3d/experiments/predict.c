@@ -18,7 +18,7 @@ static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }
 
-// The sum of f(unit), in elements, over the units of a stage.
+// The sum of a function's values, in elements, over the units of a stage.
 // wte: the sum over the tables, which are wte and an untied head's table.
 // others: the sum over all other units.
 typedef struct {
@@ -109,8 +109,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, own)
                                           : reductions(out, c, own);
         break;
-    // Gradients are reduced, and weights are gathered. ZeRO 3 gathers the weights, except wte, for
-    // forward and for backward.
+    // g: the gradients are reduced. w: the weights are gathered. ZeRO 3 gathers wte once, and all
+    // other weights for each forward and each backward.
     case 1: out->dp_bytes = (g + w) * (units.wte + units.others); break;
     case 2: out->dp_bytes = (g + w) * units.wte + (m * g + w) * units.others; break;
     case 3: out->dp_bytes = (g + w) * units.wte + m * (g + 2 * w) * units.others; break;

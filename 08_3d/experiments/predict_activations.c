@@ -1,7 +1,6 @@
-// predict_activations.c predicts the peak of a rank's activations in a step of the trainer. The
-// prediction walks over the schedule with its own code. The planner of --activation-budget uses
-// other code (07_recompute/budget_schedule.c), so this prediction does not repeat an error of that
-// code.
+// predict_activations.c predicts the peak of a rank's activations in a step of the trainer. This
+// file walks through the schedule with its own code. The planner of --activation-budget uses other
+// code (07_recompute/budget_schedule.c), so the prediction does not repeat an error of the planner.
 #include "08_3d/experiments/experiments.h"
 #include "08_3d/kept.h"
 #include "common/model/costs.h"
@@ -11,7 +10,7 @@ typedef struct {
     const TrainerConfig *c;
     Coordinates at;
     CutSizes z;
-    const Recompute *choice; // the choice of each block; NULL: all as --recompute says
+    const Recompute *choice; // the choice of each block; NULL: all blocks follow --recompute
 } Part;
 
 // Returns chunk `chunk` of this rank's stage. choice: the recomputation of each block of the whole
@@ -31,8 +30,9 @@ static size_t dropped(const Part *part, const KeptBytes *k, size_t i) {
     }
 }
 
-// The bytes of one micro-batch of B sequences: the bytes while it waits for its backward, and the
-// peak during a whole forward or backward.
+// The bytes of one micro-batch of B sequences.
+// waiting: the bytes while the micro-batch waits for its backward.
+// working: the peak during a whole forward or backward.
 typedef struct {
     size_t waiting, working;
 } InFlight;
@@ -51,9 +51,10 @@ static InFlight in_flight(const Part *part, size_t B) {
     return (InFlight){ now, now > highest ? now : highest };
 }
 
-// A backward in two halves (05.06): the bytes after the first half, and the peak during the first
-// half. From the last layer to the first, the rank stores the inputs of the second half, then frees
-// the other tensors that forward has kept.
+// The bytes of a backward in two halves (05.06). From the last layer to the first, the rank stores
+// the inputs of the second half, then frees the other tensors that forward has kept.
+// highest: the peak during the first half.
+// after: the bytes after the first half.
 typedef struct {
     size_t highest, after;
 } Halves;

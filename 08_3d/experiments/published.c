@@ -30,8 +30,8 @@ const PublishedSystem published_systems[] = {
         "PTD-P table 1", name, PAPER_GPT(L, h, a), gpus, batch, tp, pp, 1, b, v, 0, false, \
             RECOMPUTE_FULL, value, HARDWARE, ddp ? TORCH_DDP : MEGATRON_2021 \
     }
-// PTD-P table 2: model parallelism of 96 is tp 8 x pp 12, of 280 tp 8 x pp 35. The rows assume that
-// no stage has chunks.
+// PTD-P table 2. Model parallelism of 96 is tp 8 x pp 12, and model parallelism of 280 is tp 8 x pp
+// 35. The rows assume that no stage has chunks.
 #define PTDP2(name, L, h, a, gpus, batch, pp, value) \
     { \
         "PTD-P table 2", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, 1, 1, 0, false, \
@@ -84,10 +84,10 @@ static const PublishedRow a100[] = {
 };
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. b and v 0: the plan tries 1, 2 and 4 sequences and all numbers of chunks that
-// divide a stage's blocks. The fastest layout that fits is taken. Llama 3, table 4, does not give
-// the chunks. The rows assume one block per chunk, and parts of equal cost, because the paper takes
-// a block from the first and the last part.
+// 12 fills 96 GPUs. If b and v are 0, the plan tries 1, 2 and 4 sequences and all numbers of chunks
+// that divide a stage's blocks, and takes the fastest layout that fits. Llama 3, table 4, does not
+// give the chunks. The rows assume one block per chunk, and parts of equal cost, because the paper
+// takes a block from the first and the last part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
@@ -113,8 +113,8 @@ static const PublishedRow h100[] = {
     HERD("405B, cp 16", 131072, 16384, 128, 16, 38),
 };
 
-// MPT on FSDP: all rows of llm-foundry's README with 2,048 positions and 7 billion parameters or
-// more on GPUs of 80 GB, and those of 128 GPUs of 40 GB. full: recomputation.
+// MPT on FSDP. These are the rows of llm-foundry's README with 2,048 positions and 7 billion
+// parameters or more, on GPUs of 80 GB, and on 128 GPUs of 40 GB. full: full recomputation.
 #define MPT_SIZES(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 50368 }
 #define MPT_70B MPT_SIZES(80, 8192, 64)

@@ -12,14 +12,18 @@
 // leaves.
 // BLOCK: ms of the forward and backward of a block.
 typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
-// The systems differ in the communication that they overlap. PTD-P's Megatron-LM waits for every
-// message and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a
-// backward run beside products; section 6.3 of the paper says that the sum over dp does not. In
-// 2024 all communication overlaps. Messages between stages are scattered and gathered since PTD-P's
-// section 4.1. FSDP is ZeRO 3 of PyTorch, which gathers one layer ahead. FLASH is ZeRO 1 on
-// PyTorch's DDP. ZERO3_2021 is DeepSpeed in PTD-P's table 2. Its six steps take as long as if a
-// node had one network card and nothing overlapped. The cause is not known, so these rows are not
-// counted.
+// The systems differ in the communication that they overlap.
+// MEGATRON_2021: PTD-P's Megatron-LM waits for every message and sum.
+// TORCH_DDP: the same, but PyTorch's DDP overlaps the sum over dp.
+// KORTHIKANTI: the sums over tp of a backward run beside products. Section 6.3 of the paper says
+// that the sum over dp does not overlap.
+// MEGATRON_2024: all communication overlaps.
+// LLAMA3: all communication overlaps, but sums over tp do not run in pieces.
+// FSDP: ZeRO 3 of PyTorch, which gathers one layer ahead.
+// FLASH: ZeRO 1 on PyTorch's DDP.
+// ZERO3_2021: DeepSpeed in PTD-P's table 2. Its six steps take as long as if a node had one network
+// card and nothing overlapped. The cause is not known, so these rows are not counted.
+// The first three systems scatter and gather messages between stages (PTD-P section 4.1).
 typedef enum {
     MEGATRON_2021,
     TORCH_DDP,
@@ -38,7 +42,8 @@ typedef struct {
     PlanHow how;
 } PublishedSystem;
 extern const PublishedSystem published_systems[]; // by System
-// One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
+// FIT, HELD_OUT: of every two rows of Megatron-LM and Llama 3, one row is in the fit, and one row
+// is held out.
 // OTHER: rows of other systems, to which nothing is fitted.
 // NOT_COUNTED: only the order of these rows is compared.
 typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
@@ -54,8 +59,9 @@ typedef struct {
     System system;
 } PublishedRow;
 
-// use: the use of the table's rows. FIT is the use of the first row; then HELD_OUT and FIT
-// alternate.
+// A table of rows on one kind of GPU.
+// use: the use of all rows. If use is FIT, the rows alternate between FIT and HELD_OUT, beginning
+// with FIT.
 typedef struct {
     const char *cluster, *gpu;
     const PublishedRow *row;

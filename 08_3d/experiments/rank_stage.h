@@ -1,5 +1,5 @@
-// rank_stage.h declares the sizes of a rank's stage in a training, and the parts of predict_step()
-// in predict_tensor.c.
+// rank_stage.h declares the sizes of a rank's stage in a training, and the functions of
+// predict_tensor.c, which predict_step() calls.
 #ifndef RANK_STAGE_H
 #define RANK_STAGE_H
 #include "03_tensor_parallel/experiments/experiments.h"
@@ -37,7 +37,7 @@ void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                     size_t forwards);
 // Adds the sums of partial gradients, which precede ZeRO's reduction. The sums run once per step,
-// or in every micro-batch if ZeRO reduces and drops the gradients there. The partial gradients of
-// wte are always summed once.
+// or in every micro-batch if ZeRO reduces and drops the gradients in every micro-batch. The partial
+// gradients of wte are always summed once.
 void predict_partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m);
 #endif

@@ -38,8 +38,8 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
     memcpy(sorted, row, V * sizeof *sorted);
     qsort(sorted, V, sizeof *sorted, by_value);
     real least = sorted[k - 1];
-    // ties: the number of entries with exactly the least logit that are among the k. Of equal
-    // logits the first ones are among the k.
+    // ties: the number of entries that have exactly the least logit and are among the k. Of entries
+    // with equal logits the first entries are among the k.
     while (sorted[k - ties] > least) ties--;
     double most = 0, score_of_token = -HUGE_VAL;
     double near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
@@ -85,7 +85,7 @@ static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
         real *row = host_alloc(V * sizeof *row);
         size_t first = r.lo + 1 > t->prompt ? r.lo + 1 : t->prompt;
         // The previous window has chosen all tokens before `known`. The last of these tokens
-        // follows the window's last position.
+        // follows the last position of that window.
         size_t known = k ? windows->window[k - 1].hi + 1 : 0;
         for (size_t i = first > known ? first : known; i <= r.hi; i++) {
             tensor_download(row, tensor_row_range(logits, i - 1 - r.lo, i - r.lo));

@@ -13,7 +13,7 @@ static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, d
     size_t k = z->top_k ? (z->top_k < c->vocab ? z->top_k : c->vocab) : 1;
     for (size_t i = 0; i < z->tokens; i++) {
         size_t n = i ? 1 : z->prompt;
-        // The context is full: its last half is read again from position 0.
+        // If the context is full, the model reads its last half again from position 0.
         if (in_cache + n > T) {
             n = T / 2 ? T / 2 : 1;
             in_cache = 0;

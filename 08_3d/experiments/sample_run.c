@@ -1,5 +1,6 @@
-// sample_run.c holds the program 08_3d/sample, which reads its options and writes the text with the
-// sampler. sample_checks.c compares the text with references, and sample_costs.c ends the page.
+// sample_run.c holds the loop of the program 08_3d/sample. The program reads its options and writes
+// the text with the sampler. sample_checks.c compares the text with references, and sample_costs.c
+// ends the page.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ static void write_text(Run *run, Sampler *s, SampleText *t, SampleWindows *w, Sn
     for (w->n = 0; t->n < t->all; t->n++) {
         if (s->n == 0 || t->n - start > T) {
             // A token's keys depend on its position, learned or rotary. When the context is
-            // full, the text moves up, and its last half is read again from position 0.
+            // full, the model reads the last half of the text again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
             // The last token is in no window, because no token follows it.
@@ -84,8 +85,8 @@ static Weights opened_model(Run *run) {
     return weights_open(run->world, "from", option_text(run, "from"),
                         option_given(run, "heads") ? &heads : NULL, run->seed);
 }
-// Applies --context to a model with rotary positions. No tensor has a row for each rotary position,
-// so a cache may be shorter than the model allows.
+// Applies --context to a model with rotary positions. No tensor of such a model has a row for each
+// position, so a cache may be shorter than the model allows.
 static void take_context(Run *run, ModelConfig *c) {
     if (!option_given(run, "context")) return;
     size_t n = option_size(run, "context");

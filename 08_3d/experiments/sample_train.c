@@ -64,8 +64,8 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
-    o.beta2 = 0.995;  // average over many steps: a step has few sequences
-    o.epsilon = 1e-8; // below the gradients of so small a model
+    o.beta2 = 0.995;  // the average is over many steps, because a step has few sequences
+    o.epsilon = 1e-8; // smaller than the gradients of so small a model
     model_allocate(m);
     optimizer_allocate(&o, m);
     for (size_t step = 0; step < steps; step++) {

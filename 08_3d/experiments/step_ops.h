@@ -8,8 +8,8 @@
 typedef struct {
     size_t world, tp, replicas, model, pp, tied;
 } StepGroups;
-// All ranks of a tensor-parallel group get the sizes of the largest one, because the other ranks
-// wait for that rank.
+// The place, the groups and the sizes of a rank. All ranks of a tensor-parallel group get the sizes
+// of the largest rank, because the other ranks wait for that rank.
 typedef struct {
     const TrainerConfig *c;
     size_t rank, m, B; // micro-batches, and sequences of this replica

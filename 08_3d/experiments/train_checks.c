@@ -7,9 +7,9 @@
 // Returns whether this tensor is the original, which the norm counts. A replica holds some tensors
 // more than once: norms, positions and row-cut biases on every slice, wte on its first and last
 // stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce
-// fast the order of the terms may depend on a tensor's place in its message, and the copies lie at
-// different places. Then two weaker rules hold. The same place of every replica has the same bits.
-// The copies within a replica are close.
+// fast the order of the terms may depend on a tensor's place in its message, and the copies have
+// different places. Then two weaker rules hold. Equal ranks of different replicas have the same
+// bits. The copies within a replica are close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -22,8 +22,8 @@ static bool table(const Unit *u, const Param *p) {
 Which train_originals(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
 // Puts the tensors of which this rank holds copy number `copy` into the snapshot. On a grid the
-// layers of the depth hold the same tensors, and a layer has no copies. On a cube the q^2 ranks
-// over which a vector's gradient is summed have a copy each.
+// layers of the depth hold the same tensors, and a single layer has no copies. On a cube a vector's
+// gradient is summed over q^2 ranks, and each of these ranks has a copy.
 static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
     bool grid = tensor_is_grid(&t->config), holds = copy == (grid ? t->grid.layer : t->mesh.at.tp);
     if (t->config.tensor != TENSOR_3D) {
@@ -66,14 +66,15 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 
 // Returns the limit for the difference between the split and the unsplit model. The norm of a row
 // of C features divides by the features' deviation. A small deviation magnifies rounding, at most 1
-// / sqrt(1e-5) times. In double, rounding stays below the limit even so. Dropout that empties a row
-// leaves no deviation. The share of such rows is dropout^C. By chance all features may be close to
-// their mean. The share of rows that deviate k times less than usual is about k^-(C-1). A few
-// hundred checks have about a million rows. Of these rows the least deviates k = 1e6^(1 / (C-1))
-// times less. LIMIT_ROUNDING is ten times the usual error, so k matters above 10: below 7 features.
-// Ranks of a grid or cube know only the sums of a row and of its squares. The difference of these
-// sums loses k^2, so k^2 matters below 13 features. PowerSGD makes columns orthonormal. A column
-// that is short beside earlier columns is then mostly rounding, which needs the limit of 01.06.
+// / sqrt(1e-5) times. In double, rounding stays below the limit all the same. If dropout empties a
+// row, the row has no deviation. The share of such rows is dropout^C. By chance all features of a
+// row may be close to their mean. The share of rows that deviate k times less than usual is about
+// k^-(C-1). A few hundred checks have about a million rows. The row that deviates least deviates k
+// = 1e6^(1 / (C-1)) times less than usual. LIMIT_ROUNDING is ten times the usual error, so k
+// matters if k is above 10, which means fewer than 7 features. Ranks of a grid or cube know only
+// the sums of a row and of its squares. The difference of these sums loses k^2, so k^2 matters if
+// there are fewer than 13 features. PowerSGD makes columns orthonormal. A column that is short
+// beside earlier columns is then mostly rounding, so PowerSGD needs the limit of 01.06.
 //
 // With 16-bit storage the limit is training_limit(), in both precisions.
 static double split_limit(const TrainerConfig *c) {
@@ -89,8 +90,8 @@ static double split_limit(const TrainerConfig *c) {
 }
 
 // Rejects models that --check cannot judge. The gradient that passes a norm has no part along the
-// mean and no part along the row itself. With 2 columns nothing remains but a difference of equal
-// terms. This difference is 1e-5 / variance of the terms' size, mostly rounding.
+// mean and no part along the row itself. With 2 columns only a difference of nearly equal terms
+// remains. This difference is 1e-5 / variance as large as the terms, so most of it is rounding.
 void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
@@ -117,7 +118,7 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
 }
 
 // Returns whether shards cut the copies of a tensor at different elements. If a cube's side does
-// not divide the sizes, the units of the ranks with copies of a vector differ in size. Under ZeRO
+// not divide the sizes, the ranks with copies of a vector have units of different sizes. Under ZeRO
 // the shards of these units then cut the copies at different elements.
 static bool copies_cut_apart(const TrainerConfig *c) {
     if (c->tensor != TENSOR_3D || trainer_zero(c) == 0) return false;
@@ -137,7 +138,8 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
              *wanted = snapshot_new(run);
-    // Copies that are cut at different elements are compared whole.
+    // If the copies are cut at different elements, this snapshot has only the originals, and
+    // compare_copies() compares the copies whole.
     const bool cut_apart = copies_cut_apart(&t->config), ordered = run->reduce == REDUCE_ORDERED;
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
@@ -152,7 +154,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
         if (exact)
             check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {
-        // Checks that no element is missing.
+        // Also checks that no element is missing.
         check_replicas(run, "replicas hold the same weights", weights);
     }
     if ((!ordered || cut_apart) && t->mesh.model->size > 1)

@@ -45,8 +45,8 @@ static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
     closed(run, "tp.sent", "tensor-parallel traffic", "bytes sent", p->tp_bytes,
            comm_bytes_sent(tp));
 }
-// Checks the calls and bytes on the rows, columns and depth of a tp group's grid or cube, and on a
-// cube's planes.
+// Checks the calls and bytes on the rows, columns and depth of a tp group's grid or cube, and on
+// the planes of a cube.
 static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     Comm *axes[AXES];
     size_t calls = 0, sent = 0, received = 0;
@@ -63,7 +63,7 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
 }
 
 // Returns the time of this rank's sum over replicas, from the arrival of the last replica.
-// Collective over dp. The ledger does not count the call.
+// Collective over dp. The ledger does not count this collective.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
@@ -84,7 +84,7 @@ static void compression_cost(Run *run, const Trainer *t, const Prediction *p) {
                    sum_took(t));
     closed(run, "compression.factors", "factors, between steps", "bytes", p->compression,
            memory_now(MEM_COMMUNICATION));
-    if (t->config.mesh.pp == 1) // else the messages of stages may be larger
+    if (t->config.mesh.pp == 1) // in a pipeline the messages of stages may be larger
         closed(run, "communication.peak", "communication, peak", "bytes", p->compression_peak,
                memory_peak(MEM_COMMUNICATION));
 }

@@ -1,4 +1,4 @@
-// train_memory.c gathers the largest memory of each rank on rank 0, for the page and the JSON.
+// train_memory.c gathers each rank's peaks of memory on rank 0, for the page and the JSON.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>

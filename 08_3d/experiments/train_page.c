@@ -1,5 +1,5 @@
-// train_page.c prints the mesh and the costs of a training, checks the time of its last step, and
-// names a faster layout.
+// train_page.c prints the mesh and the costs of a training, checks the time of the training's last
+// step, and names a faster layout.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,7 +120,7 @@ static bool step_is_listed(const TrainerConfig *c) {
 
 void train_check_time(Run *run, const Trainer *t, const Timing *timing) {
     if (!step_is_listed(&t->config)) return;
-    // One rank plays the step, because all ranks would play the same one.
+    // Only rank 0 plays the step, because all ranks would play the same step.
     double step = run->is_root ? step_time(&t->config) : 0;
     ledger_pause();
     side_broadcast(&step, sizeof step);

@@ -1,5 +1,5 @@
-// train_saved.c checks the files of a training on which a resumed run relies: the saved weights,
-// and the order of the data.
+// train_saved.c checks the saved weights and moments of a training, and the order of the data,
+// because a resumed run relies on them.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>

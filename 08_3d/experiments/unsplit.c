@@ -4,7 +4,7 @@
 Model *unsplit_model(const TrainerConfig *c) {
     ledger_pause();
     Model *m = model_describe(&c->model, model_layers(&c->model));
-    // Of two elements of nearly the same size, the last bit decides which element top-k sends. So
+    // If two elements have nearly the same size, the last bit decides which element top-k sends. So
     // attention must add in the same order as the split model's attention.
     for (size_t i = 0; c->reduction == REDUCE_COMPRESSED && c->blockwise && i < m->n_layers; i++)
         m->layers[i].attention = &attention_blockwise;
