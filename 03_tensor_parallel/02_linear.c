@@ -9,14 +9,15 @@
 //         By rows, forward all-reduces Y. Each rank then sends 2 (t-1) ceil(M N/t) elements.
 // Saves:  each rank has 1/t of W, of its gradient and of the products; by rows also 1/t of X.
 // Costs:  one all-reduce per step, exposed, because nothing is computed meanwhile.
-// Shoeybi et al. 2019, section 3. Megatron-LM calls the two places f (input of a column-parallel
-// layer) and g (output of a row-parallel one). Left out: a second layer (03_mlp.c).
+// Shoeybi et al. 2019, section 3. Megatron-LM names the places of these all-reduces f (input of a
+// column-parallel layer) and g (output of a row-parallel layer). Left out: a second layer
+// (03_mlp.c).
 // Outputs and gradients equal the unsplit layer's within rounding, not in every bit. A cut sum is
 // added in parts, and the BLAS chooses its order of additions by the sizes (docs/numbers.md).
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // linear(y, x, w) computes y = x w. linear_gradients(w, b, x, dy) adds x^T dy to w->g and the sum
-// of dy's rows to b->g. The unsplit layers of common/model call the same two functions.
+// of dy's rows to b->g. The unsplit layers of common/model call these functions, too.
 
 // ---------------------------------------------------------------- column-parallel
 

@@ -4,11 +4,11 @@
 // vary: CHUNK 128|160|224, HEADS 6|10, D 6|8
 //
 // Holds: each rank has all parameters, and T/N of the T positions of each of B sequences.
-//     A contiguous rank has one chunk. A zigzag rank has chunk i of 2N from the front and chunk i
-//     from the back.
-// Sends: per layer, round the ring. Forward: k and v make N-1 hops. Backward: k and v make N-1
-//     hops, dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller all-reduces
-//     all gradients.
+//     With contiguous chunks rank i has chunk i of N. With zigzag chunks rank i has chunk i of 2N
+//     from the front and chunk i from the back.
+// Sends: in forward of a layer k and v make N-1 hops round the ring of ranks. In backward k and v
+//     make N-1 hops, and dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller
+//     all-reduces all gradients.
 // Saves: a rank has 1/N of the activations. Of the scores a rank keeps one element per query and
 //     head.
 // Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
@@ -56,9 +56,9 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 
 // ---------------------------------------------------------------- the ring
 // In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), which is k places before
-// this rank. Two rooms take turns. One room holds the present block, which is also sent. The other
-// room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is the
-// number of columns of this rank's heads: C, or C/tp where heads are cut, too.
+// this rank. Two rooms take turns. One room holds the present block, which the rank sends on. The
+// other room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is
+// the number of columns of this rank's heads: C, or C/tp where heads are cut, too.
 
 // Sends the present block of k | v to the next rank while this rank's own queries attend to the
 // block. Every block visits every rank, because all later queries attend to its keys. Pairs in

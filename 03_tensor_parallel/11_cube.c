@@ -72,8 +72,8 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 // ---------------------------------------------------------------- y = x w
 
 // Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer with
-// K/q rows of W. A rank holds 1/q of both factors and receives the rest, (q-1)/q of [M/q, K/q] and
-// of [K/q, N/q].
+// K/q rows of W. A rank holds 1/q of the gathered X and W and receives the rest, (q-1)/q of [M/q,
+// K/q] and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };

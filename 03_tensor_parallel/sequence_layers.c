@@ -39,8 +39,8 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
 // ---------------------------------------------------------------- embedding
 // Looks up this rank's vocabulary entries for all rows and puts zeros for entries of other ranks.
 // The result is a partial sum of all rows. Each rank adds positions to its own rows after the sum,
-// so that positions count once. Backward gathers all rows of dy for the rank's entries. So the
-// gradient of wpe is whole, and equal on all ranks.
+// so that positions count once. Backward gathers all rows of dy, because any row may have one of
+// the rank's entries. So the gradient of wpe is whole, and equal on all ranks.
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
     (void)s;

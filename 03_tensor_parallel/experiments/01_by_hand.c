@@ -33,7 +33,7 @@ static void unsplit_step(HandLayer *l) {
         }
 }
 
-// ---------------------------------------------------------------- the paper
+// ---------------------------------------------------------------- the matrices on the page
 
 typedef struct {
     const char *sign, *name; // the sign separates the matrix from the one before it

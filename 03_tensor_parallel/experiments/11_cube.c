@@ -1,6 +1,7 @@
 // 11_cube.c (experiment): splits two linear layers (grids.c), and then a GPT, over a cube, and
-// compares both with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
-// X and W again, with the same bits. Bytes along each axis, memory and time are predicted.
+// compares both with the unsplit layers and GPT. Backward reads the X and W that forward gathered,
+// or gathers X and W again, with the same bits. Bytes along each axis, memory and time are
+// predicted.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -135,7 +136,7 @@ static void cube(Run *run) {
     const size_t q = x.cube.grid.rows;
     introduction(run, q);
     const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
-    cube_two_linears(run, &x.cube, even, true); // every size divides
+    cube_two_linears(run, &x.cube, even, true); // q divides every size
     cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);
 
     Training t = gpt_training(c, option_size(run, "batch"));
