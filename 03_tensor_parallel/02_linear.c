@@ -44,9 +44,9 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // END
 }
 
-// Lays the y [M, N/t] of all ranks side by side in whole [M, N], for a next layer that needs all
-// columns (Megatron-LM's gather_output). The backward of this gather sends nothing, because each
-// rank takes its own columns of the gradient.
+// Lays the y [M, N/t] of all ranks side by side in whole [M, N] (Megatron-LM's gather_output). A
+// next layer may need all columns. The backward of this gather sends nothing, because each rank
+// takes its own columns of the gradient.
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     size_t M = y.rows;
     size_t widest = ceil_div(whole.cols, tp->size);

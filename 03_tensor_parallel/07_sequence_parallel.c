@@ -44,9 +44,9 @@ void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
 void sequence_leave(Comm *tp, Tensor own, Tensor partial) {
     comm_reduce_scatter_rows(tp, own, partial);
 }
-// Gathers all rows of dY, in backward before B. dB_i = GELU(h_i)^T dY and dact_i = dY B_i^T read
-// all rows of dY, because each rank has added to every row of Y. But a rank has only its own rows
-// of dY.
+// Gathers all rows of dY, in backward before B. A rank has only its own rows of dY. But dB_i =
+// GELU(h_i)^T dY and dact_i = dY B_i^T read all rows, because each rank has added to every row of
+// Y.
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
     comm_all_gather_rows(tp, dwhole, d_own);
 }

@@ -43,10 +43,10 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 // A rank keeps m and l as one number, lse = m + log l. The keys of the next block alone give out_b
 // and lse_b. merge() joins both results:
 //
-//     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) overflows
-//     w    = exp(lse - m')                        both sums of exponentials, relative to exp(m'):
-//     w_b  = exp(lse_b - m')                      neither is above 1, the larger is 1
-//     out  = (w out + w_b out_b) / (w + w_b)      each mean is weighted by its sum
+//     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) may overflow
+//     w    = exp(lse - m')                        the earlier keys' sum, divided by exp(m')
+//     w_b  = exp(lse_b - m')                      the block's sum, divided by exp(m')
+//     out  = (w out + w_b out_b) / (w + w_b)      the mean of out and out_b, weighted by the sums
 //     lse  = m' + log(w + w_b)
 //
 // Before the first key, lse = -inf, so w = 0. The order of the blocks only changes rounding.

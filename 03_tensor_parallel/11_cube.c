@@ -25,8 +25,9 @@
 // of Y. Each face is q times as large as the part that the rank holds:
 //
 //     x [M/q^2, K/q]  --all-gather, column-->      X [M/q, K/q]    column: ranks that differ in row
-//     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
-//     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
+//     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  ranks that differ in
+//     layer X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    ranks that differ
+//     in col
 //
 // The rows of x are cut over layer, then row; the columns of x over col. The rows of y are cut over
 // layer, then col; the columns of y over row. So row and col swap with each linear layer. After two

@@ -20,9 +20,9 @@
 //     3D        cube_parallel        11       q x q x q parts; backward gathers again
 //     ring      context_parallel     08       positions, zigzag; no parameter
 //
-// In 1D and SP all bytes are proportional to the tokens. In the other ways the bytes of weights and
-// of their gradients do not depend on the tokens, and the other bytes grow more slowly than in 1D.
-// So the other ways receive less when a step has many tokens.
+// In 1D and SP all bytes are proportional to the tokens. In 2D, 2.5D, 3D and the ring the bytes of
+// weights and of their gradients do not depend on the tokens. The bytes of activations grow more
+// slowly than in 1D. So these ways receive less than 1D when a step has many tokens.
 #include "03_tensor_parallel/compare.h"
 
 static size_t root_of(size_t n, size_t power) { // returns q with q^power = n, or 0

@@ -9,8 +9,8 @@
 //     again for dP, and k for dQ. Each round has N-1 hops of B T C/N elements. Backward also makes
 //     two all-reduces of B T C elements, for dK and dV.
 // Saves: a rank keeps 1/N of the activations, but its scores grow with T^2/N.
-// Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even those
-//     that the causal mask hides. Per step the caller all-reduces all gradients.
+// Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even if
+//     the causal mask hides it. Per step the caller all-reduces all gradients.
 // Attention's output and its gradients must equal those of one device within rounding.
 // Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3: Ring Self-Attention. The
 // paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so ring

@@ -109,7 +109,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Tensor sum = tensor_shaped(&scratch, stored_shape(l, at.B * at.T, y.cols));
     // Puts zeros for entries of other ranks.
     op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);
-    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks zeros
+    cube_scatter(at.rows, at.B, y, sum); // one rank has put the row, the other ranks zeros
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);
@@ -127,7 +127,7 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     Tensor dtable =
         tensor_shaped(&scratch, tensor_shape(range_size(l->vocab), dy.cols, wte->g.element));
     Tensor dwte = tensor_like(&scratch, wte->g);
-    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols); // rounded when it is added
+    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols); // reals; rounded when added
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
     op_add_positions_grad(dwpe, own.position, d); // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);

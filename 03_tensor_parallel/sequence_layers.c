@@ -2,7 +2,7 @@
 // rank's rows, and gives a model these layers. 07_sequence_parallel.c has the block and the four
 // functions that communicate. Each collective has M*C elements. The embedding makes a
 // reduce-scatter forward and an all-gather of dy backward. The head makes an all-gather forward and
-// a reduce-scatter backward. The head makes one more all-gather in backward if it has KEEP_SHARD.
+// a reduce-scatter backward. With KEEP_SHARD the head makes one more all-gather in backward.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {

@@ -22,7 +22,7 @@ typedef struct {
 } SequenceInput;
 SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch);
 // Returns all rows for backward. Forward has kept these rows, or an all-gather of M*C elements
-// fetches them again.
+// fetches these rows again.
 Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int name,
                             Arena *scratch);
 #endif

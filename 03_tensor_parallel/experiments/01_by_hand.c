@@ -36,8 +36,8 @@ static void unsplit_step(HandLayer *l) {
 // ---------------------------------------------------------------- the matrices on the page
 
 typedef struct {
-    const char *sign, *name; // the sign separates the matrix from the one before it
-    const double *a;         // row r begins at a[r * ld]: a matrix, or columns of a wider one
+    const char *sign, *name; // the sign is printed before the matrix
+    const double *a;         // row r begins at a[r * ld]; ld > cols in a part of a wider matrix
     size_t rows, cols, ld;
 } Matrix;
 

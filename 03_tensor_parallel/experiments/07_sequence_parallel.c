@@ -1,7 +1,7 @@
 // 07_sequence_parallel.c: trains a GPT in three ways. The first is tensor parallel, as in lesson
-// 06. The other two are sequence parallel, with inputs kept whole or gathered again. The two
-// sequence-parallel trainings must agree in every bit, and must equal the unsplit training within
-// rounding. Formulas predict calls, bytes, memory and time.
+// 06. The second and the third are sequence parallel, with inputs kept whole and with inputs
+// gathered again. The two sequence-parallel trainings must agree in every bit, and must equal the
+// unsplit training within rounding. Formulas predict calls, bytes, memory and time.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <string.h>
 

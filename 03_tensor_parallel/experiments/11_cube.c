@@ -21,7 +21,7 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     const double row = r->layers[GPT_ROW].sent, col = r->layers[GPT_COL].sent;
     const double depth = r->layers[GPT_DEPTH].sent;
     // `numbers` is the time of the all-reduces of the loss and of the gradient norm. Rank 0 has the
-    // largest part of every tensor, so the other ranks wait for it.
+    // largest part of every tensor, so the other ranks wait for rank 0.
     const double numbers = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
                            ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double time = cube_share(&first, sequences).time + numbers;

@@ -38,8 +38,8 @@ typedef struct {
 } TrialResult;
 
 // A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
-// trial_compare runs both trainings and compares the results. It frees all snapshots, and returns
-// the losses and the numbers of the split training.
+// trial_compare runs both trainings and compares the results. trial_compare frees all snapshots,
+// and returns the losses and the other numbers of the split training.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
@@ -138,7 +138,7 @@ typedef struct {
     size_t parameters, gradients, kept; // elements
     size_t kept_reals;                  // the kept elements that are reals in any storage
     double received;                    // bytes per step
-    double time;                        // ps per step, if no rank waits for another one
+    double time;                        // ps per step, if no rank waits for another rank
 } RankShare;
 double share_kept_bytes(const ModelConfig *c, const RankShare *s);
 // gpt_memory_costs() checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept".
@@ -260,7 +260,7 @@ enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
 typedef struct {
     double calls;
     double bytes[CUBE_AXES]; // sent along each axis
-    double time;             // ps, one call after another, if no rank waits for another one
+    double time;             // ps, one call after another, if no rank waits
 } CubeTraffic;
 double cube_bytes(const CubeTraffic *t); // along all axes
 
