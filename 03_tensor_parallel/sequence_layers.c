@@ -113,7 +113,8 @@ const LayerKind sequence_parallel_head_whole =
 // ---------------------------------------------------------------- the model
 // Cuts the parameters with tensor_parallel(), and replaces the layers. Norms, and biases that are
 // added after a sum, have seen only this rank's rows, so their gradients are partial.
-// model_partial_sums() adds these gradients over tp once per step.
+// model_partial_sums() adds these gradients over tp once per step. Under ZeRO-2 and ZeRO-3 every
+// backward adds them.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
     static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
     bool whole = keep == KEEP_WHOLE;
