@@ -19,7 +19,7 @@
 // Cuts Y = attention(X W_qkv + b_qkv) W_O + b_O by heads. W_qkv [C, 3C] is W_Q | W_K | W_V, and
 // each head owns D columns of each of these matrices. So a rank's columns are three pieces: q, k
 // and v of the rank's heads. The model describes W_qkv and b_qkv with p->blocks = 3, and a cut by
-// columns holds within each block. With 9 heads and 4 ranks:
+// columns cuts each block. With 9 heads and 4 ranks:
 //
 //      q: head 0 .. 8          k: head 0 .. 8          v: head 0 .. 8
 //     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     the rank of each head

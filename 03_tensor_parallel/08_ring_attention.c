@@ -104,7 +104,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
     // ds = p (dp - dot), where dot is the sum of p dp over ALL keys. dp = dout . v and out = sum p
-    // v. So dot = dout . out, and this rank has both factors already.
+    // v. So dot = dout . out, and this rank has dout and out already.
     op_heads_dot(dot, s->t[S_MIX], dmix);
     tensor_fill(dq, 0);
     for (size_t k = 0; k < cp->size; k++) {

@@ -7,8 +7,8 @@
 //     state, and of the activations. A rank holds N/q elements of a bias or gain, the same on the
 //     q^2 ranks of a plane.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
-//     reduce-scatters Y along the row. Backward does the reverse of each. A step all-reduces the
-//     gradients of vectors over a plane.
+//     reduce-scatters Y along the row. Backward makes the reverse of each collective. A step
+//     all-reduces the gradients of vectors over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
 // Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
