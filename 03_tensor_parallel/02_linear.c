@@ -9,14 +9,15 @@
 //         By rows, forward all-reduces Y. Each rank then sends 2 (t-1) ceil(M N/t) elements.
 // Saves:  each rank has 1/t of W, of its gradient and of the products; by rows also 1/t of X.
 // Costs:  one all-reduce per step, exposed, because nothing is computed meanwhile.
-// Shoeybi et al. 2019, section 3. Megatron-LM calls the two places f (input of a column-parallel
-// layer) and g (output of a row-parallel one). Left out: a second layer (03_mlp.c).
+// Shoeybi et al. 2019, section 3. Megatron-LM names the places of these all-reduces f (input of a
+// column-parallel layer) and g (output of a row-parallel layer). Left out: a second layer
+// (03_mlp.c).
 // Outputs and gradients equal the unsplit layer's within rounding, not in every bit. A cut sum is
 // added in parts, and the BLAS chooses its order of additions by the sizes (docs/numbers.md).
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // linear(y, x, w) computes y = x w. linear_gradients(w, b, x, dy) adds x^T dy to w->g and the sum
-// of dy's rows to b->g. The unsplit layers of common/model call the same two functions.
+// of dy's rows to b->g. The unsplit layers of common/model call these functions, too.
 
 // ---------------------------------------------------------------- column-parallel
 
@@ -43,9 +44,9 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // END
 }
 
-// Lays the y [M, N/t] of all ranks side by side in whole [M, N], for a next layer that needs all
-// columns (Megatron-LM's gather_output). The backward of this gather sends nothing, because each
-// rank takes its own columns of the gradient.
+// Lays the y [M, N/t] of all ranks side by side in whole [M, N] (Megatron-LM's gather_output). A
+// next layer may need all columns. The backward of this gather sends nothing, because each rank
+// takes its own columns of the gradient.
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     size_t M = y.rows;
     size_t widest = ceil_div(whole.cols, tp->size);

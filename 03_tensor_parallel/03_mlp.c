@@ -6,7 +6,7 @@
 //         are whole.
 // Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
 //         2 (t-1) ceil(M C/t) elements.
-// Saves:  each rank has 1/t of 2 C F + F parameters, 2 M F kept elements, 12 M C F FLOPs per step.
+// Saves:  each rank has 1/t of 2 C F + F parameters, 2 M F kept elements and 12 M C F FLOPs.
 // Costs:  two all-reduces per step, exposed. Each rank keeps all of b and X.
 // The numbers hold for GELU, M tokens, C columns of X, F hidden columns and t ranks. Y, dX and the
 // gradients must equal the unsplit MLP's within rounding. Shoeybi et al. 2019, section 3. Left out:

@@ -17,9 +17,9 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Cuts Y = attention(X W_qkv + b_qkv) W_O + b_O by heads. W_qkv [C, 3C] is W_Q | W_K | W_V, and
-// each head owns D columns of each of the three. So a rank's columns are three pieces: q, k and v
-// of the rank's heads. The model describes W_qkv and b_qkv with p->blocks = 3, and a cut by columns
-// holds within each block. With 9 heads and 4 ranks:
+// each head owns D columns of each of these matrices. So a rank's columns are three pieces: q, k
+// and v of the rank's heads. The model describes W_qkv and b_qkv with p->blocks = 3, and a cut by
+// columns cuts each block. With 9 heads and 4 ranks:
 //
 //      q: head 0 .. 8          k: head 0 .. 8          v: head 0 .. 8
 //     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     the rank of each head
@@ -27,7 +27,8 @@
 // A cut in one piece would give rank 0 only columns of q, and no k or v.
 //
 // With grouped heads (Ainslie et al. 2023) `ratio` neighbouring heads of q share one head of k and
-// v. Then the heads of k and v are cut, and the heads of q go with them (p->ratio).
+// v. Then the heads of k and v are cut, and each head of q stays with its head of k and v
+// (p->ratio).
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
     size_t ratio = p[ATTENTION_QKV].ratio;                       // GPT-2: 1
     Range keys = { heads.lo / ratio * D, heads.hi / ratio * D }; // columns of k, and of v
@@ -43,8 +44,8 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);   // [M, C/t]: output of own heads
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);
     // Scores, softmax and mix of one head read no other head. So common/model's attention runs on
-    // this rank's heads alone, and sends nothing. Dropout masks are keyed by a head's number in the
-    // whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
+    // this rank's heads alone, and sends nothing. A dropout mask depends on the head's number in
+    // the whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
     attention_forward(h, s);
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
     // Y = O W_O sums over all C rows of W_O. Each rank has the partial sum over its heads' rows.

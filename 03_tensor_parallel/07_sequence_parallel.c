@@ -24,12 +24,11 @@
 //   norm: M/t rows | all-gather | A by columns, GELU, B by rows: M rows | reduce-scatter | + x: M/t
 //
 // An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c the all-gather
-// follows at once. Here a region lies between the two collectives. In this region every rank has
-// only its own rows. sequence_layers.c has the embedding and the head, with the same four
-// functions.
+// follows at once. Here norms and residual paths run between the two collectives, and there every
+// rank has only its own rows. sequence_layers.c has the embedding and the head.
 #include "03_tensor_parallel/sequence_layers.h"
 
-// ---------------------------------------------------------------- the two ends of a region
+// -------------------------------------------------------- from own rows to all rows, and back
 // Gathers all rows, in forward before A (the paper's g). A rank multiplies all rows by its columns
 // of A, but has only its own rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
@@ -45,19 +44,20 @@ void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
 void sequence_leave(Comm *tp, Tensor own, Tensor partial) {
     comm_reduce_scatter_rows(tp, own, partial);
 }
-// Gathers all rows of dY, in backward before B. dB_i = GELU(h_i)^T dY and dact_i = dY B_i^T read
-// all rows of dY, because each rank has added to every row of Y. But a rank has only its own rows
-// of dY.
+// Gathers all rows of dY, in backward before B. A rank has only its own rows of dY. But dB_i =
+// GELU(h_i)^T dY and dact_i = dY B_i^T read all rows, because each rank has added to every row of
+// Y.
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
     comm_all_gather_rows(tp, dwhole, d_own);
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
-// 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between enter and
-// leave. sequence_input() gives two tensors of a norm's output. The norm writes own [M/tp, C], and
-// the all-gather fills whole [M, C]. KEEP_WHOLE keeps whole for backward.
-// KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in backward.
+// 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between
+// sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
+// norm writes own [M/tp, C], and the all-gather fills whole [M, C]. KEEP_WHOLE keeps whole for
+// backward. KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in
+// backward.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

@@ -4,11 +4,11 @@
 // vary: CHUNK 128|160|224, HEADS 6|10, D 6|8
 //
 // Holds: each rank has all parameters, and T/N of the T positions of each of B sequences.
-//     A contiguous rank has one chunk. A zigzag rank has chunk i of 2N from the front and chunk i
-//     from the back.
-// Sends: per layer, round the ring. Forward: k and v make N-1 hops. Backward: k and v make N-1
-//     hops, dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller all-reduces
-//     all gradients.
+//     With contiguous chunks rank i has chunk i of N. With zigzag chunks rank i has chunk i of 2N
+//     from the front and chunk i from the back.
+// Sends: in forward of a layer k and v make N-1 hops round the ring of ranks. In backward k and v
+//     make N-1 hops, and dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller
+//     all-reduces all gradients.
 // Saves: a rank has 1/N of the activations. Of the scores a rank keeps one element per query and
 //     head.
 // Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
@@ -43,10 +43,10 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 // A rank keeps m and l as one number, lse = m + log l. The keys of the next block alone give out_b
 // and lse_b. merge() joins both results:
 //
-//     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) overflows
-//     w    = exp(lse - m')                        both sums of exponentials, relative to exp(m'):
-//     w_b  = exp(lse_b - m')                      neither is above 1, the larger is 1
-//     out  = (w out + w_b out_b) / (w + w_b)      each mean is weighted by its sum
+//     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) may overflow
+//     w    = exp(lse - m')                        the earlier keys' sum, divided by exp(m')
+//     w_b  = exp(lse_b - m')                      the block's sum, divided by exp(m')
+//     out  = (w out + w_b out_b) / (w + w_b)      the mean of out and out_b, weighted by the sums
 //     lse  = m' + log(w + w_b)
 //
 // Before the first key, lse = -inf, so w = 0. The order of the blocks only changes rounding.
@@ -56,9 +56,9 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 
 // ---------------------------------------------------------------- the ring
 // In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), which is k places before
-// this rank. Two rooms take turns. One room holds the present block, which is also sent. The other
-// room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is the
-// number of columns of this rank's heads: C, or C/tp where heads are cut, too.
+// this rank. Two rooms take turns. One room holds the present block, which the rank sends on. The
+// other room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is
+// the number of columns of this rank's heads: C, or C/tp where heads are cut, too.
 
 // Sends the present block of k | v to the next rank while this rank's own queries attend to the
 // block. Every block visits every rank, because all later queries attend to its keys. Pairs in
@@ -104,7 +104,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
     // ds = p (dp - dot), where dot is the sum of p dp over ALL keys. dp = dout . v and out = sum p
-    // v. So dot = dout . out, and this rank has both factors already.
+    // v. So dot = dout . out, and this rank has dout and out already.
     op_heads_dot(dot, s->t[S_MIX], dmix);
     tensor_fill(dq, 0);
     for (size_t k = 0; k < cp->size; k++) {

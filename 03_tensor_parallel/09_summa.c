@@ -6,16 +6,17 @@
 // Holds: t = q x q ranks form a grid. The rank in row i and column j has number i q + j and holds
 //     block (i, j) of every matrix: weights, activations, gradients. Vectors are cut by columns and
 //     held by row 0 only.
-// Sends: each product takes q turns. A turn broadcasts or reduces one block of X along the rank's
-//     row and one block of W along its column. A Transformer block has 4 linear layers. A linear
-//     layer has one product forward and two backward.
-// Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
+// Sends: each product takes q turns. A turn broadcasts or reduces one block of X (or dX) along the
+//     rank's row and one block of W (or dW) along its column. A Transformer block has 4 linear
+//     layers. A linear layer has one product forward and two backward.
+// Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column of a
+//     matrix.
 // Costs: received elements, because the ledger counts a broadcast's sent bytes at its root alone. A
 //     product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
 //     |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D
 //     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1). This inequality
 //     holds from BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the
-//     unsplit product within rounding, because a sum over K is added in q parts.
+//     unsplit product, only within rounding, because each sum is added in q parts.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //
@@ -36,9 +37,9 @@
 // blocks. The result is added locally or reduced to its owner. In q turns a rank receives q-1
 // blocks along its row and q-1 along its column.
 //
-// Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
-// out n groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns
-// whole. For q = 2 shard_range then cuts the 20 columns into 12 and 8.
+// X and W have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals out n
+// groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns whole. For
+// q = 2 shard_range then cuts the 20 columns into 12 and 8.
 
 // Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
@@ -46,8 +47,6 @@ Range summa_range(SummaCut cut, size_t q, size_t l) {
     return (Range){ r.lo * cut.each, r.hi * cut.each };
 }
 
-// Returns the block of one turn: the rank's own block without a copy, or room for another rank's
-// block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols) {
     return is_own ? block : tensor_shaped(a, tensor_shape(rows, cols, block.element));
 }

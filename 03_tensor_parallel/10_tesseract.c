@@ -4,7 +4,7 @@
 // vary: ranks 4|18, BATCH 3..6
 //
 // Holds: t = q x q x d ranks form d grids of q x q. Every grid holds all weights in q x q blocks,
-//     as in SUMMA, and 1/d of the sequences. Row i of grid k has part i + q k of q d.
+//     as in SUMMA, and 1/d of the sequences. Row i of grid k has part i + q k of q d parts.
 // Sends: each grid sends SUMMA's messages inside the grid. Per step the grids add their gradients
 //     (all-reduces over depth).
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
@@ -45,7 +45,7 @@ CommGrid tesseract_grid(Comm *ranks, size_t depth) {
 }
 
 void tesseract(Model *m, const CommGrid *g) {
-    summa(m, g); // cuts every layer in the same way
+    summa(m, g); // every grid cuts the model alike
     // EXERCISE 03.10a (3 points): mark the parameters that all grids share. The g->depth ranks of
     // g->in_depth hold the same block of every parameter of every unit (m->units[i].params[k]).
     // Each of these ranks has seen only the tokens of its grid. Set the group over which the

@@ -7,8 +7,8 @@
 //     state, and of the activations. A rank holds N/q elements of a bias or gain, the same on the
 //     q^2 ranks of a plane.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
-//     reduce-scatters Y along the row. Backward does the reverse of each. A step all-reduces the
-//     gradients of vectors over a plane.
+//     reduce-scatters Y along the row. Backward makes the reverse of each collective. A step
+//     all-reduces the gradients of vectors over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
 // Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
@@ -25,8 +25,9 @@
 // of Y. Each face is q times as large as the part that the rank holds:
 //
 //     x [M/q^2, K/q]  --all-gather, column-->      X [M/q, K/q]    column: ranks that differ in row
-//     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
-//     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
+//     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  ranks that differ in
+//     layer X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    ranks that differ
+//     in col
 //
 // The rows of x are cut over layer, then row; the columns of x over col. The rows of y are cut over
 // layer, then col; the columns of y over row. So row and col swap with each linear layer. After two
@@ -72,8 +73,8 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 // ---------------------------------------------------------------- y = x w
 
 // Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer with
-// K/q rows of W. A rank holds 1/q of both factors and receives the rest, (q-1)/q of [M/q, K/q] and
-// of [K/q, N/q].
+// K/q rows of W. A rank holds 1/q of the gathered X and W and receives the rest, (q-1)/q of [M/q,
+// K/q] and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };

@@ -8,7 +8,7 @@
 //     2.5D sends the same, and then sums the gradients over the depth. The ring sends keys, values
 //     and their gradients, and the gradients of all weights.
 // Saves: activations are divided by t, but 1D keeps 4 BTC elements of each block whole.
-// Costs: tensor_way_received() has the elements that a rank receives per block, for t ranks, BT
+// Costs: tensor_way_received() returns the elements that a rank receives per block, for t ranks, BT
 //     tokens and width C.
 // The formulas are those of lessons 06 to 11 without vectors and norms. Left out: latency, overlap.
 //
@@ -20,9 +20,9 @@
 //     3D        cube_parallel        11       q x q x q parts; backward gathers again
 //     ring      context_parallel     08       positions, zigzag; no parameter
 //
-// 1D and SP send activations only, so their bytes are proportional to the tokens. The other ways
-// also send weights or gradients of weights. This part of the bytes does not depend on the tokens,
-// and the rest grows more slowly. So the other ways receive less when a step has many tokens.
+// In 1D and SP all bytes are proportional to the tokens. In 2D, 2.5D, 3D and the ring the bytes of
+// weights and of their gradients do not depend on the tokens. The bytes of activations grow more
+// slowly than in 1D. So these ways receive less than 1D when a step has many tokens.
 #include "03_tensor_parallel/compare.h"
 
 static size_t root_of(size_t n, size_t power) { // returns q with q^power = n, or 0
@@ -42,7 +42,8 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     return (TensorWayShape){ 0, 0 };
 }
 
-// Returns the share of a tensor that a rank receives in an all-reduce over n ranks.
+// Returns the elements that a rank receives in an all-reduce over n ranks, per element of the
+// tensor.
 static double all_reduce(double n) { return 2 * (n - 1) / n; }
 // Returns the elements that a rank receives per block. X counts the inputs of the block's four
 // matrices, BTC (1 + 1 + 1 + 4). W counts the elements of these matrices, 12 C^2.

@@ -5,12 +5,12 @@
 //
 // Holds: each rank has all parameters, T/N contiguous positions of each of B sequences, and all
 //     scores of its queries, [B H T/N, T].
-// Sends: per layer, a tensor makes N-1 hops of B T C/N elements each. Forward sends k, then v.
-//     Backward sends v again for dP and k again for dQ, and makes two all-reduces of B T C elements
-//     for dK and dV.
+// Sends: in forward of a layer k, and then v, go round the ring of ranks. In backward v goes round
+//     again for dP, and k for dQ. Each round has N-1 hops of B T C/N elements. Backward also makes
+//     two all-reduces of B T C elements, for dK and dV.
 // Saves: a rank keeps 1/N of the activations, but its scores grow with T^2/N.
-// Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even those
-//     that the causal mask hides. Per step the caller all-reduces all gradients.
+// Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even if
+//     the causal mask hides it. Per step the caller all-reduces all gradients.
 // Attention's output and its gradients must equal those of one device within rounding.
 // Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3: Ring Self-Attention. The
 // paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so ring

@@ -6,8 +6,9 @@
 // Holds: each rank has all parameters. Outside attention a rank has T/N contiguous positions of
 //     each of B sequences, inside attention all positions of H/N of the H heads.
 // Sends: in forward of a layer an all-to-all takes q, k and v from [T/N positions, all heads] to
-//     [all positions, H/N heads]. A second all-to-all takes the output back. Backward makes both in
-//     reverse. A rank sends (N-1)/N of each of these eight tensors of B T C/N elements.
+//     [all positions, H/N heads]. A second all-to-all takes the output back. Backward makes the
+//     reverse of both calls, for the gradients. A rank sends (N-1)/N of each of these eight tensors
+//     (q, k, v, the output and their gradients) of B T C/N elements.
 // Saves: a rank keeps 1/N of the activations. Attention runs as on one device, with fewer heads.
 // Costs: each rank sends 8(N-1)/N B T C/N elements per layer, N times less than tensor parallelism.
 //     N is at most H, or with grouped heads at most the number of heads of k and v. The parts of an
@@ -22,8 +23,9 @@ static size_t key_heads(const AttentionHeads *h) {
     return range_size(h->heads) / attention_ratio(h);
 }
 
-// Returns piece i in rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads. This
-// rank and rank j exchange B * blocks pieces: q, k and v of each sequence, or one tensor of each.
+// Returns piece i of `rows` for rank j: this rank's positions of rank j's heads. Each sequence has
+// `blocks` pieces. Without grouped heads these are q, k and v, or one piece of the output. rows is
+// [B*T/N, blocks * H * D], where H counts the heads of k.
 static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, size_t j,
                            size_t i) {
     size_t all = key_heads(h), sequence = i / blocks, block = i % blocks;
@@ -34,7 +36,8 @@ static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, 
         first = attention_ratio(h) * heads.lo + block * range_size(heads);
     return tensor_col_range(positions, first * h->D, (first + range_size(heads)) * h->D);
 }
-// Returns piece i in heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
+// Returns piece i of `heads` [B*T, blocks * H/N * D] for rank j: rank j's positions of this rank's
+// heads.
 static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks, size_t j,
                             size_t i) {
     size_t sequence = i / blocks, block = i % blocks;

@@ -1,5 +1,5 @@
 // by_hand.h: declares the layer of 01_by_hand.c, Y = X W in whole numbers, and its two splits. One
-// process plays all ranks. Each rank's part of W is called a shard.
+// process plays all ranks. A shard is such a rank with its part of W.
 #ifndef TENSOR_PARALLEL_BY_HAND_H
 #define TENSOR_PARALLEL_BY_HAND_H
 #include "common/base/util.h"
@@ -7,7 +7,7 @@
 enum { M = 2, K = 4, N = 3 }; // rows of X (tokens), inputs, outputs
 typedef struct {
     double x[M][K], target[M][N];
-    double w[K][N]; // shard i reads and updates only its own part of w
+    double w[K][N]; // shard i reads and updates only its own part
     double y[M][N], dy[M][N], dx[M][K], dw[K][N];
     double y_part[K][M][N];  // row split: shard i's partial sum of Y
     double dx_part[N][M][K]; // column split: shard i's partial sum of dX

@@ -7,10 +7,10 @@
 typedef enum { WAY_1D, WAY_SP, WAY_2D, WAY_25D, WAY_3D, WAY_RING, TENSOR_WAYS } TensorWay;
 typedef struct {
     size_t q, depth;
-} TensorWayShape; // q x q x depth ranks; q 0: impossible
+} TensorWayShape; // q x q x depth ranks on grids and cubes, else q ranks; q 0: impossible
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
-// Returns the elements that one rank receives for one block, forward and backward. Returns 0 where
-// q is 0.
+// Returns the elements that one rank receives for one block, forward and backward. Returns 0 if the
+// way is impossible on `ranks` ranks.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);
 // Returns the number of tokens, in units of the width, from which `way` receives less than `other`.
 // Returns 0 if there is no such number.

@@ -15,9 +15,9 @@
 
 // ---- 08_ring_attention.c ----
 extern const AttentionKind ring_attention, ring_attention_zigzag;
-// Returns the positions of rank i of n in a sequence of T positions. A contiguous rank has the i-th
-// of n chunks. A zigzag rank has chunk i of 2n from the front and chunk i from the back.
-// shard_range makes the chunks, so n need not divide T.
+// Returns the positions of rank i of n in a sequence of T positions. With ring_attention_zigzag the
+// rank has chunk i of 2n from the front and chunk i from the back. With any other kind the rank has
+// chunk i of n. shard_range makes the chunks, so n need not divide T.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
 
 // ---- context_parallel.c ----
@@ -36,7 +36,7 @@ Tensor ring_own_block(const AttentionHeads *h, Tensor qkv, Arena *room);
 // ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----
 extern const AttentionKind ring_self_attention, ulysses_attention;
 
-// ---- shared by these files ----
+// ---- for all of these files ----
 Positions context_positions_of(const AttentionHeads *h, size_t rank); // rank: a number in h->cp
 static inline size_t ring_next(const Comm *c) { return (c->rank + 1) % c->size; }
 static inline size_t ring_previous(const Comm *c) { return (c->rank + c->size - 1) % c->size; }

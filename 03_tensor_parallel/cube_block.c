@@ -4,9 +4,9 @@
 #include "03_tensor_parallel/cube_layers.h"
 
 // ---------------------------------------------------------- a linear layer that saves its operands
-// Computes y = x w, and saves x as item `name`. Backward may gather X from x again, and attention's
-// backward reads its own output, S_MIX. Also saves the gathered X and W, unless backward gathers
-// them again.
+// Computes y = x w. Saves x as item `name`, because backward may gather X from x again, and because
+// attention's backward reads attention's output, S_MIX. Also saves the gathered X and W, unless
+// backward gathers X and W again.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
                            Saved *s, int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -31,8 +31,7 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // Runs a block. The residual stream has the layout `at`. Between the two linear layers of
-// attention, and of the MLP, activations have the layout `sw`. Norms add two sums per row over
-// at.cols (cube_layers.c).
+// attention, and of the MLP, activations have the layout `sw`.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
     CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);

@@ -73,8 +73,6 @@ void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor sta
 
 // ---------------------------------------------------------------- items that a linear layer saves
 
-// Returns room for x [M/q^2, K/q] of a linear layer. If the gathered X is saved, x is scratch,
-// because X contains its rows.
 Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
     return tensor_shaped(cube_of(l)->gather_again ? &s->arena : scratch,
                          stored_shape(l, rows, cols));
@@ -91,9 +89,9 @@ Shape cube_stream_shape(const Layer *l, const Batch *b) { // [M/q^2, C/q]
 
 // ------------------------------------------------ embedding: y = onehot(tokens) wte is linear, too
 
-// Gathers wte over the layers. X = onehot(tokens) has the swapped layout, with vocabulary entries
-// as columns, cut over row. Every rank has all tokens, so X need not be gathered. wte is cut like
-// the head's W^T, [V/q^2, C/q], rows over row, then layer.
+// Gathers wte over the layers. A rank holds [V/q^2, C/q] of wte: its rows are cut over row, then
+// layer, and its columns over col. X = onehot(tokens) need not be gathered, because every rank has
+// all tokens.
 static Tensor table_of(const Layer *l, CubeLayout at, Arena *a, const Unit *wte) {
     return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w); // [V/q, C/q]
 }
@@ -111,7 +109,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Tensor sum = tensor_shaped(&scratch, stored_shape(l, at.B * at.T, y.cols));
     // Puts zeros for entries of other ranks.
     op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);
-    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks zeros
+    cube_scatter(at.rows, at.B, y, sum); // one rank has put the row, the other ranks zeros
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);
@@ -129,7 +127,7 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     Tensor dtable =
         tensor_shaped(&scratch, tensor_shape(range_size(l->vocab), dy.cols, wte->g.element));
     Tensor dwte = tensor_like(&scratch, wte->g);
-    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols); // rounded when it is added
+    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols); // reals; rounded when added
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
     op_add_positions_grad(dwpe, own.position, d); // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);
@@ -233,8 +231,8 @@ static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     p->own_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->own_cols = cols;
 }
-// Cuts a vector. The ranks of a plane hold the same columns. Each rank has the gradient of its own
-// rows only.
+// Cuts a vector. `same` has the ranks of a plane, which hold the same columns. Each of these ranks
+// has the gradient of its own rows only.
 static void cut_vector(Comm *same, Param *p, Range cols) {
     p->own_cols = cols;
     p->partial = same;

@@ -5,8 +5,8 @@
 #define CUBE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// Items of Saved behind those of a block: the operands that its linear layers gathered, unless
-// backward gathers them again.
+// Items of Saved that come after a block's own items: the operands that the linear layers have
+// gathered. If backward gathers operands again, forward does not save these items.
 enum { CUBE_QKV, CUBE_PROJ, CUBE_FC, CUBE_OUT, CUBE_LINEARS };
 enum { CUBE_HEAD };
 enum {
@@ -20,7 +20,7 @@ _Static_assert((int)CUBE_ITEMS <= (int)SAVED_TENSORS,
 const Cube *cube_of(const Layer *l);
 CubeLayout cube_stream(const Layer *l, const Batch *b);  // layout of the residual stream
 Shape cube_stream_shape(const Layer *l, const Batch *b); // [M/q^2, C/q]
-Batch cube_rows(const Batch *b, CubeLayout at);          // with this rank's sequences only
+Batch cube_rows(const Batch *b, CubeLayout at);          // only this rank's sequences
 Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site);
 
 // These functions compute norms. C counts the features of a whole token. Forward and backward

@@ -3,8 +3,9 @@
 // grid_block.c.
 //
 // Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of
-// column j. So a rank has whole heads of whole sequences. A token's features are spread over a row
-// of the grid, so a norm adds along the row. Gradients of weights are sums over a column.
+// column j. The columns of q, k and v are cut between heads, so a rank has whole heads of whole
+// sequences. A token's features are spread over a row of the grid, so a norm adds along the row.
+// Gradients of weights are sums over a column.
 #include "03_tensor_parallel/grid_layers.h"
 #include "common/model/block.h"
 
@@ -47,8 +48,8 @@ size_t summa_side(size_t ranks) {
     return q;
 }
 
-// Cuts a matrix. cols cuts each of the p->blocks blocks of columns, 3 for the weights of q | k | v,
-// else 1.
+// Cuts a matrix. cols cuts each of the p->blocks blocks of columns. The weights of q | k | v have 3
+// blocks, other matrices have 1.
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {
     p->own_rows = summa_range(rows, g->rows, g->row);
     p->own_cols = summa_range(cols, g->cols, g->col);
@@ -101,7 +102,7 @@ Dropout summa_dropout(const Layer *l, const Batch *own, int site) {
 
 // ---------------------------------------------------- norm: p[0] its gain, p[1] its bias, on row 0
 
-// Sends both vectors down the column, as the rows of v [2, C/q].
+// Sends gain and bias down the column, as the rows of v [2, C/q].
 static void vectors_down(const CommGrid *g, Tensor v, const Param *p) {
     for (size_t i = 0; g->row == 0 && i < 2; i++)
         tensor_copy(tensor_row_range(v, i, i + 1), p[i].w);
@@ -140,8 +141,9 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
 
 // ----------------------------------------------- embedding: a product of one-hot rows with a table
 
-// Sets row i of y [M/q, C/q] to row ids[i] of the whole table. `table` is this rank's block
-// [V/q, C/q]. The one-hot X need not be sent, because every rank of a row has the same tokens.
+// Sets row i of y [M/q, C/q] to this rank's columns of row ids[i] of the whole table. `table` is
+// this rank's block [V/q, C/q]. The one-hot rows need not be sent, because all ranks of a row have
+// the same ids.
 static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, SummaCut rows) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_like(&scratch, y);
@@ -151,7 +153,7 @@ static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, Su
         Tensor table_l = summa_panel(&panels, g->row == l, table, range_size(r), table.cols);
         comm_broadcast(g->in_col, table_l, l); // V/q * C/q elements from row l to the column
         op_embed_tokens(l ? part : y, table_l, ids, r.lo); // zeros for entries of other blocks
-        if (l) op_add(y, y, part);                         // exact, because one of the two is 0
+        if (l) op_add(y, y, part);                         // exact, because y or part is 0
         arena_free(&panels);
     }
     arena_free(&scratch);
@@ -233,8 +235,8 @@ const LayerKind summa_head = { .name = "SUMMA head",
                                .forward = head_forward,
                                .backward = head_backward };
 
-// Runs lesson 05's loss over the q ranks of a row, because these ranks have all logits of the row's
-// tokens.
+// Runs lesson 05's loss over the q ranks of a row, because these ranks together have all logits of
+// the row's tokens.
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(summa_grid(l)->in_row, y, s->t[S_SUM], x,
@@ -261,7 +263,7 @@ static void cut_block(Layer *l, const CommGrid *g) {
     Param *p = l->units[0]->params;
     l->heads = shard_range(c->heads, g->cols, g->col);
     for (int i = LN1_GAIN; i < BLOCK_PARAMS; i++)
-        summa_cut_vector(&p[i], g, features); // the lines below cut the other parameters again
+        summa_cut_vector(&p[i], g, features); // right only for the vectors that are not cut below
     summa_cut_matrix(&p[QKV_W], g, features, heads);
     summa_cut_vector(&p[QKV_B], g, heads);
     summa_cut_matrix(&p[PROJ_W], g, heads, features);

@@ -2,7 +2,7 @@
 #include "03_tensor_parallel/kept.h"
 #include "common/model/block.h"
 
-// Returns the sizes of a rank, which keeps the features of its column of the grid.
+// A rank keeps only the features of its column of the grid.
 CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank) {
     size_t col = rank % n.q;
     CutSizes z = cut_sizes(c, n.q, col);
@@ -14,8 +14,9 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B) {
     return part_size(B, n.q * n.depth, row + n.q * layer);
 }
 
-// Counts rows in two layouts, because a product swaps the layout. If the sequences of its input are
-// cut over row, the sequences of its output are cut over col, and the reverse.
+// Counts rows in two layouts, because a product swaps the layout. If the input's sequences are cut
+// over row, the output's sequences are cut over col. If the input's sequences are cut over col, the
+// output's sequences are cut over row.
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B) {
     size_t row = rank / q % q, col = rank % q, layer = rank / (q * q), T = c->context;

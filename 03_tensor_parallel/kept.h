@@ -1,15 +1,15 @@
 // kept.h: declares functions that count the elements that a rank keeps between forward and
-// backward, from sizes alone: on a grid (09_summa.c, 10_tesseract.c) and on a cube (11_cube.c).
-// common/model/costs.h counts these elements for 1D.
+// backward. The rank belongs to a grid (09_summa.c, 10_tesseract.c) or to a cube (11_cube.c). The
+// functions count from sizes alone, as common/model/costs.h does for 1D.
 #ifndef KEPT_IN_SHARDS_H
 #define KEPT_IN_SHARDS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 
-// Returns the sizes of a rank of a q x q x depth grid. kept_block() and similar functions then
-// count per token of the sequences of the rank's row.
+// Returns the sizes of a rank of a q x q x depth grid. With these sizes kept_block() and similar
+// functions of costs.h count per token of the rank's own sequences.
 CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank);
-// Returns how many of B sequences the rank's row has.
+// Returns how many of B sequences this rank has.
 size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B);
 
 // The kept elements of a rank of a q x q x q cube that gathers X and W again in backward.

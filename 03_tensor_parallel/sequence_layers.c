@@ -2,7 +2,7 @@
 // rank's rows, and gives a model these layers. 07_sequence_parallel.c has the block and the four
 // functions that communicate. Each collective has M*C elements. The embedding makes a
 // reduce-scatter forward and an all-gather of dy backward. The head makes an all-gather forward and
-// a reduce-scatter backward. The head makes one more all-gather in backward if it has KEEP_SHARD.
+// a reduce-scatter backward. With KEEP_SHARD the head makes one more all-gather in backward.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {
@@ -39,8 +39,8 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
 // ---------------------------------------------------------------- embedding
 // Looks up this rank's vocabulary entries for all rows and puts zeros for entries of other ranks.
 // The result is a partial sum of all rows. Each rank adds positions to its own rows after the sum,
-// so that positions count once. Backward gathers all rows of dy for the rank's entries. So the
-// gradient of wpe is whole, and equal on all ranks.
+// so that positions count once. Backward gathers all rows of dy, because any row may have one of
+// the rank's entries. So the gradient of wpe is whole, and equal on all ranks.
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
     (void)s;
@@ -113,7 +113,8 @@ const LayerKind sequence_parallel_head_whole =
 // ---------------------------------------------------------------- the model
 // Cuts the parameters with tensor_parallel(), and replaces the layers. Norms, and biases that are
 // added after a sum, have seen only this rank's rows, so their gradients are partial.
-// model_partial_sums() adds these gradients over tp once per step.
+// model_partial_sums() adds these gradients over tp once per step. Under ZeRO-2 and ZeRO-3 every
+// backward adds them.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
     static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
     bool whole = keep == KEEP_WHOLE;

@@ -1,6 +1,6 @@
-// sequence_layers.h: declares the rows of a rank under sequence parallelism, and the input of a
-// column-parallel product as a layer keeps it. 07_sequence_parallel.c (the block) and
-// sequence_layers.c (the embedding and the head) call the functions that this file declares.
+// sequence_layers.h: declares functions that find a rank's rows under sequence parallelism, and
+// that keep the input of a column-parallel product. 07_sequence_parallel.c (the block) and
+// sequence_layers.c (the embedding and the head) call these functions.
 #ifndef SEQUENCE_LAYERS_H
 #define SEQUENCE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -9,18 +9,20 @@
 // returns the shape [M/tp, C] of an activation.
 Range sequence_rows(const Layer *l, const Batch *b);
 Shape sequence_shape(const Layer *l, const Batch *b);
-// Returns the dropout of this rank's rows. An element's mask depends on its row among all M rows.
+// Returns the dropout of this rank's rows. The mask of a row depends on the row's number among all
+// M rows.
 Dropout sequence_dropout(const Layer *l, const Batch *b, int site);
 
-// The input of a column-parallel product. Forward keeps one of the two tensors as item `name` of s,
-// and makes the other in scratch.
+// The input of a column-parallel product. With KEEP_WHOLE forward keeps `whole` as item `name` of
+// s, and `own` is a part of `whole`. With KEEP_SHARD forward keeps `own`, and `whole` is in
+// scratch.
 typedef struct {
     Tensor own;   // [M/tp, C]: this rank's rows, which the norm writes
     Tensor whole; // [M, C]: all rows, which the product and the gradient of its weights read
 } SequenceInput;
 SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch);
 // Returns all rows for backward. Forward has kept these rows, or an all-gather of M*C elements
-// collects them again.
+// fetches these rows again.
 Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int name,
                             Arena *scratch);
 #endif

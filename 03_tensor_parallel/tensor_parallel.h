@@ -7,19 +7,20 @@
 //     attn.c_proj.weight  [C, C]  rows              [C/t, C]: the rows that its heads feed
 //     mlp.c_fc.weight     [C,4C]  columns           [C, 4C/t]: GELU works element by element
 //     mlp.c_proj.weight   [4C,C]  rows              [4C/t, C]: the rows that these columns feed
-//     wte                 [V, C]  rows              [V/t, C]: its vocabulary entries, used twice
+//     wte                 [V, C]  rows              [V/t, C]: its entries, for embedding and head
 //     norms, row-cut biases, wpe  not cut           the whole tensor, and its whole gradient
-//                                                   (a partial sum in 07_sequence_parallel.c)
 //
-// t need not divide heads, hidden columns or vocabulary entries, because shard_range gives one more
-// to the first ranks.
+// In 07_sequence_parallel.c the gradients of norms and of row-cut biases are partial sums.
+//
+// t need not divide heads, hidden columns or vocabulary entries, because shard_range gives the
+// first ranks one more.
 #ifndef TENSOR_PARALLEL_H
 #define TENSOR_PARALLEL_H
 #include "common/model/model.h"
 
 // ---- 02_linear.c: y = x w + b. A backward adds to w->g and b->g, and overwrites dx. ----
 // Column-parallel: each rank holds w [K, N/t] and b [N/t], all of x [M, K], its columns y [M, N/t].
-void column_parallel_cut(Param *p, Range columns); // within each of the p->blocks blocks
+void column_parallel_cut(Param *p, Range columns); // cuts each of the p->blocks blocks
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b);
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b);
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y);
@@ -51,7 +52,7 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
                          size_t first);
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table);
 
-// ---- 06_transformer.c; embedding, head and loss as layers in vocab_layers.c ----
+// ---- 06_transformer.c; vocab_layers.c has embedding, head and loss as layers ----
 // Cuts the parameters of a described model over tp and replaces the model's layers. Calls
 // usage_error() if a rank would have no head of the query, no head of key and value, no hidden
 // column of the MLP or no vocabulary entry.
@@ -59,31 +60,33 @@ void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_parallel_head;
 extern const LayerKind tensor_parallel_loss;
 
-// ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
-// These functions go from own rows to all rows and back. whole [M, C] has all rows. own [M/tp, C]
-// has the rows of this rank, which may be none.
+// ---- 07_sequence_parallel.c: where rows are cut, a rank has M/tp of the M rows. ----
+// shard_range cuts the rows. `own` and `d_own` [M/tp, C] have this rank's rows, which may be none.
+// `whole` and `dwhole` [M, C] have all rows. `partial` and `dpartial` [M, C] have all rows, too,
+// but are partial sums.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
-// The input that a column-parallel layer keeps: this rank's rows, which backward gathers again, or
-// all rows.
+// With KEEP_SHARD a column-parallel product keeps only this rank's rows of its input, and backward
+// gathers all rows again. With KEEP_WHOLE the product keeps all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
-// Does what tensor_parallel() does, but x and y of the layers are [M/tp, C]. Gradients of norms,
-// and of biases that are added after a sum, are partial: call model_partial_sums() once per step.
+// Does what tensor_parallel() does, but the activations between layers are [M/tp, C]; the logits
+// and the losses have all rows. Gradients of norms, and of biases that are added after a sum, are
+// partial sums. So call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
 extern const LayerKind sequence_parallel_embedding;
 extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
 extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 
 // ---- grid_layers.c: a grid of ranks ----
-// A grid is a matrix of rows x cols ranks in `depth` layers: rank = col + cols * (row + rows *
-// layer). depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
+// A grid has `depth` layers, each with rows x cols ranks: rank = col + cols * (row + rows * layer).
+// SUMMA's grid has depth 1. Tesseract's grid is q x q x d.
 typedef struct {
     size_t rows, cols, depth, row, col, layer; // sizes, and this rank's coordinates
-    Comm *in_row;                              // [cols] ranks of this row and layer, by column
-    Comm *in_col;                              // [rows] ranks of this column and layer, by row
-    Comm *in_depth;                            // [depth] ranks of this row and column, by layer
+    Comm *in_row;                              // the ranks of this row and layer, by col
+    Comm *in_col;                              // the ranks of this column and layer, by row
+    Comm *in_depth;                            // the ranks of this row and column, by layer
 } CommGrid;
 // Makes a grid of c's ranks, with this rank's communicators. All ranks of c must call this
 // function. Calls usage_error() if rows * cols * depth is not c's size.
@@ -91,16 +94,15 @@ CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
 void comm_grid_free(CommGrid *g);
 
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
-// Block (i, j) is on the rank of row i and column j.
-// A SummaCut cuts one side of a matrix in q pieces. shard_range deals out n groups of `each`
-// elements.
+// Block (i, j) is on the rank of row i and column j. A SummaCut cuts one side of a matrix in q
+// pieces. The side has n groups of `each` elements, and shard_range cuts only between groups.
 typedef struct {
     size_t n, each;
 } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
 // Returns q for q x q ranks. Calls usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
-// All ranks of the grid must call these functions. k is the cut of K, on both factors. A product
+// All ranks of the grid must call these functions. k is the cut of the dimension K. A product
 // overwrites its output:
 //     summa_product       y [M, N] = x [M, K] w [K, N]
 //     summa_product_nt    x [M, K] = y [M, N] w [K, N]^T
@@ -108,10 +110,11 @@ size_t summa_side(size_t ranks);
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k);
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k);
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
-// Returns the rank's own block, or room in arena a for another rank's block.
+// Returns `block` itself, without a copy, if is_own. Otherwise returns room [rows, cols] in arena
+// a, for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
 // These functions run a linear layer. p[0] are the weights [K, N]. p[1] is the bias [N], on row 0
-// only. Backward adds to the gradients of both and overwrites dx.
+// only. Backward adds to the gradients of weights and bias, and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
@@ -119,22 +122,22 @@ void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 
 // ---- grid_layers.c, grid_block.c: GPT's layers in q x q blocks. ----
 // Cuts the parameters of a described model over g and replaces the model's layers. g must live as
-// long as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
-// row. Calls usage_error() if a column of the grid has no head or no vocabulary entry, or if the
-// model is not a GPT-2.
+// long as m. All ranks of a row then have the loss of the row's sequences. Calls usage_error() if a
+// column of the grid has no head or no vocabulary entry, or if the model is not a GPT-2.
 void summa(Model *m, const CommGrid *g);
-// Returns the batch with this row's sequences only. A row may have no sequence.
+// Returns the batch with only the sequences of this rank's row. A row may have no sequence.
 Batch summa_batch(const CommGrid *g, const Batch *b);
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
-// ---- 10_tesseract.c: d grids of q x q ranks hold the same weights and cut the tokens. ----
+// ---- 10_tesseract.c: d grids of q x q ranks hold the same weights and share the sequences. ----
 // tesseract_sides() returns the sides of a grid of q x q x depth ranks with depth <= q. For depth 0
-// the function takes the smallest depth that fits. Calls usage_error() if no depth fits.
+// the function takes the smallest depth that fits. Calls usage_error() if the ranks do not form
+// such a grid.
 typedef struct {
     size_t q, depth;
 } TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
-CommGrid tesseract_grid(Comm *ranks, size_t depth); // collective
+CommGrid tesseract_grid(Comm *ranks, size_t depth); // all of these ranks must call it
 // Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums()
 // adds them.
 void tesseract(Model *m, const CommGrid *g);
@@ -147,9 +150,9 @@ void tesseract(Model *m, const CommGrid *g);
 //     y of these             layer, then col  sequences   row             [M/q^2, N/q]: swapped
 //     their w                col, then layer              row             [K/q^2, N/q]
 //     x, y, w of linears 1, 3, ..: the same with row and col swapped
-//     biases, gains, wpe     -                            as y            [N/q], alike on a plane
+//     biases, gains, wpe     not cut                      as activations  alike on a plane
 //
-// Sequences, columns, heads and vocabulary entries need not divide by q. A rank may have no
+// q need not divide the sequences, columns, heads and vocabulary entries. A rank may have no
 // sequence at all. ----
 typedef struct {
     CommGrid grid;
@@ -159,10 +162,11 @@ typedef struct {
 } Cube;
 // Returns q for q x q x q ranks. Calls usage_error() if the number of ranks is not a cube.
 size_t cube_side(size_t ranks);
-// Makes a cube of `ranks`. All of these ranks must call this function. Calls cube_side().
+// Makes a cube of `ranks`. All of these ranks must call this function. Calls usage_error() if their
+// number is not a cube.
 Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
-// The layout of an activation. The rows are whole sequences.
+// A layout names the ranks over which an activation is cut. A rank's rows are whole sequences.
 typedef struct {
     Comm *layers; // the ranks over which the rows are cut first
     Comm *rows;   // the ranks over which the rows of a layer are cut
@@ -173,8 +177,9 @@ typedef struct {
 CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
 CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l
 Range cube_sequences(CubeLayout l, size_t B);          // this rank's sequences, of B
-// cube_gather returns the whole [n, N] of n rows or n sequences, from the parts that shard_range
-// makes. cube_scatter sets part to this rank's part of the sum over axis.
+// cube_gather returns n sequences of `positions` rows each, in a, from their parts on the ranks of
+// axis (shard_range). For the rows of a matrix of weights, positions is 1. cube_scatter adds the
+// `sum` of all ranks of axis, and sets part to this rank's part of the result.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);
 void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum);
 typedef struct {

@@ -8,7 +8,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     (void)s;
     Tensor table = l->units[0]->params[0].w;
     vocab_parallel_lookup(l->comm, y, table, b->tokens, l->vocab.lo); // all-reduce: M C elements
-    // Positions are added after the sum, so that they count once.
+    // Each position counts once, so positions are added after the sum.
     op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }

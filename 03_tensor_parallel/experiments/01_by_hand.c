@@ -33,11 +33,11 @@ static void unsplit_step(HandLayer *l) {
         }
 }
 
-// ---------------------------------------------------------------- the paper
+// ---------------------------------------------------------------- the matrices on the page
 
 typedef struct {
-    const char *sign, *name; // the sign separates the matrix from the one before it
-    const double *a;         // row r begins at a[r * ld]: a matrix, or columns of a wider one
+    const char *sign, *name; // the sign is printed before the matrix
+    const double *a;         // row r begins at a[r * ld]; ld > cols in a part of a wider matrix
     size_t rows, cols, ld;
 } Matrix;
 
@@ -113,7 +113,7 @@ static void show_rows(Run *run) {
 typedef void HandCut(HandLayer *l, size_t shards, double rate);
 
 // Compares one cut with the unsplit layer, for every number of shards up to `most`. All numbers are
-// whole numbers or fractions of powers of two, so nothing is rounded.
+// fractions whose denominators are powers of two, so nothing is rounded.
 static void all_shards(Run *run, const char *name, HandCut *cut, size_t most,
                        const HandLayer *want) {
     for (size_t shards = 1; shards <= most; shards++) {

@@ -1,6 +1,6 @@
 // 03_mlp.c: trains the MLP, Y = dropout(GELU(X A + a) B + b), twice: with A cut by columns and B by
-// rows, and unsplit. The two trainings must agree. The table compares with A cut by rows, whose
-// bytes are predicted. 4 ranks do not divide the F = 38 hidden columns.
+// rows, and unsplit. The two trainings must agree. The table also has the predicted bytes of a cut
+// of A by rows. 4 ranks do not divide the F = 38 hidden columns.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { M = 10, C = 10, F = 38 }; // rows of X (tokens), width, hidden columns
@@ -57,9 +57,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Checks the costs. All parameters but b are cut. A rank keeps X, and the input and output of GELU
-// of its hidden columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden
-// columns, so the other ranks wait for it.
+// All parameters but b are cut. A rank keeps X, and the input and output of GELU of its hidden
+// columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden columns, so
+// the other ranks wait for rank 0.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
@@ -73,7 +73,7 @@ static void costs(Run *run, const TrialResult *r) {
     trial_costs(run, "%s", "%s", &predicted, r);
 
     // A forward has X A, with GATES matrices, and a product with B. A backward has two products for
-    // each of these.
+    // each product of forward.
     const size_t most = range_size(shard_range(F, n, 0));
     const double forward = work_product(M, GATES * most, C).time + work_product(M, C, most).time;
     trial_times(run, "The MLP over its ranks, last step", 3 * forward, communication);
@@ -97,7 +97,7 @@ static double gelu_of(double u) {
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "columns first", "rows first", NULL };
     const size_t n = run->world->size, e = element_size(option_storage(run));
-    const char *forward = value_cell(run, (double)r->sent / 2, "bytes"); // of two equal all-reduces
+    const char *forward = value_cell(run, (double)r->sent / 2, "bytes"); // the all-reduce of Y
     const double hidden = ring_bytes(ALL_REDUCE_PASSES, n, M * GATES * F, e);
     const char *rows_first = value_cell(run, hidden, "bytes");
     const Result rows[] = {

@@ -1,11 +1,11 @@
 // 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
-// by heads, and unsplit. The two trainings must agree. The table compares with a cut inside the
-// heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
+// by heads, and unsplit. The two trainings must agree. The table also has the predicted costs of a
+// cut inside the heads. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
-enum { KEY_PROBABILITIES = 105 };                          // trial.c has the keys before it
+enum { KEY_PROBABILITIES = 105 };                          // trial.c uses keys 101 to 104
 // Heads of key and value. With grouped heads KEY_HEADS is less than H, and RATIO heads of the query
 // share one head of key and value. QKV: columns of q | k | v.
 enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
@@ -85,9 +85,8 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Checks the costs. All parameters but b_O are cut. A rank keeps all of X and, of its own heads,
-// q | k | v, the probabilities before and after dropout, and the output. The two all-reduces add Y
-// and dX.
+// All parameters but b_O are cut. A rank keeps all of X and, of its own heads, q | k | v, the
+// probabilities before and after dropout, and the output. The two all-reduces add Y and dX.
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
     const size_t heads = range_size(own_heads(tp));

@@ -1,6 +1,6 @@
 // 05_vocab.c: trains a GPT without blocks (embedding, norm, head, loss), with its table wte cut by
 // vocabulary entries, and unsplit. The two trainings must agree. Then one batch goes through the
-// functions of 05_vocab.c step by step, and the page shows the exchange of one token. The number of
+// lookup and the loss of 05_vocab.c, and the page shows the exchange of one token. The number of
 // entries, 61, is prime, and the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
@@ -65,7 +65,7 @@ static void one_batch(Run *run) {
     op_matmul_nt(logits, x, own_E);
     op_row_max(max, logits);
     op_pick_target(picked, logits, b.targets, entries.lo);
-    vocab_parallel_loss(tp, loss, sum, logits, b.targets, entries.lo); // logits: exponentials
+    vocab_parallel_loss(tp, loss, sum, logits, b.targets, entries.lo); // logits become exponentials
     const double own[] = { first_element(max), first_element(picked), first_element(logits) };
     one_token(run, own, first_element(loss));
     arena_free(&a);

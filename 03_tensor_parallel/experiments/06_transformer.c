@@ -9,7 +9,7 @@ enum { BATCH = 3 }; // sequences
 
 // ---------------------------------------------------------------- times
 
-// Checks the times. Rank 0 holds the largest part of everything, so rank 0 is always the slowest.
+// Checks the times. Rank 0 holds the largest part of every tensor, so rank 0 is always the slowest.
 // Backward has two products for each product of forward.
 static void times(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size;

@@ -1,7 +1,7 @@
 // 07_sequence_parallel.c: trains a GPT in three ways. The first is tensor parallel, as in lesson
-// 06. The other two are sequence parallel, with inputs kept whole or gathered again. The two
-// sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
-// predict calls, bytes, memory and time.
+// 06. The second and the third are sequence parallel, with inputs kept whole and with inputs
+// gathered again. The two sequence-parallel trainings must agree in every bit, and must equal the
+// unsplit training within rounding. Formulas predict calls, bytes, memory and time.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <string.h>
 
@@ -131,7 +131,7 @@ static void three_ways(void *nothing, const Training *t, Trajectory *shard) {
     if (t->recorded) picture_show(run, "SP, inputs gathered again", PICTURE_CHART);
     training_compare(run, "kept whole = gathered again", &whole, shard, 0);
     // Forward adds the same terms in the same order as an all-reduce does. The gradients of norms
-    // are added in another order.
+    // are added in another order, so only the loss of the first step must be equal in every bit.
     check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, tensor.loss, 1,
                   exact_limit(run));
     trajectory_free(&tensor);
@@ -152,7 +152,7 @@ static void sequence(Run *run) {
         "kept) or gathers them a second time (gathered again).\nOne step has %d micro-batches (F0, "
         "F1).",
         MICRO_BATCHES);
-    t.recorded = true; // under AdamW
+    t.recorded = true; // training_both records the last step under AdamW
     training_both(run, "sequence-parallel = unsplit", &t, three_ways, NULL);
     table(run, &t);
     ending(run);

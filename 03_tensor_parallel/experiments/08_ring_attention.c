@@ -1,6 +1,6 @@
-// 08_ring_attention.c: compares both cuts of the ring with one device. A GPT trains with its
-// positions cut over all ranks. Attention alone runs on longer sequences (attend.c).
-// context_costs.c predicts bytes, memory and times.
+// 08_ring_attention.c: compares ring attention, with contiguous and with zigzag chunks, with one
+// device. A GPT trains with its positions cut over all ranks. Attention alone runs on longer
+// sequences (attend.c). context_costs.c predicts bytes, memory and times.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <string.h>
 
@@ -8,8 +8,8 @@
 // A 32-bit float cannot hold the exponential of such a score.
 enum { CHUNK = 192, HEADS = 8, D = 4, DEVIATION = 16 };
 
-// Runs attention alone in both cuts, and checks the costs. Shows the forward of both, and writes
-// the files of one cut.
+// Runs attention alone with both kinds of chunks, and checks the costs. The page shows both
+// forwards. --picture chooses the forward that --svg and --trace write.
 static void attention_alone(Run *run) {
     static const char *const title[] = { "Contiguous chunks, forward", "Zigzag chunks, forward" };
     const size_t T = run->world->size * CHUNK;
@@ -39,7 +39,7 @@ static void table(Run *run) {
         { "kept for backward", "c H, besides q, k, v and the output", BOTH("kept") },
         { "buffers while it runs", "at most 5 blocks of 2 c C", BOTH("buffers") },
         { "sent per rank", "c C times 6N-4: k, v 4(N-1); dk, dv 2N", BOTH("sent") },
-        { clock_config()->simulated ? "forward" : NULL, // a real clock: the table ends here
+        { clock_config()->simulated ? "forward" : NULL, // with a real clock the table ends here
           "2 products; slowest rank", BOTH("forward") },
         { "  computing, mean of ranks", busy, BOTH("busy") },
         { "backward", "5 products; slowest rank", BOTH("backward") },

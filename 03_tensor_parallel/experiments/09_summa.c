@@ -1,5 +1,6 @@
 // 09_summa.c (experiment): computes one linear layer (grids.c), and then a GPT, in q x q blocks,
-// and compares both with the unsplit ones. The costs per rank are received bytes, memory and time.
+// and compares both with the unsplit layer and GPT. The costs per rank are received bytes, memory
+// and time.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them
@@ -48,7 +49,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         fewest_tokens(at), sequences * c->context);
 }
 
-// Prints the answer, which compares the slowest or fullest rank with 1D.
+// Prints the end of the page. If 1D has a head for each rank, the text compares received bytes and
+// times with 1D.
 static void ending(Run *run, const GridPlace *at, size_t sequences, double took) {
     const size_t n = run->world->size, q = at->q;
     const char *times = "", *compared = "", *from = "";

@@ -1,5 +1,5 @@
-// 10_tesseract.c (experiment): trains a GPT on d grids of ranks, and compares the GPT with the
-// unsplit one. The table compares the d grids with one grid of q x q ranks, whose costs are
+// 10_tesseract.c (experiment): trains a GPT on d grids of ranks, and compares this GPT with the
+// unsplit GPT. The table compares the d grids with one grid of q x q ranks, whose costs are
 // computed.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"

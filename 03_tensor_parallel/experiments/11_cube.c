@@ -1,6 +1,7 @@
 // 11_cube.c (experiment): splits two linear layers (grids.c), and then a GPT, over a cube, and
-// compares both with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
-// X and W again, with the same bits. Bytes along each axis, memory and time are predicted.
+// compares both with the unsplit layers and GPT. Backward reads the X and W that forward gathered,
+// or gathers X and W again, with the same bits. Bytes along each axis, memory and time are
+// predicted.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -20,7 +21,7 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     const double row = r->layers[GPT_ROW].sent, col = r->layers[GPT_COL].sent;
     const double depth = r->layers[GPT_DEPTH].sent;
     // `numbers` is the time of the all-reduces of the loss and of the gradient norm. Rank 0 has the
-    // largest part of every tensor, so the other ranks wait for it.
+    // largest part of every tensor, so the other ranks wait for rank 0.
     const double numbers = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
                            ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double time = cube_share(&first, sequences).time + numbers;
@@ -135,7 +136,7 @@ static void cube(Run *run) {
     const size_t q = x.cube.grid.rows;
     introduction(run, q);
     const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
-    cube_two_linears(run, &x.cube, even, true); // every size divides
+    cube_two_linears(run, &x.cube, even, true); // q divides every size
     cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);
 
     Training t = gpt_training(c, option_size(run, "batch"));

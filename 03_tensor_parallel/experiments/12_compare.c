@@ -1,7 +1,7 @@
-// 12_compare.c (experiment): trains one model in six ways on the same ranks, and compares with the
-// unsplit model. A training has one step over each of the two links of --link. A way that the
-// number of ranks does not allow is left out; 64 ranks allow all six ways. One more table follows
-// from sizes alone (way_tables.c).
+// 12_compare.c (experiment): trains one model in up to six ways on the same ranks, and compares
+// each training with the unsplit training. A training has one step over each of the two links of
+// --link. A way that the number of ranks does not allow is left out; 64 ranks allow all six ways. A
+// second table and a plot are computed from sizes alone (way_tables.c).
 #include "03_tensor_parallel/experiments/experiments.h"
 
 static const char *const way_id[TENSOR_WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };

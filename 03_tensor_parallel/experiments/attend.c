@@ -11,8 +11,8 @@ const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &rin
 
 // ---------------------------------------------------------------- forward and backward
 
-// Copies the positions `own` of each sequence of `whole` to part. If s is given, copies nothing,
-// and puts part into this snapshot as these positions.
+// Copies the positions `own` of each sequence of `whole` to part. If s is not NULL, copies nothing,
+// and puts part into s as these positions of `whole`.
 static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, const char *name) {
     const size_t B = part.rows / positions_count(&own), T = whole.rows / B;
     for (size_t i = 0, row = 0; i < B * own.n; i++) {
@@ -118,7 +118,8 @@ Snapshot *attend_one_device(Run *run, ContextSizes z) {
 
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title,
                 int picture) {
-    // In fp32 a score of 500 is rounded by 3e-5, so its exponential has a relative error of 3e-5.
+    // In fp32 neighbouring numbers near 500 differ by 3e-5. So the exponential of such a score has
+    // a relative error of about 3e-5.
     double limit = sizeof(real) == 8 || z.deviation <= 1 ? LIMIT_ROUNDING : 1e-3;
     if (z.storage != REALS) limit = storage_limit(z.storage);
     Snapshot *got = snapshot_new(run);

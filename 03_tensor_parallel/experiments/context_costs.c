@@ -33,10 +33,10 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
                            .flops = 7 * (double)heads * work_product(pairs, 1, z.D).flops
         };
     }
-    const size_t hops = n > 1 ? n : 0; // of dk | dv, to their own rank; k | v make n-1, twice
+    const size_t hops = n > 1 ? n : 0; // of dk | dv, to their owner; k | v make n-1 hops, twice
     const size_t square = c * c;
     const size_t others = kind == CONTEXT_RING ? rank * square : (n - 1) * square / 2;
-    const size_t pairs = c * (c + 1) / 2 + others; // that the causal mask leaves
+    const size_t pairs = c * (c + 1) / 2 + others; // pairs that the causal mask leaves
     return (Attended){ .sent = (4 * (n - 1) * e + 2 * hops * r) * c * A,
                        .calls = n > 1 ? 3 * n - 2 : 0,
                        .kept = z.heads * c * r, // lse
@@ -158,8 +158,8 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
                                        { 0 } });
         return;
     }
-    // The times of the rings have no formula, so their steps are played. busy is the mean of the
-    // ranks.
+    // The times of the rings have no formula, so context_ring_time() plays their steps. busy is the
+    // mean of the ranks.
     const RingTime ring = context_ring_time(kind, z, n, false);
     const double busy = ring.busy / ((double)n * ring.step);
     check_costs(run, ids, names,

@@ -179,8 +179,8 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- kept activations
 
-// Returns the kept elements. kept.c counts these elements if backward gathers X and W again.
-// Otherwise the gathered X and W stay, instead of this rank's part of X.
+// Returns the kept elements. If backward gathers X and W again, these are the elements that kept.c
+// counts. Otherwise the gathered X and W stay, instead of this rank's part of X.
 static KeptElements kept(const CubePlace *at, const CutSizes *stage, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t rank = at->col + at->q * (at->row + at->q * at->layer);

@@ -1,6 +1,6 @@
 // experiments.h: declares the functions that several experiments of this chapter and of chapter 08
-// share. The functions train a few layers or a GPT. The functions also predict the costs of ring
-// attention, of grids and cubes, and of all ways to cut a model.
+// share. The functions train a few layers or a GPT, and predict the costs of context parallelism,
+// of grids and cubes, and of all ways to cut a model.
 #ifndef TENSOR_PARALLEL_EXPERIMENTS_H
 #define TENSOR_PARALLEL_EXPERIMENTS_H
 #include "03_tensor_parallel/compare.h"
@@ -25,7 +25,7 @@
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
-// The results of one of the two trainings.
+// The results of the split or of the unsplit training.
 typedef struct {
     Snapshot *seen;    // outputs and gradients of every step
     Snapshot *weights; // final weights
@@ -38,7 +38,8 @@ typedef struct {
 } TrialResult;
 
 // A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
-// trial_compare runs both trainings, compares the results and returns those of the split training.
+// trial_compare runs both trainings and compares the results. trial_compare frees all snapshots,
+// and returns the losses and the other numbers of the split training.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
@@ -58,14 +59,14 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
 // Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
-// step these all-reduces take. The function reads the costs "step" and "exposed". `calls` is the id
-// of the number of all-reduces.
+// step these all-reduces take. By the simulated clock the function reads the costs "step" and
+// "exposed". `calls` is the id of the number of all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
 // Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
 void ranks_together(Comm *ranks);
-// Prints the answer that every lesson has on one rank, because one rank cuts nothing. If there are
-// more ranks, prints nothing and returns false.
+// On one rank, prints the answer that nothing is cut and nothing is sent, and returns true. On more
+// ranks, prints nothing and returns false.
 bool answer_alone(Run *run);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
@@ -75,7 +76,7 @@ struct Trial {
     Comm *tp; // NULL: unsplit
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
-    Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
+    Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends the list
     size_t n_params;            // counted by trial_train
     double deviation;           // deviation of the initial weights
     double rate;                // learning rate of SGD
@@ -125,8 +126,8 @@ struct CutGpt {
     const AttentionKind *attention; // the ring
     CommGrid grid;                  // 2D, 2.5D
     Cube cube;                      // 3D
-    // Is called before each step. If the function is NULL, nothing is called. If not, a step ends
-    // with all ranks together.
+    // gpt_train() calls begin_step before each step. begin_step may be NULL. Otherwise every step
+    // ends with an all-reduce of the loss, so all ranks end the step at the same time.
     void (*begin_step)(CutGpt *x);
     GptMeasured measured;
 };
@@ -137,7 +138,7 @@ typedef struct {
     size_t parameters, gradients, kept; // elements
     size_t kept_reals;                  // the kept elements that are reals in any storage
     double received;                    // bytes per step
-    double time;                        // ps per step, if no rank waits for another one
+    double time;                        // ps per step, if no rank waits for another rank
 } RankShare;
 double share_kept_bytes(const ModelConfig *c, const RankShare *s);
 // gpt_memory_costs() checks the memory of a rank: ids "parameters", "gradients", "adamw", "kept".
@@ -183,22 +184,25 @@ typedef struct {
 // title and picture are those of picture_show(), for the forward. If title is NULL, nothing is
 // drawn.
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
-// Runs attention on one device (rank 0, uncounted), and returns the output and the gradients.
+// Runs attention on one device, rank 0, and returns the output and the gradients. The ledger does
+// not count this run.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
-// Compares attention as attend() does, with two sequences whose positions n ranks do not divide, if
-// n > 1, and with grouped heads, dropout and rotary positions. Takes the other sizes from z.
+// Compares attention as attend() does, with grouped heads, dropout and rotary positions. The run
+// has two sequences. If there are several ranks, their number does not divide the positions. The
+// other sizes are those of z.
 void attend_uneven(Run *run, int kind, ContextSizes z);
-// Trains a GPT with its positions cut over all ranks, in the kinds from first to last, and compares
-// with the unsplit training.
+// Trains a GPT with its positions cut over all ranks, in each kind from first to last, and compares
+// each training with the unsplit training.
 void attend_trainings(Run *run, int first, int last);
 
 // ---- context_costs.c ----
-// The predictions are for attention alone on one sequence whose T positions n divides.
+// The predictions are for attention alone on one sequence. The number of ranks, n, divides its T
+// positions.
 
 extern const char *const context_id[CONTEXT_KINDS];
 // Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
-// calls.ID, kept.ID, buffers.ID, flops.ID, and with a simulated clock forward.ID and backward.ID.
-// The two rings also have busy.ID.
+// calls.ID, kept.ID, buffers.ID and flops.ID. With a simulated clock there are also forward.ID and
+// backward.ID, and for both rings busy.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 // Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
@@ -224,7 +228,7 @@ typedef struct {
     size_t q, depth, row, col, layer;
 } GridPlace;
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // those of B that the rank's row has
+size_t grid_sequences(const GridPlace *at, size_t B); // how many of B sequences the rank has
 bool grid_even(const GridPlace *at, size_t B);        // returns whether all blocks are equal
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
@@ -235,13 +239,14 @@ GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
 
-// Returns the sizes of the stage on this rank, with this rank's columns. kept_block() and similar
-// functions then count per token of the sequences of the rank's row.
+// Returns the sizes of all layers on this rank, with this rank's columns. With these sizes
+// kept_block() and similar functions count per token of the rank's own sequences.
 CutSizes grid_sizes(const GridPlace *at);
 // Writes the elements of each tensor of a block to `tensor`, in model order.
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]);
 size_t grid_elements_wte(const GridPlace *at);
-// These functions count like elements_unit() of costs.h. The stage counts wte once.
+// These functions count as elements_unit() and elements_stage() of costs.h do. A stage counts wte
+// once.
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
@@ -255,7 +260,7 @@ enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
 typedef struct {
     double calls;
     double bytes[CUBE_AXES]; // sent along each axis
-    double time;             // ps, one call after another, if no rank waits for another one
+    double time;             // ps, one call after another, if no rank waits
 } CubeTraffic;
 double cube_bytes(const CubeTraffic *t); // along all axes
 
@@ -275,16 +280,17 @@ Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
 // Writes the elements of each tensor of a block to `tensor`, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
 size_t cube_elements_wte(const CubePlace *at);
-// These functions count like elements_unit() of costs.h. The stage counts wte once.
+// These functions count as elements_unit() and elements_stage() of costs.h do. A stage counts wte
+// once.
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
-// These functions return the elements that forward keeps of B sequences, like activations_block()
-// and similar functions of costs.h. Of the elements of a stage, cube_kept_reals() are reals in any
-// storage.
+// cube_kept_stage() returns the elements that the forward of a stage keeps of B sequences, as
+// activations_stage() of costs.h does. cube_kept_reals() returns how many of these elements are
+// reals in any storage.
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
-size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
+size_t cube_message(const CubePlace *at, size_t B); // elements of a message between stages
 
 // ---- way_costs.c ----
 // These functions return the share of one rank in a step of B sequences: in 1D or SP, on a grid, on
@@ -297,7 +303,8 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
 // Checks the costs of x, which has trained on a grid. The costs are calls and bytes along each axis
 // (ids "row.sent" and so on), the received bytes of all axes (id "received") and the memory of a
-// rank. If all blocks are equal and the clock is simulated, also checks the time of the layers.
+// rank. If all blocks are equal and the clock is simulated, also checks the time of the layers and
+// of the sums over depth.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
@@ -307,16 +314,15 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
 typedef struct {
     size_t B, T, K, N;
 } LinearSizes; // X [B*T, K] and W [K, N] on a grid; X, V [K, N] and W [N, K] on a cube
-// Compares Y = X W + b and its gradients with the unsplit ones. With a simulated clock, shows a
+// Compares Y = X W + b and its gradients with the unsplit layer. With a simulated clock, shows a
 // picture. If q divides all sizes, checks the bytes that a rank receives in forward, and the memory
-// of the blocks that it receives.
+// of the received blocks.
 void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
-// Compares Y = X V and Z = Y W and their gradients with the unsplit ones. If `shown`, shows the
+// Compares Y = X V and Z = Y W and their gradients with the unsplit layers. If `shown`, shows the
 // picture and checks the bytes sent. For this check q^2 must divide the sizes.
 void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----
-// way_tables() computes a table and a plot of 12_compare.c, with a column or a line for each way.
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
 // Prints the costs of one block of GPT-3's width on 64 ranks, and a plot of its received elements

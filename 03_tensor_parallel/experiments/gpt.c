@@ -109,8 +109,8 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     cut(x, m, &t.data);
     model_allocate(m);
     *r = (GptMeasured){ 0 };
-    // Every rank gets the whole batch. With ring attention a rank gets only the tokens of the
-    // rank's own positions.
+    // Every rank gets the whole batch. With WAY_RING a rank gets only the tokens of its own
+    // positions.
     training_run(out, m, &t, 1, 0, step, x);
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);

@@ -98,7 +98,7 @@ static void train_step(Trial *t, TrialResult *r) {
     drop(t, y);
     record_leave();
     op_scale(dy, target, -1);
-    op_add(dy, y, dy); // Y - target; the loss is half its square, per row
+    op_add(dy, y, dy); // Y - target; the loss is the sum of squares / (2 M)
     r->loss[t->step] = tensor_sum_of_squares(dy) / (double)(2 * M);
     op_scale(dy, dy, (real)(1.0 / (double)M));
     record_enter(EVENT_BACKWARD, NO_NUMBER);

@@ -1,5 +1,5 @@
 // way_tables.c: computes the table of 12_compare.c at a real size, and the plot of received
-// elements, from sizes alone. No rank trains for the table or the plot.
+// elements, from sizes alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
@@ -63,7 +63,7 @@ static TensorWay block_table(Run *run) {
 // Draws the received elements of a block, relative to C^2, against the tokens of a micro-batch,
 // relative to C.
 static void plot(Run *run) {
-    enum { POINTS = 9, FIRST = 192 }; // positions: 16 sequences of 192 are C / 4 tokens
+    enum { POINTS = 9, FIRST = 192 }; // positions; 16 sequences of 192 are C / 4 tokens
     double x[POINTS], y[TENSOR_WAYS][POINTS];
     PlotLine lines[TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
