@@ -55,7 +55,7 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
     double sent =
         STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, of_gradient); // 2 (N-1) ceil(Psi / N) e
     double root = r == 0 && N > 1 ? weights : 0;
-    // A rank keeps the activations of its own sequences (chapter 02 lists them).
+    // A rank keeps the activations of its own sequences (chapter 02 lists these activations).
     double kept = (double)activations_bytes(&whole, part_size(SEQUENCES, N, r));
     check_costs(
         run, "%s", "%s",

@@ -13,8 +13,8 @@ static const ModelConfig tiny = {
 
 // ---------------------------------------------------------------- training
 
-// Computes the norm and updates the weights, with the whole batch's gradient. loss: the part of
-// this rank's tokens.
+// Computes the norm and updates the weights, with the whole batch's gradient. `loss` is the part of
+// the loss that comes from this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, 1);
