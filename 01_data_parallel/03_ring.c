@@ -9,8 +9,9 @@
 //         receives (N-1) S bytes and sends as many. The tree has log2 N rounds up and as many down,
 //         with messages of S bytes. In halving and doubling a rank sends 2 log2 N messages, of S/2,
 //         S/4, ... S/N bytes.
-// Saves:  the ring sends the fewest bytes from the busiest rank, 2(N-1)/N S. So does halving and
-//         doubling, if N is a power of two. Tree and halving need the fewest messages in a row.
+// Saves:  in the ring the busiest rank sends the fewest bytes, 2(N-1)/N S. In halving and doubling
+//         the busiest rank sends as few, if N is a power of two. Tree and halving need the fewest
+//         messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
 //         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
 //         two: 2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per

@@ -9,16 +9,16 @@
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
 //         way, Psi/k of them to or from each server. A server receives and sends n S/k bytes per
 //         step.
-// Saves:  a worker needs no optimizer state (AdamW: 2 Psi elements). In asynchronous training a
-//         worker waits for the slowest worker only if it is more than s steps ahead. --staleness
-//         sets s.
+// Saves:  a worker needs no optimizer state (AdamW: 2 Psi elements). In asynchronous training only
+//         a worker that is more than s steps ahead waits for the slowest worker. --staleness sets
+//         s.
 // Costs:  all bytes pass through the servers' links. In asynchronous training a gradient is up to
 //         (n-1)(2s+1) versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
-// in rank order. An asynchronous server updates after every push. The server answers at once (by
-// the simulated clock). Only a worker that is more than s steps ahead of the slowest waits for its
-// answer (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers
-// and servers that fail.
+// in rank order. An asynchronous server updates after every push, in the order in which the pushes
+// arrive on the simulated clock. The server answers at once. Only the answer to a worker that is
+// more than s steps ahead of the slowest waits (stale synchronous parallel, Ho et al. 2013). Li et
+// al. 2014, section 3. Left out: workers and servers that fail.
 #include "01_data_parallel/parameter_server.h"
 
 // ---------------------------------------------------------------- a worker

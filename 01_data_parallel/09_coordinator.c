@@ -75,7 +75,7 @@ static void negotiate_names(Coordinator *c) {
 
 // Makes the ranks agree in later steps. The sum over ranks of the previous cycle's questions is the
 // answer. A tensor is agreed if its field has counted all ranks. Every rank reads the same sum, so
-// no rank coordinates. The new question then stays in flight until the next cycle.
+// no rank has a special role. The new question then stays in flight until the next cycle.
 static void negotiate_counts(Coordinator *c) {
     const CountFields f = coordinator_fields(c->control);
     const size_t elements = tensor_count(c->question);

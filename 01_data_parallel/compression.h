@@ -7,7 +7,6 @@
 //     e <- x - C(x)
 // After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T. Nothing is lost, because the part
 // that a step does not send is sent later.
-// only sent later.
 //
 // Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
 // One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
