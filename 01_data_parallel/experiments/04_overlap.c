@@ -1,7 +1,7 @@
 // 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. Both
 // trainings must give the same bits. Compares bytes and calls with formulas, and times with a
 // recurrence over the buckets (bucket_costs.c). tests/buckets.t has other sizes of buckets, from a
-// bucket per tensor to one bucket of all.
+// bucket per tensor to one bucket for all tensors.
 #include "01_data_parallel/experiments/experiments.h"
 
 // With 4 ranks the last rank has one sequence and the other ranks have two. With 8 ranks the last
