@@ -14,7 +14,7 @@
 // Costs:  the training is another one, because a gradient is taken at weights that lack the other
 //         ranks' last steps. At k = 1 with SGD the training is that of 02_all_reduce.
 // For any k the training must have the bits of one device that trains N copies in turn and averages
-// them.
+// their weights.
 // Stich 2019 (arXiv 1805.09767), algorithm 1; Lin et al. 2020 (arXiv 1808.07217): post-local SGD;
 // Douillard et al. 2023 (arXiv 2311.08105): DiLoCo. Left out: k that changes, and overlapping.
 #include "01_data_parallel/local_sgd.h"

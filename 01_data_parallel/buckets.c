@@ -9,7 +9,7 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    // The tied table, if it has its other use on another stage.
+    // `shared` is the tied table, if another stage has the other use of the table.
     const Unit *shared = wte ? wte : head;
     if ((wte && head) || m->config.untied) shared = NULL;
     size_t at = 0;
