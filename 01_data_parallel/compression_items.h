@@ -13,7 +13,7 @@
 #include "common/base/real.h"
 
 // ---- IEEE binary16 (fp16): 1 sign, 5 exponent and 10 fraction bits. The largest number is 65504.
-//      Numbers from 2^-14 on have 11 significant bits, smaller ones are multiples of 2^-24. ----
+//      Numbers from 2^-14 on have 11 significant bits. Smaller numbers are multiples of 2^-24. ----
 
 ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     const uint64_t bits = (uint64_t)(e + 1023) << 52;

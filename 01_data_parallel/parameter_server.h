@@ -17,7 +17,8 @@ typedef struct {
     Comm *world;
     size_t servers, workers, steps; // steps of each worker
 } Cluster;
-// Makes the first `servers` ranks servers. Calls usage_error() if no rank is left to be a worker.
+// Makes the first `servers` ranks servers. Calls usage_error() if `servers` is 0, or if no rank is
+// left to be a worker.
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
 // Returns the number of this worker, from 0.
