@@ -19,9 +19,9 @@
 // communication while backward still runs (04_overlap).
 #include "01_data_parallel/data_parallel.h"
 
-// Without this broadcast, ranks that begin with different weights stay different. (Equal seeds give
-// equal weights, too. So the experiment gives each rank different weights, and a missing broadcast
-// becomes visible.)
+// Gives every rank the weights [Psi] of rank 0. Without this broadcast, ranks that begin with
+// different weights stay different. (Equal seeds give equal weights, too. So the experiment gives
+// each rank different weights, and a missing broadcast becomes visible.)
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): broadcast the first weights. Give every rank of dp the weights of
     // rank 0. m->w holds all weights of the model, one after the other. common/comm/comm.h lists
@@ -30,8 +30,10 @@ void data_parallel_broadcast(Comm *dp, Model *m) {
     // END
 }
 
-// Each rank has the part of the gradient [Psi] that comes from its own tokens, so the whole batch's
-// gradient is the sum over ranks. In a ring (03_ring) each rank sends 2 (N-1)/N Psi elements.
+// Replaces g [Psi] by the sum of the replicas' g, with one all-reduce. Each rank has the part of
+// the gradient that comes from its own tokens, so the whole batch's gradient is the sum. Each part
+// already carries 1 / (counted tokens of the whole batch), so nothing is divided. In a ring
+// (03_ring) each rank sends 2 (N-1)/N Psi elements.
 void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
 // Fills m->g with the part of the batch's gradient that comes from the sequences `shard`. Returns
@@ -48,6 +50,8 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
+// Leaves the gradient of the whole batch in m->g, on every rank. Each rank computes the part that
+// comes from its shard, and the all-reduce adds the parts of all ranks.
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences) {
     double loss = 0;
     // EXERCISE 01.02a (4 points): the shard's gradient, and its all-reduce. Leave the gradient of
