@@ -4,18 +4,18 @@
 // vary: IN 7..12, OUT 3..6, SAMPLES 60|120, SHARDS 3|4|5
 //
 // Holds:  every shard has all weights w [in, out] and b [out], a gradient of the same size, and its
-//         part of the samples. One device plays all shards, so nothing is a message yet.
+//         part of the samples. One device plays all shards.
 // Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per
 //         step.
-// Saves:  each shard computes the products of samples / shards samples only.
+// Saves:  each shard computes only the products of samples / shards samples.
 // Costs:  every device has all weights and a whole gradient.
 // A loss is a sum of squared errors divided by a number of elements. The gradient of the loss is
 // divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
 // gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
-// the elements of the whole batch, the gradient of the whole batch is their SUM. All later lessons
-// use the sum. The average and the sum must give the losses and weights of the whole batch, within
-// rounding, because the shards' sums are added in another order. Left out: ranks, messages, and
-// shards of different sizes, for which an average is wrong (chapter 02).
+// the elements of the whole batch, the gradient of the whole batch is their SUM. 02_all_reduce and
+// later chapters use the sum. The average and the sum must give the losses and weights of the whole
+// batch, within rounding, because the shards' sums are added in another order. Left out: ranks,
+// messages, and shards of different sizes, for which an average is wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the
@@ -71,7 +71,7 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
     if (rule == FULL_BATCH) loss = linear_loss(&g, l, all, all.n * l->out);
     else {
         g = sum_over_shards(l, all, shards, rule == WHOLE ? WHOLE_COUNT : OWN_COUNT, shard_loss);
-        // Adds the losses of ALL shards.
+        // The loss of ALL samples. Losses that are divided by a shard's own elements are averaged.
         for (size_t k = 0; k < shards; k++)
             loss += shard_loss[k] / (double)(rule == WHOLE ? 1 : shards);
     }

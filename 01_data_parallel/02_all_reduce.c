@@ -7,22 +7,21 @@
 //         B/N of the sequences. wte, the table that embedding and head share, has two gradients.
 // Sends:  before step 0 rank 0 broadcasts its weights, Psi elements. After the last backward of a
 //         step the ranks all-reduce the gradient. Each rank then sends 2 (N-1)/N of Psi elements.
-// Saves:  each rank computes B/N sequences and keeps the activations of these alone.
-// Costs:  the ranks hold weights, gradients and state N times. A step takes
+// Saves:  each rank computes B/N sequences, and keeps the activations of these sequences only.
+// Costs:  the N ranks hold weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
 // F(n) is the time of a forward of n sequences, and a backward takes 2F(n). alpha is the latency of
-// a message, beta the bytes per second of a link, e the bytes of a real.
-// The weights must equal one device's within rounding, because a cut sum is added in parts. The
-// replicas must equal each other in every bit.
+// a message, beta the bytes per second of a link, e the bytes of an element.
+// The weights must equal one device's within rounding, because the ranks add the terms of a sum in
+// another order. The replicas must equal each other in every bit.
 // Li et al. 2020 (arXiv 2006.15704), section 2. Every shard's loss already carries 1 / (counted
 // tokens of the WHOLE batch), so the gradients are added and not divided by N. Left out:
 // communication while backward still runs (04_overlap).
 #include "01_data_parallel/data_parallel.h"
 
-// Replaces the weights [Psi] of every rank by those of rank 0, Psi e bytes (e: bytes of a real).
-// Call this function once, before the first step. Without this broadcast, ranks that begin with
+// Gives every rank the weights [Psi] of rank 0. Without this broadcast, ranks that begin with
 // different weights stay different. (Equal seeds give equal weights, too. So the experiment gives
-// each rank different weights, and a missing broadcast shows.)
+// each rank different weights, and a missing broadcast becomes visible.)
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): broadcast the first weights. Give every rank of dp the weights of
     // rank 0. m->w holds all weights of the model, one after the other. common/comm/comm.h lists
@@ -31,15 +30,14 @@ void data_parallel_broadcast(Comm *dp, Model *m) {
     // END
 }
 
-// Replaces g [Psi] by the sum of the replicas' g, with one all-reduce. Call this function once per
-// step, after the last backward. In a ring (03_ring) each rank sends 2 (N-1)/N Psi e bytes. Each
-// rank has the part of the gradient that comes from its own tokens, so the whole batch's gradient
-// is the sum. Each part already carries 1 / (counted tokens of the whole batch), so nothing is
-// divided.
+// Replaces g [Psi] by the sum of the replicas' g, with one all-reduce. Each rank has the part of
+// the gradient that comes from its own tokens, so the whole batch's gradient is the sum. Each part
+// already carries 1 / (counted tokens of the whole batch), so nothing is divided. In a ring
+// (03_ring) each rank sends 2 (N-1)/N Psi elements.
 void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
-// Fills m->g with the part of the batch's gradient that comes from sequences `shard`. Returns the
-// part of the batch's mean loss that comes from these sequences. A counted token has the weight
+// Fills m->g with the part of the batch's gradient that comes from the sequences `shard`. Returns
+// the part of the batch's mean loss that comes from these sequences. A counted token has the weight
 // token_weight, in the gradient and in the loss.
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range shard,
                               double token_weight) {
@@ -52,6 +50,8 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
+// Leaves the gradient of the whole batch in m->g, on every rank. Each rank computes the part that
+// comes from its shard, and the all-reduce adds the parts of all ranks.
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences) {
     double loss = 0;
     // EXERCISE 01.02a (4 points): the shard's gradient, and its all-reduce. Leave the gradient of
@@ -69,10 +69,9 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
     return loss; // the part of this rank's shard
 }
 
-// Makes one step. Nothing is sent after the all-reduce, because equal weights, gradients and
-// optimizer state on all ranks give equal norms and equal new weights. The returned loss is the
-// part of this rank's shard. The training does not need the whole loss. The experiment adds the
-// parts for the log.
+// Nothing is sent after the all-reduce. Equal weights, gradients and optimizer state on all ranks
+// give equal norms and equal new weights. The training does not need the whole loss. For the log,
+// the experiment adds the ranks' parts.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

@@ -6,19 +6,20 @@
 // Holds:  each rank has a tensor of S bytes. At the end every rank has the sum, in the same bits.
 //         Scratch memory holds one incoming message.
 // Sends:  a rank of the ring sends 2(N-1) messages of S/N bytes. In gather and broadcast rank 0
-//         receives (N-1) S bytes and sends as many. The tree has log2 N rounds of messages of S
-//         bytes, up and down. In halving and doubling a rank sends 2 log2 N messages, of S/2, S/4,
-//         ... S/N bytes.
-// Saves:  the busiest rank sends the fewest bytes in ring and halving, 2(N-1)/N S. Tree and halving
-//         need the fewest messages in a row.
+//         receives (N-1) S bytes and sends as many. The tree has log2 N rounds up and as many down,
+//         with messages of S bytes. In halving and doubling a rank sends 2 log2 N messages, of S/2,
+//         S/4, ... S/N bytes.
+// Saves:  in the ring the busiest rank sends the fewest bytes, 2(N-1)/N S. In halving and doubling
+//         the busiest rank sends as few, if N is a power of two. Tree and halving need the fewest
+//         messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
 //         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
 //         two: 2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per
 //         second of a link.
 // Patarasuk and Yuan 2009; Rabenseifner 2004. One rank makes the last addition of an element, and
 // the other ranks copy the sum, so all ranks hold the same bits. The order of the additions decides
-// which bits, so sums of two ways are equal within rounding only. Left out: links that several
-// messages share, and pipelined trees.
+// the bits. Two ways add in different orders, so their sums are equal only within rounding. Left
+// out: links that several messages share, and pipelined trees.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
@@ -27,8 +28,8 @@ static Tensor chunk(Tensor t, size_t n, size_t i) {
     Range r = shard_range(tensor_count(t), n, i % n);
     return tensor_flat_range(t, r.lo, r.hi);
 }
-// Returns chunks lo to hi - 1 of the n chunks of t as one view, because they are neighbours in
-// memory.
+// Returns chunks lo to hi - 1 of the n chunks of t as one view, because these chunks are adjacent
+// in memory.
 static Tensor chunks(Tensor t, size_t n, size_t lo, size_t hi) {
     size_t count = tensor_count(t);
     return tensor_flat_range(t, shard_range(count, n, lo).lo, shard_range(count, n, hi - 1).hi);
@@ -40,8 +41,8 @@ static Tensor scratch_for(Arena *memory, Tensor t, size_t count) {
     return tensor_shaped(memory, tensor_shape(1, count, t.element));
 }
 
-// Sends and receives at the same time. If every rank first sent and then received, all would wait:
-// a send ends only when its receiver receives.
+// Sends and receives at the same time. If every rank first sent and then received, all ranks would
+// wait for ever, because a send ends only when its receiver receives.
 static void exchange(Comm *c, Tensor out, size_t to, Tensor in, size_t from) {
     Request *sent = comm_start_send(c, out, to);
     comm_recv(c, in, from);
@@ -102,10 +103,10 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Sums t over the ranks in a binomial tree. Up and down there are log2 N rounds each (rounded up),
-// with messages of S bytes. Up: in the round with distance d, each rank r that is an odd multiple
-// of d sends its sum to rank r - d. Down: the rounds run in reverse order, and each parent sends
-// the sum to its child.
+// Sums t over the ranks in a binomial tree. log2 N rounds (rounded up) go up the tree, and as many
+// go down. Every message has S bytes. In the round up with distance d, each rank r that is an odd
+// multiple of d sends its sum to rank r - d. The rounds down run in reverse order, and each parent
+// sends the sum to its child.
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -125,9 +126,9 @@ void tree_all_reduce(Comm *c, Tensor t) {
 
 // Halving and doubling follows Rabenseifner 2004. Partners swap halves, then halves of halves,
 // until each rank owns a chunk of the sum. Then the same steps run backwards. Each rank sends 2
-// log2 N messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. Together these messages have
-// as many bytes as those of a ring. If N is not a power of two, some ranks are left over. Each such
-// rank first sends its tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
+// log2 N messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. In a ring a rank sends as many
+// bytes. If N is not a power of two, some ranks are left over. Each such rank first sends its
+// tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
 
 // Runs halving and doubling among the first n ranks, where n is a power of two. While halving, rank
 // r keeps the half of its range that contains chunk r.
@@ -174,12 +175,10 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Makes an all-reduce over M nodes of n ranks each.
-//     inside   the ranks of this rank's node
-//     between  the ranks with the same place in every node
-// Each rank sums one n-th of the tensor over its node. Only this part goes to other nodes, and all
-// n ranks of a node send at the same time. A rank sends as many bytes as in one ring of all M n
-// ranks, but only 2(M-1)/M S/n of them leave the node.
+// There are M nodes with n ranks each. Each rank sums one n-th of the tensor over its node. Only
+// this part goes to other nodes, and all n ranks of a node send at the same time. A rank sends as
+// many bytes as in one ring of all M n ranks, but only 2(M-1)/M S/n of these bytes go to other
+// nodes.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
     Range r = shard_range(tensor_count(t), inside->size, inside->rank);
     Tensor part = tensor_flat_range(t, r.lo, r.hi); // [count / n]

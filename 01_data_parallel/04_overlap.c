@@ -5,9 +5,9 @@
 //
 // Holds:  every rank has a replica and B/N of the sequences, as in 02_all_reduce. The gradient is
 //         cut in buckets, which are views of m->g, not copies.
-// Sends:  one all-reduce per bucket. Of the n elements of a bucket each rank sends 2 (N-1)/N. The
-//         all-reduce starts as soon as the bucket's last tensor is final. Bucket 0 is at the end of
-//         m->g, because backward begins there.
+// Sends:  one all-reduce per bucket. Each rank sends 2 (N-1)/N times the bytes of a bucket. The
+//         all-reduce starts as soon as the bucket's last tensor is final and the bucket before has
+//         started. Bucket 0 is at the end of m->g, because backward begins there.
 // Saves:  time, because the communication of all buckets but the last can hide behind backward.
 //         With sums in rank order (--reduce ordered, the default) the bits are those of one
 //         all-reduce; with --reduce fast the gradient is the same within rounding. A step is
@@ -44,8 +44,8 @@ static void cut(Buckets *b, size_t capacity) {
     // END
 }
 
-// Starts one all-reduce: the sum over dp of the bucket's part of m->g. Each rank sends 2 (N-1)/N of
-// the bucket's bytes. Each rank has the part of the gradient that comes from its own tokens, so the
+// Starts the all-reduce over dp of the bucket's part of m->g. Each rank sends 2 (N-1)/N of the
+// bucket's bytes. Each rank has the part of the gradient that comes from its own tokens, so the
 // whole batch's gradient is the sum. The all-reduce is in flight until buckets_wait(). Until then
 // backward goes on, and must not write into the bucket.
 static void start(Buckets *b, Bucket *k) {
@@ -125,10 +125,10 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     return b;
 }
 
-// Marks all layers as ready on a rank without sequences, because its gradient is zero. DDP does the
-// same with parameters that a forward did not use. Layers become ready in model order here, so the
-// last bucket is complete first. buckets_layer_ready() still starts bucket 0 first, because the
-// other ranks do.
+// Marks all layers as ready on a rank without sequences, because its gradient is zero. With
+// find_unused_parameters DDP does the same with parameters that a forward did not use. Layers
+// become ready in model order here, so the last bucket is complete first. buckets_layer_ready()
+// still starts bucket 0 first, because the other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0); // model_zero_gradients() would leave the zeroing to a backward

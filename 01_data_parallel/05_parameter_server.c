@@ -3,21 +3,22 @@
 // question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  each of k servers has Psi/k weights, their gradient and AdamW's state, and a buffer of
+// Holds:  each of k servers has Psi/k weights, their gradient and optimizer state, and a buffer of
 //         Psi/k elements for each of n workers. Each worker has all weights and gradients, B/n of
 //         the sequences, and no optimizer state.
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
-//         way. Each way Psi/k of these elements belong to each server. A server receives and sends
-//         n S/k bytes per step.
-// Saves:  a worker needs no optimizer state of 2 Psi elements. In asynchronous training a worker
-//         waits for the slowest only if it is more than s steps ahead.
+//         way, Psi/k of them to or from each server. A server receives and sends n S/k bytes per
+//         step.
+// Saves:  a worker needs no optimizer state (AdamW: 2 Psi elements). In asynchronous training only
+//         a worker that is more than s steps ahead waits for the slowest worker. --staleness sets
+//         s.
 // Costs:  all bytes pass through the servers' links. In asynchronous training a gradient is up to
 //         (n-1)(2s+1) versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
-// in rank order. An asynchronous server updates after every push. The server answers at once (by
-// the simulated clock). Only a worker that is more than s steps ahead of the slowest waits for its
-// answer (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers
-// and servers that fail.
+// in rank order. An asynchronous server updates after every push, in the order in which the pushes
+// arrive on the simulated clock. The server answers at once. Only the answer to a worker that is
+// more than s steps ahead of the slowest waits (stale synchronous parallel, Ho et al. 2013). Li et
+// al. 2014, section 3. Left out: workers and servers that fail.
 #include "01_data_parallel/parameter_server.h"
 
 // ---------------------------------------------------------------- a worker
@@ -123,8 +124,8 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
     return next;
 }
 
-// Returns whether this worker may begin another step. No worker may be more than `staleness` steps
-// ahead of the slowest. Worker w has done done[w] steps.
+// Returns whether this worker may begin another step. The worker may have done at most `staleness`
+// steps more than the slowest worker. Worker w has done done[w] steps.
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
     bool may = true;
     // EXERCISE 01.05c (3 points): the bound on staleness. done[w] pushes of worker w are in the

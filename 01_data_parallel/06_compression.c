@@ -4,8 +4,8 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank has all weights and gradients, B/N of the sequences, and its own residual e,
-//         one element per parameter (16 bits: none). The gradient is cut in buckets, as in
-//         04_overlap. One bit: each rank is the server of 1/N of every bucket, and keeps a second
+//         one element per parameter (16 bits: none). Each unit of the model is a bucket of the
+//         gradient. One bit: each rank is the server of 1/N of every bucket, and keeps a second
 //         residual for this part.
 // Sends:  the counts are per rank, step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes,
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
@@ -14,12 +14,13 @@
 //         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes, which for
 //         k = n/32 is N/32 of the exact bytes.
 // Costs:  the result is not the exact sum. Top-k and one bit keep Psi elements of residual per
-//         rank. 16 bits and one bit make more calls per bucket. From N = 32 on this top-k saves
-//         nothing.
+//         rank. 16 bits and one bit make more calls per bucket. From N = 32 on top-k with k = n/32
+//         saves nothing.
 // Error feedback keeps the training on course. A rank computes x <- g + e, sends C(x), and keeps
-// e <- x - C(x). Nothing is lost, because a part is only sent later. The training must have the
-// bits of one device that applies the rule to N gradients. Seide et al. 2014; Aji and Heafield
-// 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at first, and overlapping.
+// e <- x - C(x). Nothing is lost, because the part that a step does not send is sent later. The
+// training must have the bits of one device that applies the rule to N gradients. Seide et al.
+// 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at first, and
+// overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
@@ -40,14 +41,14 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     for (size_t r = 0; r < dp->size; r++)
         if (r != dp->rank) comm_recv(dp, row(in, r), r);
     tensor_copy(row(in, dp->rank), tensor_flat_range(packed, own.lo, own.hi));
-    for (size_t r = 0; r < dp->size; r++) comm_wait(sent[r]); // nothing for this rank's own part
+    for (size_t r = 0; r < dp->size; r++) comm_wait(sent[r]); // returns at once for NULL
     return in;
 }
 
 // Sums g over the ranks with messages of 16 bits, in the two halves of an all-reduce. Each half
-// sends half as many bytes as with reals. The sum between the halves is a real. No residual is
-// kept, because a rounding changes an element by at most 2^-11 of itself. An element below 2^-14
-// after scaling changes by at most 2^-25.
+// sends half as many bytes as in fp32. The sum between the halves is a real. No residual is kept,
+// because a rounding changes an element by at most 2^-11 of itself. An element below 2^-14 after
+// scaling changes by at most 2^-25.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -67,7 +68,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     tensor_fill(sum, 0);
     for (size_t r = 0; r < dp->size; r++) half_add(sum, row(in, r)); // in rank order
     half_write(out, sum, 1);
-    // Each rank has the sum of its own part only. Sends (N-1)/N of 2 n bytes.
+    // Gathers the sums, because each rank has the sum of its own part only. Sends (N-1)/N of 2 n
+    // bytes.
     comm_all_gather(dp, packed, out);
     half_read(g, packed, scale);
     arena_free(&a);
@@ -106,9 +108,10 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 }
 
 // Sends each rank its part of the signs, and a scale. Each rank adds up one part as its server, and
-// answers with signs. Compression changes the parts and the answers. So the parts have the residual
-// e, and the answers have the residual b->server_error. A sign has no size, so each message has a
-// scale. A server has the sum of its part only, so every rank gathers the answers and their scales.
+// answers with signs. Compression loses something in the parts and in the answers. The residual of
+// the parts is e, the residual of the answers is b->server_error. A sign has no size, so each
+// message has a scale. A server has the sum of its part only, so every rank gathers the answers and
+// their scales.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

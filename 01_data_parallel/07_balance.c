@@ -10,7 +10,7 @@
 // Saves:  the wait for the slowest device. A step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
 //         / (speed of the slowest device).
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
-//         costs at most the time of N - 1 sequences.
+//         costs at most the time in which all devices together compute N - 1 sequences.
 // The shares follow the speeds, which are known before (static) or measured in earlier steps
 // (dynamic). With any shares a token has the weight 1 / (counted tokens of the whole batch), so the
 // gradient is the unsplit one. Left out: devices with too little memory for their share.
@@ -31,8 +31,8 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
-// Shares the times of all ranks after a measured step by one all-reduce of N doubles (2 (N-1)/N of
-// 8 N bytes), and updates the rates.
+// Makes the times of all ranks known to every rank after a measured step, and updates the rates.
+// Each rank sends 2 (N-1)/N of 8 N bytes.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times); // zeros
     // EXERCISE 01.07a (4 points): update the rates from the last step. Make the time of each rank
@@ -67,15 +67,16 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    // The size of a share is the whole part of the exact share. The place of a share is set below.
+    // At first a share has the size of the exact share's whole part. The loop at the end sets the
+    // place of each share.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);
         given += range_size(share[r]);
     }
     // Fewer than n sequences are left. Each of these sequences goes to the device that finishes
-    // first with one more sequence. The largest remainder would be a wrong rule, because the
-    // slowest device may have it. Then all ranks would wait.
+    // first with one more sequence. The device with the largest remainder would be a wrong choice,
+    // because it may be the slowest device. Then all ranks would wait.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
     size_t lo = 0;
     for (size_t r = 0; r < n; r++) {

@@ -9,14 +9,15 @@
 // Sends:  a bucket takes up to three all-reduces per step. The first has the vectors and small
 //         matrices, uncompressed, the second all P's [rows, r], the third all Q's [cols, r]. Per
 //         matrix a rank sends 2(N-1)/N of r (rows + cols) elements.
-// Saves:  against an all-reduce, 2(N-1)/N of (rows cols - r (rows + cols)) elements per matrix.
+// Saves:  compared with an exact all-reduce, 2(N-1)/N of (rows cols - r (rows + cols)) elements per
+//         matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of
 //         residual. Per matrix a rank computes three products, and makes the columns of P and Q
 //         orthonormal.
-// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
-// Q is made orthonormal before P = G Q. A matrix is compressed if (rows + cols) r min_rate is less
-// than rows cols. The training must have the bits of one device that applies the rule to N
-// gradients. Left out: exact steps at first, and overlapping with backward.
+// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch, Q
+// is made orthonormal before the product P = M Q. A matrix is compressed if (rows + cols) r
+// min_rate is less than rows cols. The training must have the bits of one device that applies the
+// rule to N gradients. Left out: exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 // Returns the view of matrix m in its bucket.
@@ -85,7 +86,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     op_add(e, e, g);
     tensor_copy(sent, e); // uncompressed tensors: sent = e, and the residual is 0
     power_pack(b, rest, g);
-    // Vectors and small matrices are sent uncompressed, so they leave no residual.
+    // Vectors and small matrices are sent uncompressed, so these tensors leave no residual.
     if (length.rest) comm_all_reduce(dp, rest);
     power_unpack(b, g, rest);
     tensor_fill(ps, 0);
@@ -125,7 +126,8 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         tensor_copy(m->q, power_next(qs, &at_q, m->cols, m->rank));
         // [n, k] = [n, r] [k, r]^T
         op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);
-        // The residuals of all N ranks together must be the sum of the M's less P Q^T.
+        // The residuals of all N ranks must add up to the sum of the M's less P Q^T, so a rank
+        // counts an N-th of P Q^T as sent.
         op_scale(power_matrix(sent, m), power_matrix(g, m), (real)1 / (real)dp->size);
     }
     // END

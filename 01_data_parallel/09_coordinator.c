@@ -4,11 +4,11 @@
 // vary: LAYERS 5..9, BATCH 6..8, ROWS 4|5
 //
 // Holds:  every rank has a replica, as in 02_all_reduce, and copies of the fused tensors in flight.
-//         A tensor has two flags: ready on this rank, agreed by all ranks.
-// Sends:  in each cycle of the first step every rank sends new names to rank 0, and rank 0 sends an
-//         answer to all. In each cycle of later steps the ranks all-reduce a few elements, which
-//         count the ranks per tensor. The agreed tensors follow in fused all-reduces, 2(N-1)/N of
-//         Psi elements per step and rank.
+//         Each tensor has the flags `ready` (on this rank) and `agreed` (by all ranks).
+// Sends:  in each cycle of the first step every rank but rank 0 sends new names to rank 0, and rank
+//         0 broadcasts an answer. In each cycle of later steps the ranks all-reduce a few elements,
+//         which count the ranks per tensor. The agreed tensors follow in fused all-reduces,
+//         2(N-1)/N of Psi elements per step and rank.
 // Saves:  the ranks need no common order, and a fused all-reduce has one latency for all its
 //         tensors.
 // Costs:  a tensor waits for the end of the cycle in which the last rank finishes this tensor, and
@@ -42,8 +42,9 @@ static void count_votes(Coordinator *c, const real *request, size_t n) {
     }
 }
 
-// Makes the ranks agree in the first step. Each rank sends rank 0 the number of its new requests,
-// then the requests. Rank 0 broadcasts how many tensors all ranks have, then their numbers.
+// Makes the ranks agree in the first step. Every rank but rank 0 sends rank 0 the number of its new
+// requests, then the requests. Rank 0 broadcasts how many more tensors all ranks have now, then the
+// numbers of these tensors.
 static void negotiate_names(Coordinator *c) {
     Comm *control = c->control;
     real *request = host_alloc(c->n * REQUEST * sizeof(real)), count = 0;
@@ -72,9 +73,9 @@ static void negotiate_names(Coordinator *c) {
     free(request);
 }
 
-// Makes the ranks agree in later steps. The sum over ranks of the last cycle's questions is the
+// Makes the ranks agree in later steps. The sum over ranks of the previous cycle's questions is the
 // answer. A tensor is agreed if its field has counted all ranks. Every rank reads the same sum, so
-// no rank coordinates. The new question then stays in flight until the next cycle.
+// no rank has a special role. The new question then stays in flight until the next cycle.
 static void negotiate_counts(Coordinator *c) {
     const CountFields f = coordinator_fields(c->control);
     const size_t elements = tensor_count(c->question);

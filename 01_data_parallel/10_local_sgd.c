@@ -13,8 +13,8 @@
 //         rank once per round.
 // Costs:  the training is another one, because a gradient is taken at weights that lack the other
 //         ranks' last steps. At k = 1 with SGD the training is that of 02_all_reduce.
-// For any k the training must equal, within rounding, that of one device that trains N copies in
-// turn and averages them.
+// For any k the training must have the bits of one device that trains N copies in turn and averages
+// their weights.
 // Stich 2019 (arXiv 1805.09767), algorithm 1; Lin et al. 2020 (arXiv 1808.07217): post-local SGD;
 // Douillard et al. 2023 (arXiv 2311.08105): DiLoCo. Left out: k that changes, and overlapping.
 #include "01_data_parallel/local_sgd.h"
@@ -36,16 +36,15 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step) {
 }
 
 // Replaces t [Psi] by the mean of t over the ranks. Each rank sends 2 (N-1)/N Psi e bytes (e: bytes
-// of a real). The sum is in rank order and every rank divides the same sum, so all ranks get the
-// same bits.
+// of a real). All ranks get the same bits, because every rank divides the same sum.
 static void average(Comm *dp, Tensor t) {
     comm_all_reduce(dp, t);
     op_scale(t, t, (real)1 / (real)dp->size);
 }
 
 // Makes DiLoCo's outer step. The ranks average how far each rank has moved in the round. The mean
-// is the gradient of an outer step, with Nesterov momentum, from the weights at the round's start.
-// The outer step gives the plain average if the rate is 1 and there is no momentum.
+// is the gradient of the outer step, which begins at the weights of the round's start and has
+// Nesterov momentum. With rate 1 and without momentum the outer step gives the plain average.
 static void outer_step(LocalSgd *l, Model *m) {
     const real rate = (real)l->plan.outer_lr, momentum = (real)l->plan.outer_momentum;
     Tensor delta = m->g; // between two steps the gradient's buffer is free

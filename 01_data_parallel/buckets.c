@@ -9,13 +9,13 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    // The tied table, if another stage has its other use.
+    // `shared` is the tied table, if another stage has the other use of the table.
     const Unit *shared = wte ? wte : head;
     if ((wte && head) || m->config.untied) shared = NULL;
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue; // its gradient is added to that of the other use
+        if (u->tied_to) continue; // model_fold_tied() adds its gradient to that of the other use
         // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++) {
@@ -80,7 +80,8 @@ static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Te
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !is_last(b, batch)) return;
-    // With sequence parallelism (03.07) some gradients are partial sums, which are added first.
+    // With sequence parallelism (03.07) some gradients are partial sums over the tensor group.
+    // unit_partial_sums() completes these sums before the all-reduce.
     for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
     buckets_layer_ready(b, l);
 }
@@ -99,8 +100,6 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
     return b;
 }
 
-// Starts the sum over dp of wte's gradient. The first and the last stage of the pipeline must have
-// added their parts of this gradient before.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request =

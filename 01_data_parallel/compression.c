@@ -1,6 +1,6 @@
 // compression.c: the loop over the buckets, the state kept between steps, and helpers that send
 // nothing, for 06_compression.c and 08_power_sgd.c. The helpers pack, choose, and orthonormalise.
-// This file is written in the common subset of C and C++.
+// This file is written in the common subset of C and C++, because a GPU build compiles it as C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
@@ -55,6 +55,7 @@ void half_read(Tensor g, Tensor packed, double scale) {
 // ---------------------------------------------------------------- top-k
 
 // Reorders v so that v[k] is the element that sorting would put there, largest first (Hoare 1961).
+// Returns v[k].
 static real select_largest(real *v, size_t n, size_t k) {
     size_t lo = 0, hi = n - 1;
     while (lo < hi) {
@@ -80,7 +81,7 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
     const real least = select_largest(size, n, k - 1);
     size_t above = 0, found = 0;
     for (size_t i = 0; i < n; i++) above += x[i] > least || -x[i] > least;
-    size_t equal = k - above; // number of chosen elements as large as the k-th
+    size_t equal = k - above; // number of chosen elements whose absolute value is `least`
     for (size_t i = 0; i < n && found < k; i++) {
         const real s = x[i] < 0 ? -x[i] : x[i];
         if (s > least || (s == least && equal > 0)) places[found++] = (uint32_t)i;
@@ -173,8 +174,8 @@ CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, 
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue;   // the head's use of wte: folded into wte's gradient already
-        if (u->size == 0) continue; // rotary positions: no wpe
+        if (u->tied_to) continue;   // model_fold_tied() has added the head's gradient to wte's
+        if (u->size == 0) continue; // a model with rotary positions has no wpe
         CompressedBucket *b = &list[*n];
         b->range.lo = at;
         b->range.hi = at + u->size;
@@ -222,8 +223,8 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
         }
     return at;
 }
-// Calls what() for each tensor that is kept between steps, with its place in host. Returns the
-// number of all elements.
+// Calls what(), if given, for each tensor that is kept between steps, with its place in host.
+// Returns the number of all elements.
 static size_t each_state(const Compression *c, EachState what, real *host) {
     size_t at = tensor_count(c->error);
     if (at && what) what(c->error, host);
@@ -242,7 +243,7 @@ void compression_state_write(Compression *c, const real *state) {
     each_state(c, write_state, (real *)state);
 }
 
-// Starts with the last bucket, because backward finishes the last layers first.
+// Takes the last bucket first, because backward finishes the last layers first.
 void compression_all_reduce(Compression *c, Tensor g) {
     static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit,
                                                  compress_power_sgd };

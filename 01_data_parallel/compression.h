@@ -5,13 +5,14 @@
 //     x <- g + e
 //     send C(x), the compressed x
 //     e <- x - C(x)
-// After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T. Nothing is lost, because a part is
-// only sent later.
+// After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T. Nothing is lost, because the part
+// that a step does not send is sent later.
 //
 // Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
-// One tensor with the layout of the gradient holds all residuals, so a residual has the place of
-// its gradient. (PyTorch's hook kept residuals by bucket number, and DDP rebuilds its buckets after
-// the first step: issues 48670, 51427.)
+// One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
+// has the place of its gradient. (PyTorch's PowerSGD hook kept residuals by bucket number. DDP
+// rebuilds its buckets after the first step, so residuals met the wrong gradients: issues 48670,
+// 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"
@@ -26,14 +27,14 @@ typedef enum {
 
 typedef struct {
     Method method;
-    size_t one_of; // TOP_K sends one of `one_of` elements
+    size_t one_of; // TOP_K sends 1 / one_of of a bucket's elements, rounded up
     size_t rank;   // r of POWER_SGD, the number of columns of P and Q
     // POWER_SGD compresses a matrix if (rows + cols) r min_rate < rows cols.
     size_t min_rate;
-    bool forgets; // without error feedback, which is the trap
+    bool forgets; // drops the residual in every step. The lessons show this as a trap.
 } CompressionPlan;
 
-// A tensor of a bucket. If low_rank, q [cols, rank] is kept between steps.
+// A tensor of a bucket. If low_rank is set, POWER_SGD keeps q [cols, rank] between steps.
 typedef struct {
     size_t offset, rows, cols, rank;
     bool low_rank;
@@ -41,9 +42,9 @@ typedef struct {
 } Matrix;
 typedef struct {
     Range range;    // the bucket's elements of the flat gradient
-    Matrix *params; // the bucket's tensors, where a vector has one row
+    Matrix *params; // the bucket's tensors; a vector has one row
     size_t n_params;
-    Tensor server_error; // ONE_BIT: residual of the part of the sum that this rank compresses
+    Tensor server_error; // ONE_BIT: residual of the part of the sum that this rank adds up
 } CompressedBucket;
 
 typedef struct {
@@ -51,12 +52,12 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;           // [1, size] the residual (HALF has none)
-    Arena gradients, state; // kept between steps: the residuals and every q
+    Tensor error;           // [1, size] the residuals e of all buckets (HALF has none)
+    Arena gradients, state; // gradients: all residuals; state: every q
 } Compression;
 
-// Makes a compression for the gradient of m, which must be allocated. The first values of every q
-// follow from seed, the same on every rank.
+// Makes a compression for the gradient of m, which must be allocated. `seed` gives every q its
+// first values, so all ranks must give the same seed.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
 // Replaces g [1, size] by the sum of the ranks' gradients, as all ranks reconstruct this sum, in
@@ -67,8 +68,8 @@ void compression_all_reduce(Compression *c, Tensor g);
 // 06_compression.c has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
-// Count, read and write the state kept between steps, for checkpoints. The state on the host is e,
-// then every server_error, then every q, compression_state_count(c) elements.
+// Count, read and write the state kept between steps, for checkpoints. `state` is host memory for
+// compression_state_count(c) elements: e, then every server_error, then every q.
 size_t compression_state_count(const Compression *c);
 void compression_state_read(const Compression *c, real *state);
 void compression_state_write(Compression *c, const real *state);
@@ -83,14 +84,15 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // power of two, so dividing by it is exact. With this factor a sum of n elements, none larger than
 // `largest`, is at most 2^15, so no sum becomes infinite.
 double half_scale(double largest, size_t n);
-// Returns |x|_2 / sqrt(d) for d elements, because this scale times the signs has the norm of x.
+// Returns |x|_2 / sqrt(d) for the d elements of x. This scale times the signs of x has the norm of
+// x.
 real sign_scale(Tensor x);
 void orthonormalise(Tensor p); // makes p's columns orthonormal
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
                                          uint64_t seed, size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);
-// Calls what(q, place of q in host) for every q of the buckets, unless `what` is NULL. Returns the
-// number of elements of all q.
+// compressed_factors calls what(q, place of q in host) for every q of the buckets, unless `what` is
+// NULL. Returns the number of elements of all q.
 typedef void (*EachState)(Tensor t, real *host);
 size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, real *host);
 // Returns the number of reals that hold n elements of `bits` bits each.
@@ -102,23 +104,23 @@ static inline size_t packed_count(size_t n, size_t bits) {
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers that send nothing ----
-// Sets e to e - sent, the new residual, or to 0 if the plan forgets. Before, e holds the tensor
-// that this rank wanted to send. `sent` is the tensor that the receivers reconstruct.
+// Sets e to e - sent, the new residual, or to 0 if the plan forgets. Before the call e holds the
+// tensor that this rank wanted to send. `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
-// half_largest returns the largest |g|, one element. half_write packs scale * g as fp16.
-// half_add adds the packed elements to sum. half_read sets g to the packed elements, divided by
-// scale.
+// half_largest returns a tensor of one element, the largest |g|. half_write packs scale * g as
+// fp16. half_add adds the packed elements to sum. half_read sets g to the packed elements, divided
+// by scale.
 Tensor half_largest(Arena *a, Tensor g);
 void half_write(Tensor packed, Tensor g, double scale);
 void half_add(Tensor sum, Tensor packed);
 void half_read(Tensor g, Tensor packed, double scale);
-// top_k_write fills message [packed_count(k, 32) + k] with places and values of the k
-// largest elements of x. top_k_add adds the elements of a message to y.
+// top_k_write fills message [packed_count(k, 32) + k] with the places and values of the k elements
+// of x that have the largest absolute values. top_k_add adds the elements of a message to y.
 void top_k_write(Tensor message, Tensor x, size_t k);
 void top_k_add(Tensor y, Tensor message, size_t k);
-// one_bit_write packs the signs of x (padding bits are zero), sets scale [1] to the scale of x, and
-// returns scale * sign. one_bit_add adds scale * sign to sum. one_bit_read sets x to
-// scale * sign, from sign `first` on.
+// one_bit_write packs the signs of x (padding bits are zero), sets scale [1] to sign_scale(x), and
+// returns the tensor scale * signs. one_bit_add adds scale * signs to sum. one_bit_read sets x to
+// scale * signs, from sign `first` on.
 Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x);
 void one_bit_add(Tensor sum, Tensor packed, Tensor scale);
 void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale);

@@ -1,9 +1,9 @@
-// compression_items.h: functions that compress one element, or 32 packed elements. The functions
-// are written in the common subset of C and C++, because they run on the device, where the tensors
-// are.
+// compression_items.h: functions that compress one element, pack 32 signs, or make the columns of a
+// matrix orthonormal. The functions are written in the common subset of C and C++, because in a GPU
+// build they run on the device, where the tensors are.
 //
-// A buffer of a compressed gradient is a tensor of reals. Smaller values are packed into the bytes
-// of a buffer of reals. These bytes are only copied until the receiver unpacks the values.
+// A compressed gradient is stored in a tensor of reals. Smaller values are packed into the bytes of
+// the reals. These bytes are only copied until the receiver unpacks the values.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>
@@ -13,7 +13,7 @@
 #include "common/base/real.h"
 
 // ---- IEEE binary16 (fp16): 1 sign, 5 exponent and 10 fraction bits. The largest number is 65504.
-//      Numbers from 2^-14 on have 11 significant bits, smaller ones are multiples of 2^-24. ----
+//      Numbers from 2^-14 on have 11 significant bits. Smaller numbers are multiples of 2^-24. ----
 
 ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     const uint64_t bits = (uint64_t)(e + 1023) << 52;
@@ -22,8 +22,8 @@ ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     return x;
 }
 // Returns the bits of x in fp16, rounded to the nearest, ties to even. Numbers near x are multiples
-// of 2^s. The 15 bits are the exponent s and the count of these multiples. A count that is rounded
-// up to the next power of two carries into the exponent, which is right.
+// of 2^s. The lower 15 bits follow from the exponent s and the count of these multiples. If
+// rounding makes the count the next power of two, the carry raises the exponent, which is right.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -83,9 +83,9 @@ ITEM double column_product(const real *a, const real *b, size_t rows, size_t ld)
     for (size_t i = 0; i < rows; i++) sum += (double)a[i * ld] * (double)b[i * ld];
     return sum;
 }
-// Makes the columns of p [rows, cols] orthonormal, from left to right. Each column is treated
-// twice, because a column almost in the span of the earlier ones is mostly rounding after the first
-// time. A column of zeros stays.
+// Makes the columns of p [rows, cols] orthonormal, from left to right. If a column is almost in the
+// span of the earlier columns, mostly rounding errors remain after one pass. So each column has two
+// passes. A column of zeros stays zero.
 ITEM void orthonormal_columns(real *p, size_t rows, size_t cols) {
     for (size_t c = 0; c < cols; c++)
         for (int sweep = 0; sweep < 2; sweep++) {

@@ -1,10 +1,11 @@
-// coordinator.h: ranks agree on the order of their all-reduces while backward runs.
+// coordinator.h: a coordinator, with which ranks agree on the order of their all-reduces while
+// backward runs.
 #ifndef COORDINATOR_H
 #define COORDINATOR_H
 #include "common/comm/comm.h"
 
-// Some tensors that one all-reduce adds: list[first, end), side by side in the buffer. The buffer
-// of one tensor is its part of g.
+// An all-reduce of the tensors list[first, end), side by side in the buffer. The buffer of a single
+// tensor is the tensor's part of g.
 typedef struct {
     size_t first, end;
     Tensor buffer;
@@ -12,7 +13,7 @@ typedef struct {
 } Fused;
 
 typedef struct {
-    Comm *control, *data; // the same ranks twice: one for questions and answers, one for gradients
+    Comm *control, *data; // two Comms of the same ranks: for questions and answers, for gradients
     Tensor g;             // [1, Psi]: the gradient
     size_t n;             // number of tensors
     const Range *part;    // [n] the part of g of each tensor
@@ -20,12 +21,12 @@ typedef struct {
     bool cached;          // all ranks know all tensors, so a tensor is one field of `question`
     bool *ready;          // [n] the tensor's gradient is final on this rank
     bool *agreed;         // [n] all ranks know that the gradient is final on all ranks
-    bool *named;          // [n] the tensor's request has been sent to rank 0
-    size_t *votes;        // [n] rank 0: the number of ranks that have the tensor
+    bool *named;          // [n] this rank has given the tensor's name to rank 0
+    size_t *votes;        // [n] on rank 0: the number of ranks that have the tensor
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
-    Tensor question; // with the cache: counts of ranks, several in an element
+    Tensor question; // with the cache: the counts of all tensors, several in an element
     Request *asked;  // the question's sum over ranks, in flight
     Arena state, buffers;
 } Coordinator;
@@ -42,12 +43,13 @@ bool coordinator_cycle(Coordinator *c);
 void coordinator_wait(Coordinator *c);
 
 // ---- coordinator.c: functions that 09_coordinator.c calls ----
-// Sends, receives or broadcasts n numbers of the control plane, as a tensor [1, n]. For n = 0 no
-// message is sent. peer: the other rank, or the root of a broadcast.
+// Sends, receives or broadcasts n numbers over `control`, as a tensor [1, n]. For n = 0 no message
+// is sent. `peer` is the other rank, or the root of a broadcast.
 typedef enum { TO, FROM, BROADCAST } ControlWay;
 void coordinator_pass(Comm *control, real *number, size_t n, ControlWay way, size_t peer);
 // If names are cached, per_element tensors share an element of the question. Each tensor has `bits`
-// bits, enough to count all ranks. A sum of such elements is exact, because a float holds 24 bits.
+// bits, enough to count all ranks. A sum of such elements is exact, because a float holds integers
+// of 24 bits exactly.
 typedef struct {
     size_t bits, per_element;
 } CountFields;

@@ -1,5 +1,5 @@
-// data_parallel.h: the functions of data parallelism, in which every rank has the whole model and a
-// part of the batch. Later chapters call these functions.
+// data_parallel.h: data parallelism, in which every rank has the whole model and a part of the
+// batch. Later chapters call some of these functions.
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 #include "common/comm/clock.h"
@@ -8,26 +8,27 @@
 #include "common/model/optimizer.h"
 
 // ---- 02_all_reduce.c ----
-// Gives every rank the weights of rank 0, which sends Psi e bytes. Call this function once, before
-// the first step.
+// Gives every rank the weights of rank 0, Psi elements. Call this function once, before the first
+// step.
 void data_parallel_broadcast(Comm *dp, Model *m);
-// Replaces g by the sum of the replicas' g. Call this function once per step,
-// after the last backward. Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided,
-// because each replica's gradient already carries 1 / (counted tokens of the whole batch).
+// Replaces m->g by the sum of the replicas' m->g. Call this function once per step, after the last
+// backward. Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided, because each
+// replica's gradient already carries 1 / (counted tokens of the whole batch).
 void data_parallel_all_reduce(Comm *dp, Model *m);
 // Leaves the gradient of the whole batch of `sequences` sequences in m->g, on every rank. Returns
 // the part of the mean loss that comes from this rank's shard.
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences);
-// Makes the whole step. The result's loss is the part of this rank's shard.
+// Makes a whole step, with the update of the weights. The loss in the result is the part of the
+// mean loss that comes from this rank's shard.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences);
 
-// ---- 03_ring.c: each function replaces t by its sum over the ranks, in the same bits on each ----
+// ---- 03_ring.c: each function replaces t by its sum over the ranks, in the same bits on each rank
 void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
 void halving_doubling_all_reduce(Comm *c, Tensor t);
-// Sums t in nodes and between nodes.
+// Sums t inside each node, then between nodes, and gathers the sum inside each node.
 //     inside   the ranks of this rank's node
 //     between  the ranks with the same place in every node
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
@@ -49,8 +50,9 @@ typedef struct {
 typedef struct {
     Model *model;
     Comm *dp;
-    // Whether the next backward reduces. False is DDP's no_sync(). A FORWARD reads sync when the
-    // forward begins. So set sync before the forward, because a later change has no effect.
+    // Whether the next backward reduces. DDP's no_sync() sets such a flag to false. A FORWARD reads
+    // sync when the forward begins. So set sync before the forward, because a later change has no
+    // effect.
     bool sync;
     bool armed;     // this backward reduces
     size_t n;       // number of buckets
@@ -59,9 +61,9 @@ typedef struct {
     size_t n_tensors;
     BucketTensor *tensor; // in model order, the tied table once
     size_t end;           // the part of m->g that has buckets ends here
-    // Only buckets_new_pipeline() sets the next fields.
+    // For pipelines (buckets_new_pipeline).
     size_t micro_batches;  // micro-batches per step
-    Range tied;            // part of m->g of a tied table that another stage also has
+    Range tied;            // the part of m->g for a tied table that another stage also has
     Request *tied_request; // the all-reduce of this part
 } Buckets;
 
@@ -72,26 +74,26 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
 // Leaves the gradient of the whole batch in m->g, the same on every rank. Returns the part of the
 // mean loss that comes from this rank's sequences.
 double buckets_gradients(Buckets *b, const Batch *batch);
-// Takes the place of forward and backward on a rank without sequences. The gradient is zero, and
+// Takes the place of forward and backward on a rank without sequences. The gradient is zero, and is
 // final at once.
 void buckets_no_work(Buckets *b);
 // Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
-// buckets_cut cuts the gradient, but wraps no layer. buckets_arm is called when a forward begins,
-// and buckets_layer_ready when the backward of l is done.
+// buckets_cut cuts the gradient, but wraps no layer. A caller that wraps the layers itself calls
+// buckets_arm when a forward begins, and buckets_layer_ready when the backward of l is done.
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
 // ---- buckets.c: the list of tensors, faults for wrong use, pipelines ----
-Buckets *buckets_list_tensors(Model *m, Comm *dp); // all tensors, and no bucket yet
+Buckets *buckets_list_tensors(Model *m, Comm *dp); // the tensors that buckets reduce; no bucket yet
 void buckets_free(Buckets *b);
-BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
-void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
+BucketTensor *buckets_find(Buckets *b, const Param *p); // returns NULL if p is in no bucket
+void buckets_check_waited(const Buckets *b);   // fault() if no buckets_wait() ended the last step
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
-// Cuts and wraps like buckets_new(), for pipelines (08). In a pipeline several micro-batches are in
-// flight, and only the last one reduces. A step has `micro_batches` micro-batches.
+// Cuts and wraps like buckets_new(), for the stages of a pipeline (08). A step has `micro_batches`
+// micro-batches, of which several are in flight. Only the backward of the last micro-batch reduces.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
 // stage. Call this function when m->g has the sum of both stages' gradients. Does nothing on other
@@ -100,15 +102,15 @@ void buckets_start_tied(Buckets *b);
 void buckets_wait_tied(Buckets *b);
 
 // ---- 07_balance.c: whole sequences for devices of unequal speed ----
-// Cuts `total` sequences into share[n] in rank order, in proportion to rate[n] (any unit). A share
-// has whole sequences and may be empty. The shares are equal if all rates are 0, which means
-// unknown.
+// Cuts `total` sequences into n shares, in rank order, in proportion to rate[n] (in any unit). A
+// share has whole sequences and may be empty. Rates that are all 0 mean unknown speeds, and give
+// equal shares.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 // The speeds of the devices. The rates are the same on every rank, so that all ranks cut the next
 // batch in the same places.
 typedef struct {
     double *rate;  // [n] sequences per picosecond of each device, 0 if unknown
-    double took;   // the picoseconds that this rank computed
+    double took;   // the picoseconds that this rank computed in the last step
     bool measured; // whether the rates follow from measured times
 } Speeds;
 // Makes a step up to the gradient. Cuts shares in proportion to the rates, computes the gradient of

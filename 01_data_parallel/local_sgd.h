@@ -7,18 +7,18 @@
 
 typedef struct {
     size_t every; // k, the local steps of a round, at least 1
-    size_t exact; // the number of first steps, which average gradients; then rounds begin
-    // DiLoCo's outer step at the end of a round. Rate 0: the round ends with the plain average.
+    size_t exact; // steps before the first round. These steps average gradients.
+    // DiLoCo's outer step at the end of a round. With rate 0 a round ends with the plain average.
     double outer_lr, outer_momentum;
 } LocalPlan;
 
 typedef struct {
     Comm *dp;
     LocalPlan plan;
-    // Only the outer step has start and velocity, [Psi] each.
+    // Only the outer step needs start and velocity, [Psi] each.
     Tensor start;    // the weights at the round's start
     Tensor velocity; // the outer momentum
-    Tensor weights;  // [Psi] the weights that a round averages: those of the model, or its masters
+    Tensor weights;  // [Psi] the weights that a round averages: m->w, or copies of the masters
     Arena state;
 } LocalSgd;
 
@@ -34,7 +34,7 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
 double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64_t step,
                       size_t sequences);
 // Ends a round with a plain average or an outer step. Afterwards the weights and masters of m are
-// the same on all ranks. A program also calls this function before reading the weights in the
-// middle of a round.
+// the same on all ranks. Call this function also before you read the weights in the middle of a
+// round.
 void local_sgd_end_round(LocalSgd *l, Model *m);
 #endif

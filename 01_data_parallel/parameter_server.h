@@ -17,20 +17,22 @@ typedef struct {
     Comm *world;
     size_t servers, workers, steps; // steps of each worker
 } Cluster;
-// Makes the first `servers` ranks servers. Calls usage_error() if no rank is left to be a worker.
+// Makes the first `servers` ranks servers. Calls usage_error() if `servers` is 0, or if no rank is
+// left to be a worker.
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
 // Returns the number of this worker, from 0.
 static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }
 
-// Makes the model of this rank. A server's m->w and m->g are its piece. Each unit owns the part of
-// itself that the piece contains, so optimizer_step updates the piece only. A worker's model is
-// whole. The weights of a worker are random until the first pull.
+// Makes the model of this rank. A server's m->w and m->g hold its piece only. Each unit owns the
+// part of itself that is in the piece, so optimizer_step updates the piece only. A worker's model
+// is whole. The weights of a worker are random until the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
-// A server's buffers: for each worker a piece of a gradient [Psi/k], and the receive in flight.
+// A server's buffers: for each worker a piece of a gradient [Psi/servers], and the receive in
+// flight.
 typedef struct {
     Arena buffers;
     Tensor *piece;
@@ -44,7 +46,9 @@ void inbox_free(Inbox *in);
 // sequences. Returns the shard's part of the loss.
 double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w,
                        size_t step);
-void worker_pull(const Cluster *c, Model *m); // before the first step: receives version 0
+// Receives the newest weights from all servers. Call this function before the first step, for
+// version 0 of the weights.
+void worker_pull(const Cluster *c, Model *m);
 // Computes this worker's gradient, pushes, and pulls. Returns the part of the loss that comes from
 // this worker's sequences.
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step);
@@ -60,7 +64,7 @@ typedef struct {
     size_t worker, taken;
     Picoseconds arrival;
 } Served;
-// The server's records. done, taken and waits have an element per worker.
+// The records of an asynchronous server. done, taken and waits have an element per worker.
 typedef struct {
     size_t version; // number of updates of the weights
     size_t *done;   // the worker's pushes that are in the weights

@@ -1,10 +1,10 @@
-// 01_by_hand.c: computes two samples on paper. Then a linear layer 10 -> 5 is trained for 100
-// epochs under each rule, on 100 samples in 4 shards of 25. AVERAGE and WHOLE must give the weights
-// of the full batch, and SUM must not.
+// 01_by_hand.c: prints the gradients of two samples, which a reader can compute on paper. Then a
+// linear layer 10 -> 5 is trained for 100 epochs under each rule, on 100 samples in 4 shards of 25.
+// AVERAGE and WHOLE must give the weights of the full batch, and SUM must not.
 #include "01_data_parallel/experiments/linear.h"
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };
-// The loss of every tenth epoch is recorded. LAST_PRINTED is the last one of these epochs.
+// The loss of every tenth epoch is recorded. LAST_PRINTED is the last of these epochs.
 enum { EPOCHS = 100, PRINTED = EPOCHS / 10, LAST_PRINTED = 10 * (PRINTED - 1) };
 
 // --------------------------------------------------------------- two samples, two shards, on paper

@@ -15,8 +15,8 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = whole_model(&t->model);
-    // Every process draws different weights, so only the broadcast makes them equal. With 16-bit
-    // weights the masters must come from the broadcast weights, too.
+    // Every rank but rank 0 draws weights of its own, so only the broadcast makes the weights
+    // equal. With 16-bit weights the masters must come from the broadcast weights, too.
     if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);
     optimizer_allocate(&o, m);
     comm_ledger_reset(dp);
@@ -55,7 +55,7 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
     double sent =
         STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, of_gradient); // 2 (N-1) ceil(Psi / N) e
     double root = r == 0 && N > 1 ? weights : 0;
-    // A rank keeps the activations of its own sequences (chapter 02 lists them).
+    // A rank keeps the activations of its own sequences (chapter 02 lists these activations).
     double kept = (double)activations_bytes(&whole, part_size(SEQUENCES, N, r));
     check_costs(
         run, "%s", "%s",

@@ -1,7 +1,7 @@
 // 03_ring.c: compares four ways of an all-reduce with the library's, at sizes from one element on.
 // The numbers have exact sums, so every bit must agree. Compares messages, bytes, scratch memory
 // and time with formulas (ring_costs.c). ring_nodes.c has the hierarchical way over nodes.
-// tests/test_ring.c has more sizes and real numbers.
+// tests/test_ring.c has more sizes, and numbers whose sums are rounded.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -21,7 +21,8 @@ static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
 // ---------------------------------------------------------------- the picture
 
-// The page draws a ring of at most 8 ranks, and of more than 4 ranks two hops of each phase.
+// The page draws a ring of at most 8 ranks. With more than 4 ranks the page draws two hops of each
+// phase.
 enum { MOST_RANKS = 8, ALL_HOPS = 4 };
 
 // Draws which chunk each rank sends in each hop.
@@ -131,7 +132,8 @@ static void chart(Run *run, double took[WAYS][SIZES]) {
 static void table(Run *run, double took[WAYS][SIZES]) {
     static const size_t shown[] = { 0, 1, POINTS - 1 };
     enum { SHOWN = sizeof shown / sizeof *shown };
-    // On a link that takes 1 ps per message, or 1 ps per byte, a time is a number.
+    // On a link that takes 1 ps per message, or 1 ps per byte, a time is the number of messages or
+    // bytes in a row.
     static const ClockLink messages = { .alpha = 1e-12, .beta = INFINITY };
     static const ClockLink bytes = { .beta = 1e12 };
     const size_t N = run->world->size, e = element_size(option_storage(run));

@@ -1,7 +1,7 @@
 // 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. Both
 // trainings must give the same bits. Compares bytes and calls with formulas, and times with a
 // recurrence over the buckets (bucket_costs.c). tests/buckets.t has other sizes of buckets, from a
-// bucket per tensor to one bucket of all.
+// bucket per tensor to one bucket for all tensors.
 #include "01_data_parallel/experiments/experiments.h"
 
 // With 4 ranks the last rank has one sequence and the other ranks have two. With 8 ranks the last
@@ -13,8 +13,8 @@ static const ModelConfig tiny = {
 
 // ---------------------------------------------------------------- training
 
-// Computes the norm and updates the weights, with the whole batch's gradient. loss: the part of
-// this rank's tokens.
+// Computes the norm and updates the weights, with the whole batch's gradient. `loss` is the part of
+// the loss that comes from this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, 1);

@@ -16,7 +16,8 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 // ---------------------------------------------------------------- the devices
 
 // Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
-// again. strtoul would also accept signs and blanks, so the first character must be a digit.
+// again. The first character of a number must be a digit, because strtoul would also accept signs
+// and blanks.
 static Devices devices_read(Run *run, const char *option) {
     Devices d = { &tiny, SEQUENCES, CHANGE, CHANGED, run->world->size, { 0 } };
     const char *text = option_text(run, option), *at = text;
@@ -30,7 +31,7 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// Returns the factor by which this rank is slower than a fast device. The clock is set with this
+// Returns the factor by which `rank` is slower than a fast device. The clock is set with this
 // factor. balance_forecast.c computes the factor itself, so that the forecast does not depend on
 // this function.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
@@ -130,8 +131,8 @@ static void answer(Run *run, double ideal) {
                       "sequences that one more changes its time only a little.");
 }
 
-// Returns whether the files show the two steps. --svg writes one picture, and --trace can only show
-// steps.
+// Returns whether the files show the two steps, not the times of all steps. --svg writes one
+// picture only, and --trace can only show steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }

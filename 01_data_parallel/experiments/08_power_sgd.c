@@ -15,8 +15,8 @@ static const CompressionPlan forgets = {
 
 typedef enum { EXACT, RANK_2, FORGETS, CURVES } Course;
 
-// Checks the losses, in nats per byte. The exact training's loss falls by 2.5, and PowerSGD must
-// end within a tenth of this number.
+// Checks the losses, in nats per byte. The exact training's loss falls by 2.5. PowerSGD must end
+// less than a tenth of this number above the exact loss.
 static void check_learning(Run *run, double last[CURVES]) {
     const Curve curve[CURVES] = { { "exact", NULL, false },
                                   { "PowerSGD", &rank_2, false },

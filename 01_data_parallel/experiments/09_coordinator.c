@@ -1,7 +1,7 @@
-// 09_coordinator.c: every rank computes the gradients of a model with branches in an order of its
-// own. The player shows the deadlock without a coordinator. With a coordinator, the sums must
-// have the bits of one device. Calls, bytes and times are compared with formulas.
-// tests/coordinator.t varies --cycle and --fused.
+// 09_coordinator.c: ranks compute the gradients of a model with branches in different orders.
+// play.h plays the deadlock without a coordinator. With a coordinator, the sums must have the bits
+// of one device. Calls, bytes and times are compared with formulas. tests/coordinator.t varies
+// --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"
@@ -21,7 +21,7 @@ static size_t tensor_at(size_t rank, size_t k) {
     return k / BRANCHES * BRANCHES + (k + rank) % BRANCHES;
 }
 
-// Sets t [ROWS, WIDTH] to x^T dy, this rank's part of a gradient, from BATCH rows of its own.
+// Sets t [ROWS, WIDTH] to x^T dy, the rank's part of a gradient, from BATCH random rows.
 static void gradient(const Run *run, Tensor t, size_t rank, size_t step, size_t tensor) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, BATCH, ROWS), dy = tensor_new(&a, BATCH, WIDTH);
@@ -151,8 +151,9 @@ static size_t agreed_in(size_t j, size_t N, size_t cycle) {
     return agreed;
 }
 
-// Adds the calls and bytes of a cycle of names to c, and returns the time of this cycle. Every
-// other rank sends its count and its list to rank 0, which broadcasts both.
+// Adds the calls and bytes of a cycle of names to c, and returns the time of this cycle. Every rank
+// but rank 0 sends rank 0 the number and the list of its new tensors. Rank 0 broadcasts the number
+// and the list of the agreed tensors.
 static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agreed) {
     const size_t N = run->world->size, e = sizeof(real);
     const double questions = N > 1 ? send_time(e) + send_time(2 * fresh * e) : 0;
@@ -169,8 +170,8 @@ static size_t question_size(size_t N) {
     return ceil_div(TENSORS, 24 / bits);
 }
 
-// Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose
-// tensors are neighbours in memory. With the cache, the answer to a question comes one cycle later.
+// Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose tensors
+// are adjacent in memory. With the cache, the answer to a question comes one cycle later.
 static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));

@@ -1,6 +1,7 @@
 // 10_local_sgd.c: compares N ranks with the same rule on one device, in every bit. The rules are
 // plain averages and DiLoCo's outer step, after exact first steps. k = 1 must be the unsplit
-// training. Bytes, memory and time are compared with formulas. The loss is measured on a text.
+// training within rounding. Bytes, memory and time are compared with formulas. The loss is measured
+// on a text.
 #include "01_data_parallel/local_sgd.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdlib.h>

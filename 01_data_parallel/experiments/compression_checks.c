@@ -107,8 +107,8 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
         for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
         if (!curve[i].alone) lines[drawn++] = (PlotLine){ curve[i].name, y };
         last[i] = y[POINTS - 1];
-        // Rounded to a fiftieth. The signs of numbers near zero depend on the machine's BLAS, so
-        // the last digits of the loss do, too.
+        // Rounds the drawn losses to a fiftieth. The signs of numbers near zero depend on the
+        // machine's BLAS, so the last digits of a loss do, too.
         for (size_t k = 0; k < POINTS; k++) y[k] = round(50 * y[k]) / 50;
         say_detail(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n",
                    curve[i].name, c.loss[0], last[i]);

@@ -24,8 +24,8 @@ static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     return i < block + z->blocks ? 4 : 0;
 }
 
-// Returns the number of values in part r if n values of `bits` bits are cut between reals in N
-// parts.
+// Returns the number of values in part r. n values of `bits` bits each are packed in `packed`
+// reals, and the reals are cut in N parts.
 static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, size_t r) {
     size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
     for (size_t k = 0; k < r; k++) lo += part_size(packed, N, k) * per;

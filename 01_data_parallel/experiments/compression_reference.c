@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
 
-// One bucket on the host. x [N, n] is gradient + residual of every shard (for HALF: the gradient).
+// One bucket on the host. x [N, n] is gradient plus residual of every shard (for HALF: the
+// gradient).
 typedef struct {
     size_t N, n;
     real *x, *sum;
@@ -87,9 +88,9 @@ static Tensor of_shard(Tensor all, size_t shard, const Matrix *m) {
                           m->cols);
 }
 
-// Runs a round of PowerSGD for one matrix. Before, x [N, n] has gradients plus residuals of the
-// bucket. Afterwards sum [1, n] has the matrix's part of the reconstructed sum of the shards, and x
-// has the residuals.
+// Runs a round of PowerSGD for one matrix. Before the call, x [N, n] has gradients plus residuals
+// of the bucket. Afterwards sum [1, n] has the matrix's part of the reconstructed sum of the
+// shards, and x has the residuals.
 static void low_rank(Matrix *m, Tensor sum, Tensor x) {
     Arena a = arena(MEM_WORKSPACE);
     const size_t N = x.rows, r = m->rank;

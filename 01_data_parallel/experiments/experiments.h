@@ -19,8 +19,8 @@
 Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences);
 // Returns the model with all layers, allocated. Equal seeds give equal weights on all ranks.
 Model *whole_model(const ModelConfig *model);
-// Returns a training of a small model on the text --data, with SGD. Random sequences cannot be
-// learnt.
+// Returns a training of a small model on the text --data, with SGD. The text is there because a
+// model cannot learn random sequences.
 Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
 // The measured costs of a rank, in calls and bytes.
@@ -41,7 +41,8 @@ typedef struct {
     Tensor sum; // a second buffer, which a step may allocate in the model's arena of gradients
 } BucketReplica;
 // Trains on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part. A
-// bucket is closed at `capacity` bytes. The last step of t must be recorded.
+// bucket is closed at `capacity` bytes. t->recorded must be true, because *seen gets the times of
+// the recorded step.
 Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
 
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
@@ -70,7 +71,8 @@ Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
 // hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
 // rank sends, and the time from a common start until this rank is done. Prints the table of the
-// costs. Returns whether there is more than one node.
+// costs. Returns whether there is more than one node. Returns false at once if the ranks do not
+// fill the nodes.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -82,13 +84,13 @@ typedef struct {
     size_t norm, norm_bias;         // gain and bias of the last norm
 } TensorElements;
 // A bucket is complete after the backward of `layer`, which has the bucket's first tensor in model
-// order. 0 is the stage's first layer.
+// order. Layer 0 is the stage's first layer.
 typedef struct {
     size_t elements, layer;
 } BucketPiece;
-// Predicts the buckets that the rule of 04_overlap.c makes of a stage's tensors, and returns the
-// number of buckets. *piece, which the caller frees, has the buckets in the order of their starts.
-// If a stage shares wte with another stage, the last bucket is wte alone. z: the stage's layers.
+// Predicts the buckets that the rule of 04_overlap.c makes of the tensors of the stage z, and
+// returns the number of buckets. *piece, which the caller frees, has the buckets in the order of
+// their starts. If the stage shares wte with another stage, the last piece is wte alone.
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
                      BucketPiece **piece);
 
@@ -114,24 +116,25 @@ typedef struct {
     size_t factors; // elements of the matrices q, which are kept between steps
     size_t buffers; // elements at the peak, with the factors
 } CompressionCosts;
-// Predicts the costs of one of N replicas. A replica's rank has the part z of the model, which may
-// be a stage or a slice.
+// Predicts the costs of rank r of N ranks. Each rank has a replica of the part z of the model,
+// which may be a stage or a slice.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
-// Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the
-// last replica. The N ranks have `cards` network cards between nodes (clock.h). Choosing the
+// Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the moment when the
+// last replica begins. The N ranks have `cards` network cards between nodes (clock.h). Choosing the
 // largest elements and Gram and Schmidt take no time, because the clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
 // ------------------------------------------------- page_texts.c: texts of several pages
 
-// Returns a sentence for a picture: ranks with fewer sequences wait for the others. The sentence
-// follows `before`, a space or a newline. Returns an empty text if all shares are equal.
+// Returns a sentence for a picture, which says that ranks with fewer sequences wait for the others.
+// The sentence follows `before`, a space or a newline. Returns an empty text if all shares are
+// equal.
 const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
-// The state that N ranks would keep. error [N, size], server_error [1, size].
+// The state that N ranks would keep, on one device. error [N, size], server_error [1, size].
 typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
@@ -143,7 +146,8 @@ OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t sha
 void one_device_free(OneDevice *o);
 // Sets sum [1, size] to the sum that N ranks with the rows of g [N, size] would reconstruct.
 void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
-// Trains on rank 0, which no ledger counts. The other ranks get an empty course.
+// Trains on rank 0 by the rule of `plan`, which gets the gradients of `shards` shards. The ledger
+// does not count this work. Returns an empty trajectory on the other ranks.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan,
                              size_t shards);
 
@@ -154,7 +158,7 @@ typedef struct {
     double sent, calls, step;
 } CompressionSeen;
 // Trains on all ranks with a compressed sum, or for plan NULL with the exact sum. If seen is given,
-// the function fills *seen in and checks the costs.
+// the function fills *seen in, and checks the costs of a compressed sum.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen);
 // Compares a training with the rule on one device, and checks the training's costs.
@@ -166,7 +170,7 @@ enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 };
 typedef struct {
     const char *name;
     const CompressionPlan *plan; // NULL: the exact sum
-    bool alone; // one device applies the rule to the whole gradient, and is not drawn
+    bool alone; // one device applies the rule to the whole gradient. Its curve is not drawn.
 } Curve;
 // Trains on the text --data with the rate --lr and draws the losses of n curves, at most
 // MOST_CURVES. Sets last[n] to the mean loss of the last ten steps.
@@ -182,7 +186,7 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 // Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 where one rank sends
 // nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
-// Returns the cell of the bytes sent, with this share unless seen is exact.
+// Returns the table cell of the bytes sent, with compression_share() unless seen is exact.
 const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
 
 // ---- balance_forecast.c ----
@@ -223,7 +227,8 @@ typedef struct {
 } ServerSizes;
 // Predicts the picoseconds of a forward and backward of worker w's sequences.
 double server_computing(const ServerSizes *z, size_t w);
-// Predict the picoseconds of a push to server 0, which has the largest piece, and of its answer.
+// server_push predicts the picoseconds of a push to server 0, which has the largest piece.
+// server_answer predicts those of server 0's answer.
 double server_push(const ServerSizes *z);
 double server_answer(const ServerSizes *z);
 // Compares the costs of a synchronous training with formulas. `one_port` is the time of the same
@@ -245,7 +250,9 @@ ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 
 // Two measurements of a log.
 typedef struct {
-    size_t lag; // most versions between the weights of a gradient and the weights that it changes
+    // The largest number of versions between the weights at which a gradient was taken and the
+    // weights that the gradient changes.
+    size_t lag;
     double pushes; // per millisecond, until the first worker has finished
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);

@@ -1,4 +1,4 @@
-// measured.c: the trainings of this chapter's experiments, and the costs of these trainings in the
+// measured.c: makes the trainings of this chapter's experiments, and reads their costs from the
 // ledgers of the Comm and of the memory (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 
@@ -53,8 +53,8 @@ Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacit
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Model *m = whole_model(&t->model);
-    // Fills the gradients as an earlier step would leave them, because a rank without sequences
-    // must not add old gradients.
+    // Fills the gradients with ones, because an earlier step would leave numbers there. A rank
+    // without sequences that adds old gradients then fails the comparison.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     BucketReplica r = { .dp = dp, .buckets = buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);

@@ -24,7 +24,7 @@ static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     size_t n = power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
-    case RING: // every chunk but one, twice, which is 2 (N-1)/N of all where N divides
+    case RING: // sends every chunk but one, twice: 2 (N-1)/N of the elements if N divides `count`
         sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
         return (WayCosts){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
     case GATHER: // the whole tensor through rank 0's port

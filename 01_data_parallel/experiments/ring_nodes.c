@@ -1,11 +1,11 @@
-// ring_nodes.c: sum, bytes and time of the hierarchical all-reduce of 03_ring over nodes, beside
-// those of the flat ring.
+// ring_nodes.c: compares the sum, bytes and time of 03_ring's hierarchical all-reduce over nodes
+// with those of the flat ring.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdlib.h>
 
-enum { ACROSS = 24000 }; // elements of the tensor, which most numbers of ranks divide
+enum { ACROSS = 24000 }; // elements of the tensor. Most numbers of ranks divide 24000.
 
 Tensor ring_tensor(Run *run, Arena *memory, size_t count) {
     Tensor t = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));
@@ -25,7 +25,7 @@ static double between_nodes(size_t M, size_t part, size_t e) {
     return l.beta == 0 ? 0 : round((double)(2 * (M - 1)) * l.alpha * 1e12 + bytes * 1e12 / l.beta);
 }
 
-// Returns the number of the flat ring's rings: one per network card of a node of n ranks.
+// Returns the number of rings of the flat way, one per network card of a node of n ranks.
 static size_t rings(size_t n) {
     const size_t rails = clock_config()->rails;
     return rails && rails < n ? rails : n;
@@ -48,8 +48,8 @@ static void costs(Run *run, Comm *inside, Comm *between) {
     const Picoseconds middle = clock_now();
     hierarchical_all_reduce(inside, between, t);
     const Picoseconds end = clock_now();
-    // A ring carries its part of S. In one ring a rank is the border of its node, and sends all
-    // bytes of this ring to another node.
+    // Each ring carries its part of S. In each ring one rank per node sends all bytes of this ring
+    // to the next node.
     const size_t cards = c->cards;
     const double sent = (double)comm_bytes_sent(c);
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);

@@ -1,4 +1,4 @@
-// server_training.c: a training with servers and workers, and a record of its weights, losses,
+// server_training.c: runs a training with servers and workers, and records its weights, losses,
 // messages, memory and times. Measures the effect of staleness on the loss of a training on text
 // (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
@@ -31,8 +31,8 @@ static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog
     if (log->line) progress_free(&p);
 }
 
-// Runs a worker. If got is given, got records the weights after every step. The check then sees
-// whether all workers have the server's bits.
+// Runs a worker. If got is given, got records the weights after every step. Then the check compares
+// every worker's bits with the servers'.
 static void work(const Cluster *c, const Training *t, Model *m, double *loss, Trajectory *got) {
     worker_pull(c, m);
     for (size_t step = 0; step < c->steps; step++) {
@@ -76,7 +76,7 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
 
 // ---------------------------------------------------------------- losses on a text
 
-enum { LAST = 10 }; // number of last pushes that are averaged
+enum { LAST = 10 }; // last pushes of a worker, whose losses are averaged
 
 // Returns the sum over the workers of the mean loss of a worker's last LAST pushes that had arrived
 // at a given time. A push has its shard's part of the batch's loss, so the means are added.
