@@ -13,8 +13,8 @@
 //   send        A message leaves when it is issued and the pair's lane is free. The message arrives
 //               alpha + bytes / beta later. The sender does not wait.
 // The collectives of one communicator run one after the other. Collectives of different
-// communicators may overlap. Lanes do not slow each other down, except with clock_set_one_port.
-// Time stops while the ledger is paused, so the unsplit twin takes no time.
+// communicators may overlap. Transfers in different lanes do not slow each other down, except with
+// clock_set_one_port. Time stops while the ledger is paused, so the unsplit twin takes no time.
 //
 // With --node N, N neighbouring ranks of the world share a node. If all ranks of a collective, or
 // both ranks of a message, share a node, alpha and beta belong to the link inside a node. Otherwise
@@ -59,7 +59,8 @@ const ClockConfig *clock_config(void);
 bool clock_same_node(size_t a, size_t b);
 
 void clock_rank_begin(void); // sets this rank's time to 0
-// Returns the time of this rank's compute row; under the wall clock the time since its time 0.
+// Returns the time of this rank's compute row. Under the wall clock returns the time since this
+// rank's time 0.
 Picoseconds clock_now(void);
 // Counts FLOPs, and adds their time to the compute row. Every GEMM calls this function
 // (base/meter.h). While the ledger is paused, the function does nothing.
@@ -74,8 +75,8 @@ void clock_charge_copy(size_t bytes);
 void clock_set_speed(double factor);
 // After clock_set_one_port(true) this rank has one port out and one port in (off after
 // clock_rank_begin). A message leaves after the rank's previous message has left, even if the two
-// go to different ranks. Received messages come in one after the other, in the order of the
-// comm_recv() and comm_wait() calls. Each message takes alpha + bytes / beta. The port models a
+// messages go to different ranks. Received messages come in one after the other, in the order of
+// the comm_recv() and comm_wait() calls. Each message takes alpha + bytes / beta. The port models a
 // rank that all other ranks send to, such as a parameter server. Collectives are not affected.
 // comm_arrival returns the time when a message reaches the port.
 void clock_set_one_port(bool on);
@@ -96,8 +97,8 @@ double clock_flops(void); // returns the FLOPs that this rank has counted, under
 double clock_begun(void);
 void clock_set_begun(double t);
 
-// ---- the simulated clock; comm.c calls these functions ---- Returns the time of `steps` messages
-// of bytes / steps each, inside a node or over `cards` cards.
+// ---- the simulated clock; comm.c calls these functions ----
+// Returns the time of `steps` messages of bytes / steps each, inside a node or over `cards` cards.
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
 // Returns the time when a message leaves that is ready at `ready` and takes `takes`.

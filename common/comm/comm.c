@@ -127,7 +127,7 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// Return the elements that this rank gives and gets.
+// Return how many elements this rank gives, and how many it gets.
 static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
 static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
 

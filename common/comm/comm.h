@@ -17,10 +17,10 @@
 // These sizes are a convention, because a transport may use another algorithm. Calls and tensor
 // sizes are measured. In a ring a rank receives as many bytes as it sends.
 //
-// A chain passes all n ranks, as in NCCL. A broadcast's chain begins at the root (root, root+1,
-// ...). A reduce's chain ends at the root (root+1, ..., root). Every rank except the first of the
-// chain receives S bytes. A rank passes each piece on when the piece has arrived. So under the
-// simulated clock a chain takes n-1 latencies and the time of S bytes.
+// A chain goes through all n ranks, one after the other, as in NCCL. A broadcast's chain begins at
+// the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root). Every rank
+// except the first of the chain receives S bytes. A rank passes each piece on when the piece has
+// arrived. So under the simulated clock a chain takes n-1 latencies and the time of S bytes.
 //
 // A Comm moves elements as the tensors store them, and the ledger counts stored bytes. Input and
 // output must have the same element type. A sum of 16-bit elements is computed in reals, in rank
@@ -52,7 +52,8 @@ typedef struct Comm {
     size_t rank, size; // this rank's number, and the number of ranks
     bool one_node;     // all ranks share a node (clock.h)
     size_t cards;      // network cards per node for collectives; 0 if all ranks share a node
-    // The counts since the last comm_ledger_reset(); bytes are sent, received are bytes.
+    // The counts since the last comm_ledger_reset(). `bytes` counts sent bytes, and `received`
+    // counts received bytes.
     struct {
         size_t calls, bytes, received;
     } ledger[COMM_KINDS];
@@ -68,8 +69,8 @@ void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c); // returns the sum over all kinds
 size_t comm_bytes_received(const Comm *c);
 
-// --- blocking collectives --- Replaces t by the sum over the ranks, or (_max) by the maximum. All
-// ranks get the same bits.
+// --- blocking collectives ---
+// Replaces t by the sum over the ranks, or (_max) by the maximum. All ranks get the same bits.
 void comm_all_reduce(Comm *c, Tensor t);
 void comm_all_reduce_max(Comm *c, Tensor t);
 // Adds `whole` over the ranks and writes this rank's part of the sum to `local`. `whole` stays
@@ -94,9 +95,10 @@ void comm_reduce(Comm *c, Tensor t, size_t root);
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothing
 
-// --- point to point --- Declares which ranks exchange messages: each rank with the next and the
-// previous rank (a ring), or all pairs. Other pairs may not exchange messages. All ranks of c must
-// call this function before the first message, because NCCL makes a connection for each pair.
+// --- point to point ---
+// Declares which ranks exchange messages: each rank with the next and the previous rank (a ring),
+// or all pairs. Other pairs may not exchange messages. All ranks of c must call this function
+// before the first message, because NCCL makes a connection for each pair.
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
@@ -104,10 +106,11 @@ void comm_connect(Comm *c, CommPeers peers);
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 
-// --- started operations --- A started operation runs until its comm_wait(). Until then the input
-// must stay unchanged, and the output may not be read. If memory is poisoned (memory.h),
-// comm_wait() checks the input and copies the output to its place. So a forgotten wait gives a
-// wrong output. Until its wait, a started sum holds communication memory as large as the whole.
+// --- started operations ---
+// A started operation runs until its comm_wait(). Until then the input must stay unchanged, and the
+// output may not be read. If memory is poisoned (memory.h), comm_wait() checks the input and copies
+// the output to its place. So a forgotten wait gives a wrong output. Until its wait, a started sum
+// holds communication memory as large as the whole.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
@@ -139,8 +142,9 @@ void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all r
 // Returns true on all ranks if `local` is true on some rank.
 bool side_any(bool local);
 
-// --- the launch (judge/frame/lesson.c calls it) --- REDUCE_ORDERED adds in rank order on every
-// transport. REDUCE_FAST lets MPI or NCCL add in the library's own order.
+// --- the launch (judge/frame/lesson.c calls it) ---
+// REDUCE_ORDERED adds in rank order on every transport. REDUCE_FAST lets MPI or NCCL add in the
+// library's own order.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
 typedef enum { TRANSPORT_EMU, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL } Transport;
 typedef struct {

@@ -1,4 +1,4 @@
-// comm_nccl.c: ranks are processes with a GPU each, and NCCL moves their tensors in place. MPI
+// comm_nccl.c: runs the ranks as processes with a GPU each. NCCL moves their tensors in place. MPI
 // starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
 // under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note
 // describes the call of this rank and has a time. A send waits for its receiver through its note,
@@ -6,15 +6,15 @@
 // not match would hang or mix up bytes. In a build without NCCL this file only reports that NCCL is
 // missing.
 //
-// Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own,
-// its lane, so a group with a late member delays no other group. Collectives go onto the lanes in
-// program order, which is the same on all ranks. NCCL demands the same order on all ranks, because
-// otherwise two collectives could wait for each other. comm_connect gives every ordered pair of
-// ranks a lane and a communicator of two ranks for messages. So a send with a late receiver delays
-// nothing else, and the sends and receives of a group progress side by side. On the GPU an
-// operation first waits for the earlier work of the compute stream (event `ready`). comm_wait()
-// makes the compute stream wait, on the GPU, for the operation's end (event `done`). The host waits
-// only for notes, and until the operation is on its stream.
+// Streams. The ops of a rank run on its compute stream. Every communicator has its own stream,
+// which is called its lane. So a group with a late member delays no other group. Collectives go
+// onto the lanes in program order, which is the same on all ranks. NCCL demands the same order on
+// all ranks, because otherwise two collectives could wait for each other. comm_connect gives every
+// ordered pair of ranks a lane and a communicator of two ranks for messages. So a send with a late
+// receiver delays nothing else, and the sends and receives of a group progress side by side. On the
+// GPU an operation first waits for the earlier work of the compute stream (event `ready`).
+// comm_wait() makes the compute stream wait, on the GPU, for the operation's end (event `done`).
+// The host waits only for notes, and until the operation is on its stream.
 //
 // NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
 // progress", and meanwhile the communicator takes no other call. So an operation waits in a queue

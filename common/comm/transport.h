@@ -75,9 +75,9 @@ struct Request {
 };
 
 // Writes ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, to out. parts
-// and out are in host memory, and out may be one of the parts. Every transport adds in this order,
-// except with --reduce fast, so all transports give the same bits. Elements of 16 bits are added in
-// real, and the sum is rounded once.
+// and out are in host memory, and out may be one of the parts. With --reduce ordered every
+// transport adds in this order, so all transports give the same bits. Elements of 16 bits are added
+// in real, and the sum is rounded once.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 size_t request_bytes(const Request *r); // returns bytes of the whole tensor, or of the message
 // Returns the number in the world of a member of r's Comm.

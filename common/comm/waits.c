@@ -10,7 +10,8 @@
 
 enum { POLLS = 1000 };
 
-// A slot is written by one process and read by the other processes.
+// Each process has a slot. A process writes only its own slot, and reads all slots. Any process may
+// set `printed` of the first slot.
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls

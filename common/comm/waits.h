@@ -6,10 +6,10 @@
 // rank that waits for long checks whether all processes of the node still exist. If one of these
 // processes is stopped by a signal, the waiting rank ends after --timeout.
 //
-// A set of ranks is blocked if each rank of the set waits for a rank of the set. Each wait must be
-// longer than --deadlock, plus a second for every 10 MB of the call. So some blocked ranks form a
-// cycle, which is a deadlock. A slow rank is not a deadlock. So each blocked rank must also have
-// polled MPI a thousand times since the search first saw these waits. After so many polls no
+// A set of ranks is blocked if each rank of the set waits for a rank of the set. Then some ranks of
+// the set form a cycle, which is a deadlock. Each wait must be longer than --deadlock, plus a
+// second for every 10 MB of the call. A slow rank is not a deadlock. So each blocked rank must also
+// have polled MPI a thousand times since the search first saw these waits. After so many polls no
 // message is still in flight. A rank that computes, or that is stopped, does not poll. A rank that
 // waits for a GPU or in MPI_Comm_split counts as computing.
 #ifndef WAITS_H

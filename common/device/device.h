@@ -42,7 +42,8 @@ void device_allow_tf32(void);
 // so far.
 extern void (*device_meanwhile)(double waited);
 
-// --- memory --- Returns device memory aligned to 64 bytes, or NULL if no memory is left.
+// --- memory ---
+// Returns device memory aligned to 64 bytes, or NULL if no memory is left.
 void *device_alloc(size_t bytes);
 void device_free(void *p);
 // Returns host memory from which the device copies fast.
@@ -55,11 +56,11 @@ void device_download(void *to, const void *from, size_t bytes);
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
-// --- time on a GPU: marks among the queued work --- Waits for all queued work, deletes all marks
-// and sets mark 0. device_mark() does not wait.
+// --- time on a GPU: marks among the queued work ---
+// Waits for all queued work, deletes all marks and sets mark 0. device_mark() does not wait.
 void device_mark_start(void);
 // Sets a mark after all work queued so far, and returns its number. If nothing was queued since the
-// last mark, returns the last mark.
+// last mark, returns the number of the last mark.
 size_t device_mark(void);
 // Returns the time from mark 0 to this mark. Waits for the mark.
 double device_mark_seconds(size_t mark);

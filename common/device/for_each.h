@@ -18,7 +18,7 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// The number of threads of this rank; device_set_threads() sets it (device.h). Each item is
+// The number of threads of this rank, which device_set_threads() sets (device.h). Each item is
 // computed by a single thread.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
