@@ -52,7 +52,7 @@ typedef struct {
     size_t node;             // ranks per node; 0: all ranks share one node
     size_t rails;            // most network cards per node; 0: a card for each rank
 } ClockConfig;
-// Sets the configuration. Call this function once per process, before the ranks start.
+// Call this function once per process, before the ranks start.
 void clock_configure(const ClockConfig *c);
 const ClockConfig *clock_config(void);
 // Returns whether two ranks of the world share a node.

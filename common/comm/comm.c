@@ -1,6 +1,6 @@
 // comm.c: holds the code that all transports share, such as checks of arguments, the ledger, copies
-// in and out, and sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes;
-// transport.h is their interface.
+// in and out, and sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes.
+// transport.h is the interface between comm.c and these files.
 //
 // Sections: 1 requests, 2 tensors in and out, 3 time, 4 the ledger, 5 collectives, 6 messages, 7
 // communicators, 8 the side channel, 9 the launch.

@@ -57,9 +57,8 @@ static double timeout = 60; // --timeout
 
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
 // sends SIGTERM to the survivors of a killed rank. If all ranks share a node, waits_require_alive()
-// sees whether a rank has ended. Nothing shows whether a rank of another node has ended. So if
-// ranks are on several nodes, a rank exits if it still waits PATIENCE + 2 * longest_wait seconds
-// after the signal.
+// sees whether a rank has ended. Otherwise nothing shows whether a rank of another node has ended.
+// So a rank exits if it still waits PATIENCE + 2 * longest_wait seconds after the signal.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds

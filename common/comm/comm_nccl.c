@@ -63,7 +63,6 @@ typedef struct Lane {
     struct Lane *next;
 } Lane;
 
-// An operation in flight.
 typedef struct Flight {
     struct Flight *behind; // next in its queue
     const Request *request;

@@ -1,5 +1,5 @@
 // transport.h: declares the requests that comm.c gives to a transport, and the functions of a
-// transport. The files of common/comm share this header; chapters include comm.h.
+// transport. The files of common/comm share this header. Chapters include comm.h instead.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
 // result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c uses
@@ -27,8 +27,8 @@ typedef enum {
     DO_SEND,
     DO_RECV
 } Action;
-// Returns whether e is the element type of a tensor, which may be in device memory. Doubles and
-// bytes are in host memory.
+// Returns whether e is the element type of a tensor. Tensors may be in device memory. DOUBLES and
+// BYTES are always in host memory.
 static inline bool element_of_tensor(Element e) { return e == REALS || element_is_half(e); }
 
 struct Request {
@@ -141,7 +141,7 @@ struct CommState {
     const Wire *wire;
     void *link;            // state of the wire, or NULL
     const Launch *launch;  // of the run
-    size_t meetings;       // collectives started so far, equal on all ranks
+    size_t meetings;       // collectives started so far, equal on all members
     Request *open;         // operations that no wait has finished, oldest first
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
