@@ -18,14 +18,15 @@ CXX       = g++
 # allowed, because a user's compiler may have newer warnings.
 STRICT    =
 WERROR    = $(if $(STRICT),-Werror)
-# In a student's tree this file turns off the warnings that open exercises cause, such as unused
-# variables.
+# Only a student's tree has student.mk. This file turns off the warnings that open exercises cause,
+# such as unused variables.
 -include student.mk
-# These variables set the options of one lesson, and a rank count that replaces the one in the
-# lesson's first lines.
+# ARGS has the options of a lesson. NP is a rank count that replaces the count in the lesson's first
+# lines.
 ARGS =
 NP   =
-# break, student, check and grade use these variables; make help describes them.
+# break, student, check, grade, predict, design and plant use these variables. make help describes
+# the variables.
 BUG =
 DIR =
 EXERCISES =
@@ -42,14 +43,14 @@ TESTS =
 text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX ANSWER FILE SEED
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
-# Open MPI and MPICH read these variables for the compiler behind MPI's wrapper. With CC=mpicc.mpich
-# set the launcher MPIRUN=mpirun.mpich, too.
+# The compiler wrapper of Open MPI calls the compiler OMPI_CC, and the wrapper of MPICH calls
+# MPICH_CC. With CC=mpicc.mpich also set MPIRUN=mpirun.mpich, the launcher.
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
 
-# A cuda build searches CUDA_HOME for the toolkit and NCCL_HOME for NCCL first. STANDIN=yes builds
-# the same host code with stand-ins for CUDA, cuBLAS and NCCL (tests/standin), which need no
-# toolkit and no GPU.
+# A cuda build searches for the toolkit first in CUDA_HOME, and for NCCL first in NCCL_HOME.
+# STANDIN=yes builds the same host code with stand-ins for CUDA, cuBLAS and NCCL (tests/standin),
+# which need no toolkit and no GPU.
 STANDIN   =
 CUDA_HOME ?=
 NCCL_HOME ?=
@@ -75,9 +76,10 @@ ifneq ($(SANITIZE),)
 endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
-# The build uses no fused multiply-add and no fast-math, so the same source gives the same bits on
-# every machine and backend. The two -fno-... flags change no value. These flags let the compiler
-# vectorise sqrt and comparisons, because no code here reads errno or uses traps.
+# The build uses no fused multiply-add and no fast-math, so the bits do not depend on the compiler
+# or on the instructions of the processor. The bits of matrix products still depend on the BLAS. The
+# two -fno-... flags change no value. These flags let the compiler vectorise sqrt and comparisons,
+# because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
@@ -87,8 +89,8 @@ BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE)
 OPTIMIZE-cpu     = -O3 $(if $(filter fp64,$(PRECISION)),,-g)
 OPTIMIZE-cuda    = -O3 -g
 OPTIMIZE-standin = -O1
-# gcc warns when a buffer may truncate text, which is intended here. clang before 19 does not know
-# this flag.
+# By default gcc warns when a buffer may truncate text. The truncation is intended here, so this
+# flag turns the warning off. clang before 19 does not know this flag.
 CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)
 MARCH-standin = -march=$(ARCH)
@@ -172,7 +174,7 @@ play-%: FORCE
 	$(BUILD_LESSON)
 	@tools/args tools/play-lesson $(O) $*
 
-# The commands in the pages use the build with these defaults.
+# tools/figures runs the commands of the pages, which use the default build.
 figures:
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
 	@tools/figures
@@ -189,8 +191,8 @@ bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c 08_3d/plan.c) $(O)/tests/malloc_peak.so"
 	@tools/args tools/bench $(O)
 
-# ON_STANDINS are the programs that make test runs on the stand-ins: one or two lessons per chapter,
-# the trainer and the tests of the library. TEST_ALL=1 in make test-all runs all of them.
+# ON_STANDINS are the programs that make test runs on the stand-ins: one lesson per chapter, the
+# trainer and tests of the library. make test-all sets TEST_ALL=1 and runs all programs.
 ON_STANDINS = $(addprefix build/standin-fp32/,01_data_parallel/02_all_reduce 02_grad_accumulation/03_no_sync \
                 03_tensor_parallel/06_transformer 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b 06_zero/04_zero3 \
                 07_recompute/03_selective 08_3d/01_mesh 08_3d/train \
@@ -213,7 +215,7 @@ else
 	@TEST_BACKEND=$(KIND) tools/run-tests tests/gpu.t
 endif
 
-# QUICK are the tests to run after each change. Together they take less than a minute.
+# QUICK are the tests to run after each change. All of QUICK takes less than a minute.
 QUICK = structure ops memory model units cost-model layers schedule pipeline compression costs zero-costs recompute-costs oracle plot lessons
 test-quick:
 	@tools/setup prove
@@ -249,7 +251,8 @@ student:
 check:
 	@tools/check "$$EX"
 
-# These targets are for the exercises that fill no body. tools/tasks lists these exercises.
+# These targets are for the exercises without a function body to fill. tools/tasks lists these
+# exercises.
 predict:
 	@tools/task predict "$$EX" "$$ANSWER"
 design:
@@ -306,12 +309,12 @@ ifneq ($(filter-out help list doctor setup clean student check predict design pl
     # once(NAME,COMMAND) gives NAME the output of the command. The command runs when NAME is first
     # used, so a make that compiles nothing runs no command.
     once = $(eval $(1) := $(shell $(2)))$($(1))
-    # WRAPPER names the compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc
-    # -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
+    # WRAPPER is the compiler's command. COMPILER describes the compiler and the MPI: "gcc (Debian
+    # 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)
     COMPILER  = $(call once,COMPILER,{ $(WRAPPER) --version | head -n 1; $(WRAPPER) -show; } 2>/dev/null)
-    # clang needs an extra package for OpenMP (libomp-dev). Without OpenMP a rank has one thread. The thread
-    # sanitizer does not support OpenMP.
+    # clang needs an extra package for OpenMP (libomp-dev). Without OpenMP a rank has one thread.
+    # The thread sanitizer does not support OpenMP.
     OPENMP    = $(call once,OPENMP,$(if $(filter thread,$(SANITIZE)),,echo 'int main(void) { return 0; }' | $(WRAPPER) -fopenmp -x c -o /dev/null - 2>/dev/null && echo -fopenmp))
 endif
 build/tools.mk:
@@ -342,7 +345,7 @@ $(O)/flags: FORCE
 # SYMBOL defines the symbol of EXPERIMENT: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
 # Experiments, pages and tests calculate little, so a fast build matters more than a fast program.
-# In fp64, which serves tests, this holds for every file without kernels.
+# fp64 serves mainly for tests, so in fp64 -O1 also compiles all other files without kernels.
 BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<),\
                  $(if $(filter fp64,$(PRECISION)),$(if $(filter $<,$(PARALLEL)),,yes))),-O1)
 # The .d file is removed first, because copies of the tree have hard links to it. The compiler
@@ -353,8 +356,9 @@ $(O)/%.o: %.c $(O)/flags
 	@echo "compiling $<"
 	@$(COMPILE) $(BUILD_FAST) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
-# A file with kernels is C. For a GPU the file is compiled as CUDA C++, for the stand-ins as plain
-# C++, both with C linkage. A fused multiply-add would change bits here, too.
+# A file with kernels is C. For a GPU the file is compiled as CUDA C++, and for the stand-ins as
+# plain C++. The functions keep C linkage. --fmad=false turns off the fused multiply-add, which
+# would change bits.
 GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
 GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
               -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))
@@ -398,8 +402,8 @@ $(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $$(call libraries,$$(firstword $$(subst /, ,$$*))) $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-# Tests preload these libraries between a program and MPI, the C library, or OpenBLAS and the
-# environment.
+# Tests preload these libraries into a program, to replace functions of MPI, of the C library or of
+# OpenBLAS.
 $(O)/%.so: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -shared -fPIC -o $@ $<

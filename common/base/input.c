@@ -27,12 +27,12 @@ static int refuse(int file, char why[INPUT_WHY], const char *kind) {
 int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
     struct stat info;
     *bytes = 0;
-    // stat() comes before open(), because opening a pipe would end its writer, and opening a device
-    // may act on it.
+    // stat() comes before open(). Opening and closing a pipe would end its writer (SIGPIPE), and
+    // opening a device may start an action of the device.
     if (stat(path, &info) != 0) return refuse(-1, why, NULL);
     if (special_kind(info.st_mode)) return refuse(-1, why, special_kind(info.st_mode));
-    // The file may have become a pipe after stat(). With O_NONBLOCK open() does not wait for the
-    // pipe's writer. fstat() then checks the opened file.
+    // The file may have become a pipe after stat(). With O_NONBLOCK, open() does not wait for a
+    // writer of the pipe. fstat() then checks the opened file.
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0 || fstat(file, &info) != 0) return refuse(file, why, NULL);
     if (special_kind(info.st_mode)) return refuse(file, why, special_kind(info.st_mode));

@@ -1,4 +1,4 @@
-// meter.c: holds the listeners of meter.h, one set per rank.
+// meter.c: defines the two pointers of meter.h.
 #include "common/base/meter.h"
 
 _Thread_local void (*meter_product)(double flops);

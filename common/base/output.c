@@ -14,7 +14,8 @@ static bool in_place(const char *file) {
     return stat(file, &info) == 0 && !S_ISREG(info.st_mode);
 }
 
-// Opens a pipe or a device. Fails if no program reads the pipe, instead of waiting for a reader.
+// Opens a pipe or a device. If no program reads the pipe, returns NULL, instead of waiting for a
+// reader.
 static FILE *open_in_place(const char *file) {
     int descriptor = open(file, O_WRONLY | O_NONBLOCK);
     if (descriptor < 0) return NULL;
@@ -22,8 +23,8 @@ static FILE *open_in_place(const char *file) {
     return fdopen(descriptor, "w");
 }
 
-// Opens a new file beside the requested one: FILE.tmp, or FILE.tmp2 and so on if that name is
-// taken.
+// Opens a new file beside `file`: FILE.tmp, or FILE.tmp2 and so on if FILE.tmp exists. Writes the
+// name to `part`.
 static FILE *open_part(const char *file, char *part) {
     enum { TRIES = 100 };
     for (int n = 1; n <= TRIES; n++) {
@@ -35,7 +36,7 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// Opens the output file. On failure the result's f is NULL, and errno holds the reason.
+// Opens the output for writing. On failure the result's f is NULL, and errno holds the reason.
 static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,
@@ -50,7 +51,8 @@ static void forget(const Output *o) {
 void output_require_reader(const char *option, const char *file) {
     struct stat info;
     if (stat(file, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
-    // The process never closes this descriptor, because the reader would see the end of the file.
+    // The process never closes this descriptor. Otherwise the reader would see the end of the file
+    // too early.
     int descriptor = open(file, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     REQUIRE(descriptor >= 0 || errno != ENXIO,
             "--%s %s: no program reads this pipe: start its reader first, or name a file", option,

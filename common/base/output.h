@@ -1,6 +1,6 @@
-// output.h: writes output files that are complete or absent. A file is written beside its final
-// place, under a free name, and renamed when it is complete. Pipes and devices are written in
-// place, because renaming would replace them.
+// output.h: writes output files so that a file is either complete or absent. A program first writes
+// FILE.tmp, and renames FILE.tmp to FILE when FILE.tmp is complete. Pipes and devices are written
+// in place, because renaming would replace them.
 #ifndef OUTPUT_H
 #define OUTPUT_H
 #include <stdio.h>
@@ -10,7 +10,7 @@ typedef struct {
     char *part;
     const char *option, *file;
 } Output;
-// Calls usage_error() if the file cannot be written. Call this function before the work.
+// Calls usage_error() if the file cannot be written. Call this function before a long computation.
 void output_require(const char *option, const char *file);
 // Calls usage_error() if the file is a pipe that no program reads. Call this function before the
 // file is opened.

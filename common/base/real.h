@@ -1,7 +1,8 @@
 // real.h: defines the type of all arithmetic, and the types in which a tensor may be stored.
 //
 // real is float by default, and double with PRECISION=fp64. In double precision, rounding errors
-// vanish (they are near 1e-16 x work) and bugs remain. So every lesson runs in both precisions.
+// vanish (the relative error of one operation is near 1e-16) and bugs remain. So every lesson runs
+// in fp32 and in fp64.
 #ifndef REAL_H
 #define REAL_H
 
@@ -13,9 +14,9 @@ typedef float real;
 #define REAL_NAME "fp32"
 #endif
 
-// The element type of a tensor. Ops compute in real. A tensor of 16 bits only stores. Its elements
-// become reals when they are read, and a result is rounded once, when it is written (storage.h).
-// Doubles and bytes are host memory that a Comm moves.
+// The element type of a tensor. Ops compute in real. The 16-bit types serve only for storage. An op
+// turns 16-bit elements into reals when it reads them, and rounds a result once, when it writes the
+// result (storage.h). DOUBLES and BYTES are not types of tensors. A Comm moves them in host memory.
 typedef enum { REALS, BF16S, FP16S, DOUBLES, BYTES } Element;
 
 #endif

@@ -10,7 +10,7 @@
 void (*end_all_ranks)(int status) = exit;
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// Prints the whole line with one write, so lines of several processes do not mix.
+// Prints the line with a single fwrite(), so lines of several processes do not mix.
 static void print_message(const char *prefix, const char *format, va_list arguments) {
     char text[2048];
     vsnprintf(text, sizeof text, format, arguments);
@@ -31,8 +31,9 @@ long usage_wait = 60;
 
 _Noreturn void usage_error(const char *format, ...) {
     // If every rank sees the mistake, rank 0 reports the mistake and ends the other ranks, which
-    // wait here. If a rank is still alive after the wait, only this rank sees the mistake, so this
-    // rank reports it. Virtual ranks end together.
+    // wait in nanosleep(). If this rank is still alive after the wait, rank 0 does not see the
+    // mistake, so this rank reports it. A virtual rank does not wait, because all virtual ranks end
+    // together.
     if (this_rank > 0)
         nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
     va_list arguments;
@@ -75,9 +76,9 @@ static void stop(int signal) {
     if (!stop_came) stop_time = now(); // clock_gettime may be called in a signal handler
     stop_came = 1;
 }
-// Handles SIGINT: the second Ctrl-C ends the process at once. timeout(1) signals the process and
-// its group, so the same SIGINT may come twice. So a SIGINT within a second of the first one does
-// not count as the second.
+// Handles SIGINT. The first Ctrl-C is a warning, and the second Ctrl-C ends the process at once.
+// timeout(1) signals the process and also its group, so the same SIGINT may come twice. So a SIGINT
+// within a second of the first SIGINT does not count.
 static void interrupt(int signal) {
     stop(signal);
     if (interrupt_time == 0) interrupt_time = now();
@@ -89,14 +90,14 @@ void stop_catch(void) {
     struct sigaction warning = { .sa_handler = stop, .sa_flags = SA_RESTART };
     struct sigaction twice = { .sa_handler = interrupt, .sa_flags = SA_RESTART };
     sigaction(SIGTERM, &warning, NULL);
-    // mpirun and srun pass SIGUSR1 on, and do not end the process.
+    // mpirun and srun send SIGUSR1 on to the processes, and do not end the processes.
     sigaction(SIGUSR1, &warning, NULL);
     sigaction(SIGINT, &twice, NULL);
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
-// Returns the largest resident memory of this program, in bytes. The peak that getrusage() returns
-// would include the memory of the program before an exec.
+// Returns the largest resident memory of this program, in bytes. getrusage() is not used, because
+// its peak includes the memory that the process had before an exec.
 size_t resident_most(void) {
     char line[128];
     size_t kilobytes = 0;

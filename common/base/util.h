@@ -1,17 +1,17 @@
-// util.h: has small functions for faults, ranges, host memory, time and signals.
+// util.h: declares small functions for faults, ranges, host memory, time and signals.
 #ifndef UTIL_H
 #define UTIL_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-// Exit statuses of every program; 0 means that all checks hold. STATUS_STOPPED means that the
+// The exit statuses of every program. 0 means that all checks hold. STATUS_STOPPED means that the
 // trainer was told to stop and has saved a checkpoint, so --resume can continue.
 enum { STATUS_CHECK_FAILED = 1, STATUS_USAGE = 2, STATUS_FAULT = 3, STATUS_STOPPED = 4 };
 
 // Reports a mistake of the user (a bad option, an impossible rank count). All ranks end with status
-// 2 and one message, which must name a fix. Usually every rank finds the same mistake. A rank that
-// finds a mistake alone ends the other ranks, too.
+// 2 and one message, which must name a fix. Usually every rank finds the same mistake, and rank 0
+// reports it. A rank that finds a mistake alone ends the other ranks, too.
 _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define REQUIRE(condition, ...) \
     do { \
@@ -22,29 +22,29 @@ _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf
 // status 3.
 _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// TODO marks an open exercise; tools/student puts TODO in place of the solution. The program
-// continues, lists the open exercises at its end, and fails. id is the exercise's id, such as
-// "01.02a".
+// TODO marks an open exercise. tools/student puts TODO in place of the solution. A program that
+// reaches a TODO continues, lists the open exercises at its end, and fails. id is the exercise's
+// id, such as "01.02a".
 #define TODO(id) exercise_open(id, __FILE__, __LINE__)
 void exercise_open(const char *id, const char *file, int line);
 
-// Ends all ranks. A transport installs its own function; the default is exit().
+// Ends all ranks. comm_emu.c and judge/frame/process.c set this pointer. The default is exit().
 extern void (*end_all_ranks)(int status);
-extern bool ranks_are_processes; // set together with end_all_ranks
-// The number of seconds that a process waits for rank 0 to report a usage error. Once --timeout is
-// known, the wait is a second longer than half of --timeout. So if only one rank sees a mistake,
-// this rank reports the mistake while the other ranks still wait.
+extern bool ranks_are_processes; // process.c sets true; virtual ranks are threads
+// The number of seconds that a process waits for rank 0 to report a usage error. When --timeout is
+// known, the number becomes --timeout / 2 + 1. So if only one rank sees a mistake, that rank
+// reports the mistake before the other ranks reach --timeout.
 extern long usage_wait;
 
-// The rank that messages name, and the number of ranks. Both variables are thread-local, because
-// virtual ranks are threads. Until a transport sets the variables, they are 0 and 1.
+// This rank's number in the world, and the number of ranks. The variables are thread-local, because
+// virtual ranks are threads. Before the ranks start, this_rank is 0 and this_world_size is 1.
 extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// A part of n items. shard_range() is the only rule for cuts. The function cuts n items into
-// `parts` contiguous parts and returns part i. The first n % parts parts have one item more, so
-// every size works. Parts may be empty if n < parts.
+// shard_range() is the only rule for cuts in the book. The function cuts n items into `parts`
+// contiguous parts and returns part i. The first n % parts parts have one item more than the other
+// parts, so n may be any number. If n < parts, the last parts are empty.
 typedef struct {
     size_t lo, hi;
 } Range; // lo <= i < hi
@@ -57,9 +57,9 @@ void *host_alloc(size_t bytes);
 char *text_copy(const char *text);
 double now(void); // returns the wall clock in seconds
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems
-// send these signals as a warning. Only a second SIGINT, more than a second after the first one,
-// ends the process. stop_asked() returns the seconds since the first of these signals, or -1 if
-// none has come.
+// send these signals as a warning. Only another SIGINT, a second or more after the first SIGINT,
+// ends the process. stop_asked() returns the seconds since the first signal, or -1 if no signal has
+// come.
 void stop_catch(void);
 double stop_asked(void);
 // Returns the peak resident bytes of this process, or 0 if the peak is not known.

@@ -8,7 +8,7 @@
 #include "common/base/util.h"
 
 static ClockConfig config;                // set before the ranks start
-static _Thread_local Picoseconds compute; // simulated clock: the time of this rank
+static _Thread_local Picoseconds compute; // simulated clock: the time of the compute row
 static _Thread_local bool one_port;
 static _Thread_local ClockLink only_link; // replaces config's links if it has a name
 static _Thread_local Picoseconds out_free, in_free;
@@ -41,7 +41,8 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.simulated) return;
-    // Rounds to whole picoseconds first, so half the speed takes exactly twice the time.
+    // Round to whole picoseconds before the division, so that half the speed takes exactly twice
+    // the time.
     double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
 }

@@ -1,9 +1,10 @@
-// clock.h: keeps each rank's time, which is real, or predicted by a model of devices and links.
+// clock.h: keeps each rank's time. The time is real (wall clock), or predicted by a model of
+// devices and links (simulated clock).
 //
-// Under the simulated clock, ranks really do the arithmetic, and the clock computes its time in
-// integer picoseconds. So a run prints the same digits on every machine and transport. A rank has a
-// row for its computation. A communicator has a lane for its collectives, and one lane for the
-// messages of each ordered pair of ranks.
+// Under the simulated clock, ranks really do the arithmetic, but the clock computes how long the
+// arithmetic takes, in integer picoseconds. So a run prints the same times on every machine and
+// transport. A rank has a row for its computation. A communicator has a lane for its collectives,
+// and one lane for the messages of each ordered pair of ranks.
 //   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
 //               time where a lesson charges it (clock_charge_copy).
 //   collective  A collective starts when its last member is ready and the lane is free. The
@@ -11,19 +12,19 @@
 //               same time. steps and bytes are those of a ring or a chain (comm.h).
 //   send        A message leaves when it is issued and the pair's lane is free. The message arrives
 //               alpha + bytes / beta later. The sender does not wait.
-// The collectives of one communicator queue. Collectives of two communicators overlap. Lanes do not
-// slow each other down, except with clock_set_one_port. Time stops while the ledger is paused, so
-// the unsplit twin takes no time.
+// The collectives of one communicator run one after the other. Collectives of different
+// communicators may overlap. Transfers in different lanes do not slow each other down, except with
+// clock_set_one_port. Time stops while the ledger is paused, so the unsplit twin takes no time.
 //
-// Neighbouring ranks of the world share a node. If all ranks of a collective, or both ranks of a
-// message, share a node, alpha and beta belong to the link inside a node. Otherwise alpha and
-// beta belong to the link between nodes, which is one network card. A message uses one card. A
-// collective uses a card (a rail) for each of its ranks in a node, at most --rails cards, because
-// NCCL builds one ring per card. If the nodes have unequal numbers of ranks, the smallest number
-// counts. Several cards together are not faster than the link inside a node, because all bytes also
-// pass that link.
+// With --node N, N neighbouring ranks of the world share a node. If all ranks of a collective, or
+// both ranks of a message, share a node, alpha and beta belong to the link inside a node. Otherwise
+// alpha and beta belong to the link between nodes, which is one network card. A message uses one
+// card. A collective uses a card (a rail) for each of its ranks in a node, at most --rails cards,
+// because NCCL builds one ring per card. If the nodes have unequal numbers of ranks, the smallest
+// number counts. Several cards together are at most as fast as the link inside a node, because all
+// bytes also pass the link inside the node.
 //
-// Under the wall clock the same calls record real time.
+// Under the wall clock clock_now() returns real time, and no function adds time.
 #ifndef CLOCK_H
 #define CLOCK_H
 #include <stdbool.h>
@@ -37,7 +38,7 @@ typedef struct {
     double memory; // bytes/s that clock_charge_copy reads and writes
     const char *source;
 } ClockDevice;
-// alpha is in seconds, beta in bytes/s. If both are 0, communication takes no time.
+// alpha is in seconds, beta in bytes/s. If beta is 0, communication takes no time.
 typedef struct {
     const char *name;
     double alpha, beta;
@@ -48,25 +49,25 @@ typedef struct {
     bool simulated;
     ClockDevice device;
     ClockLink link, between; // inside a node, between nodes
-    size_t node;             // ranks of a node; 0: all ranks share one
-    size_t rails;            // network cards of a node; 0: one per rank
+    size_t node;             // ranks per node; 0: all ranks share one node
+    size_t rails;            // most network cards per node; 0: a card for each rank
 } ClockConfig;
-// Sets the configuration. Call this function once per process, before the ranks start.
+// Call this function once per process, before the ranks start.
 void clock_configure(const ClockConfig *c);
 const ClockConfig *clock_config(void);
 // Returns whether two ranks of the world share a node.
 bool clock_same_node(size_t a, size_t b);
 
 void clock_rank_begin(void); // sets this rank's time to 0
-// Returns the time of this rank's compute row; under the wall clock the time since its time 0.
+// Returns the time of this rank's compute row. Under the wall clock returns the time since this
+// rank's time 0.
 Picoseconds clock_now(void);
-// Counts FLOPs and adds their time to the compute row. Every GEMM calls this function
-// (base/meter.h).
+// Counts FLOPs, and adds their time to the compute row. Every GEMM calls this function
+// (base/meter.h). While the ledger is paused, the function does nothing.
 void clock_charge_flops(double flops);
 // Adds the time of a copy inside the device's memory, which reads and writes `bytes` bytes. The
-// rank computes nothing in that time. Only a lesson about copies calls this function, because
-// products take most of a step. Under the wall clock, and while the ledger is paused, the function
-// does nothing.
+// rank computes nothing during the copy. Only lesson 01.09, which compares numbers of copies, calls
+// this function. Under the wall clock, and while the ledger is paused, the function does nothing.
 void clock_charge_copy(size_t bytes);
 // After this call this rank's device computes at `factor` times the rate of --device, for devices
 // of unequal speed. clock_rank_begin() sets the factor to 1. Only the simulated clock uses the
@@ -74,14 +75,14 @@ void clock_charge_copy(size_t bytes);
 void clock_set_speed(double factor);
 // After clock_set_one_port(true) this rank has one port out and one port in (off after
 // clock_rank_begin). A message leaves after the rank's previous message has left, even if the two
-// go to different ranks. Received messages come in one after the other, in the order of the calls
-// (or waits). Each message takes alpha + bytes / beta. The port models a rank that all other
-// ranks write to, such as a parameter server. Collectives are not affected. comm_arrival returns
-// the time when a message reaches the port.
+// messages go to different ranks. Received messages come in one after the other, in the order of
+// the comm_recv() and comm_wait() calls. Each message takes alpha + bytes / beta. The port models a
+// rank that all other ranks send to, such as a parameter server. Collectives are not affected.
+// comm_arrival returns the time when a message reaches the port.
 void clock_set_one_port(bool on);
-// After this call all communication of this rank takes `link`, which must have a name. NULL
-// restores the links of --link and --node; clock_rank_begin restores them, too. Lessons that
-// compare links use this function. All ranks call this function at the same place.
+// After this call all communication of this rank takes `link`, which must have a name. NULL, or
+// clock_rank_begin(), restores the links of --link and --node. Lessons that compare links use this
+// function. All ranks must call this function at the same place.
 void clock_set_link(const ClockLink *link);
 // The number of cards over which the ranks of a message or collective reach other nodes.
 // CLOCK_INSIDE means that the ranks share a node.
@@ -90,18 +91,18 @@ enum { CLOCK_INSIDE, CLOCK_ONE_CARD };
 size_t clock_cards(size_t n, const size_t *rank);
 // Returns the present link inside a node, or between nodes over this number of cards.
 ClockLink clock_link(size_t cards);
-double clock_flops(void); // returns the FLOPs of this rank so far, under both clocks
+double clock_flops(void); // returns the FLOPs that this rank has counted, under either clock
 // ---- for picture.c, under the wall clock ----
 // Returns time 0 of this rank, in seconds of now().
 double clock_begun(void);
 void clock_set_begun(double t);
 
 // ---- the simulated clock; comm.c calls these functions ----
-// Returns the time of `steps` messages of bytes / steps each, inside a node or over some cards.
+// Returns the time of `steps` messages of bytes / steps each, inside a node or over `cards` cards.
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
-// Returns the time when a message that is ready at `ready` leaves.
+// Returns the time when a message leaves that is ready at `ready` and takes `takes`.
 Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);
-// Returns the time when a message that arrives at `arrives` has come in.
+// Returns the time when a message has come in that reaches the port at `arrives` and takes `takes`.
 Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);
 #endif

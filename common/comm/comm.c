@@ -1,6 +1,6 @@
 // comm.c: holds the code that all transports share, such as checks of arguments, the ledger, copies
-// in and out, and sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes;
-// transport.h is their interface.
+// in and out, and sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes.
+// transport.h is the interface between comm.c and these files.
 //
 // Sections: 1 requests, 2 tensors in and out, 3 time, 4 the ledger, 5 collectives, 6 messages, 7
 // communicators, 8 the side channel, 9 the launch.
@@ -19,10 +19,11 @@ const char *const comm_kind_name[COMM_KINDS] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
-// The elements that a rank gives or gets. EACH_PART is one part from every rank.
+// Says which elements a rank gives or gets. EACH_PART means a part from every rank.
 typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
 
-// The calls on tensors. passes is the number of passes of the ring, or 0 for a chain or a message.
+// The calls on tensors. passes is the number of times that a ring passes the data around, or 0 for
+// a chain or a message.
 static const struct {
     const char *name; // in messages
     CommKind kind;    // in the ledger
@@ -126,7 +127,7 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// Return the elements that this rank gives and gets.
+// Return how many elements this rank gives, and how many it gets.
 static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
 static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
 
@@ -181,10 +182,10 @@ static void request_free_list(Request *r) {
     }
 }
 
-// Returns the larger number. A NaN remains.
+// Returns the larger number, or NaN if a or b is NaN.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
-// Combines block by block, because a block stays in the L1 cache.
+// Combines block by block, so that a block stays in the L1 cache while the ranks' parts are added.
 static void combine_reals(const Request *r, char *out, const char *const parts[], size_t count) {
     enum { BLOCK_ELEMENTS = 2048 };
     const bool half = element_is_half(r->element), max = r->action == DO_ALL_REDUCE_MAX;
@@ -219,8 +220,8 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
     else combine_reals(r, out, parts, count);
 }
 
-// The transport of a group of one rank does nothing in a collective, because the result is the
-// input. The ledger and the clock treat these collectives as any other collective.
+// In a group of one rank the result of a collective is the input. So wire_alone copies the input
+// and calls no transport. The ledger and the clock treat these collectives as any other collective.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
 static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
@@ -251,8 +252,8 @@ static bool staged(const Request *r) {
            wire(r) != &wire_alone;
 }
 
-// Copies the input to pinned memory. deliver() copies the output back. The device's scratch stays
-// unused.
+// Copies the input to pinned host memory. deliver() copies the output to the device. The scratch is
+// also in pinned memory, so the scratch on the device stays unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
     const size_t in = input_count(r) * size, out = output_count(r) * size;
@@ -268,8 +269,8 @@ static void stage_in(Request *r) {
     if (in) device_download(r->pinned, r->input.data, in);
 }
 
-// Prepares a started operation. Until the wait, r holds everything that other ranks may still read
-// or that the caller must not see yet.
+// Gives a started operation its shadow, if memory is poisoned, and gives a started sum its scratch
+// (transport.h).
 static void hold(Request *r) {
     if (wire(r) == &wire_alone) return;
     if (memory_poison()) {
@@ -403,7 +404,7 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     Request **last = &r->comm->state->open;
     hold(r);
-    // begin() meets the older requests, so r is not in the list yet.
+    // begin() calls meet() for all collectives in the list, so r joins the list afterwards.
     begin(r);
     while (*last) last = &(*last)->next;
     *last = r;
@@ -412,8 +413,9 @@ static Request *run_later(Request *r) {
 
 // ---- 4. The ledger ----
 
-// Counts the bytes that this rank sends and receives. The operation takes the time of `steps`
-// messages with `bytes` together. A message counts as a call of its sender.
+// Counts r in the ledger, with the bytes that this rank sends and receives. Sets the operation's
+// time to that of `steps` messages with `bytes` bytes together. A message counts as a call of its
+// sender.
 static Request *counted(Request *r, size_t sent, size_t received, size_t steps, size_t bytes) {
     const CommKind kind = calls[r->action].kind;
     Comm *c = r->comm;
@@ -428,14 +430,16 @@ static Request *counted(Request *r, size_t sent, size_t received, size_t steps, 
     return r;
 }
 
-// Counts a ring. A pass has n - 1 steps, and each step sends a chunk as long as the longest part.
+// Counts r as a ring of n ranks. A pass has n - 1 steps. In each step a rank sends a chunk as long
+// as the longest part.
 static Request *ring(Request *r) {
     size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return counted(r, bytes, bytes, steps, bytes);
 }
 
-// Counts a chain of all ranks (comm.h): n - 1 steps, and S bytes on each link at the same time.
+// Counts r as a chain of all n ranks (comm.h). The chain has n - 1 steps. All its links carry S
+// bytes, at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
     const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
     return counted(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -456,8 +460,8 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 5. Collectives ----
 
-// Makes a request on `whole` and `local`, this rank's part of the whole, counts the request and
-// returns it. If by_rows is true, the whole is cut between rows.
+// Returns a new request on `whole` and `local`, this rank's part of the whole. The ledger has
+// counted the request. If by_rows is true, the whole is cut between rows.
 static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole, bool by_rows) {
     const bool gathers = action == DO_ALL_GATHER;
     const char *call = calls[action].name;
@@ -527,7 +531,8 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     run_now(ring(tensor_request(c, DO_ALL_TO_ALL, count, 0, in, out)));
 }
 
-// Runs an operation on host memory. Only counted operations take time.
+// Runs an operation on host memory and waits for it. Under the clock only operations that the
+// ledger counts take time.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
@@ -565,8 +570,8 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
           call, c->rank, peer, c->name);
 }
 
-// Makes a send or receive, counts it and returns it. A message of a rank to itself adds no bytes to
-// the ledger.
+// Returns a new send or receive, which the ledger has counted. A message of a rank to itself adds
+// no bytes to the ledger.
 static Request *message(Comm *c, Action action, Tensor t, size_t peer) {
     size_t bytes = peer != c->rank ? tensor_bytes(t) : 0;
     if (peer < c->size) require_connected(c, calls[action].name, peer);
@@ -685,10 +690,10 @@ void comm_free(Comm *c) {
 // ---- 8. The side channel ----
 
 // Moves bytes on the side channel. A transport may count bytes in an int, and may keep a copy of a
-// message. So long messages are cut into pieces. Ranks wait here while rank 0 works alone (the
-// unsplit twin, comparisons, drawing, a slow disk), or receives from one rank after the other. So
-// broadcasts and sends here may wait a hundred times --timeout. If rank 0 dies, the launcher ends
-// the other ranks.
+// message. So long messages are cut into pieces. The other ranks wait in this function while rank 0
+// works alone (the unsplit twin, comparisons, drawing, a slow disk), or while rank 0 receives from
+// one rank after the other. So broadcasts and sends of this function may wait a hundred times
+// --timeout. If rank 0 dies, the launcher ends the other ranks.
 static void side_message(Action action, const char *call, char *data, size_t bytes, size_t peer) {
     enum { PIECE_BYTES = 1 << 24 };
     size_t at = 0, length;
@@ -757,14 +762,14 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
-    // No rank leaves before all ranks have finished. So a rank that ends too early is reported as a
-    // mismatch of calls.
+    // No rank ends before all ranks have finished. If a rank ends too early, its barrier meets
+    // another call, and the transport reports that the calls do not match.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
     memory_rank_end();
     device_rank_end();
     record_free();
-    // No process may end MPI while another process can still fail, because Open MPI's mpirun then
+    // No process may end MPI while another process can still fail. Otherwise Open MPI's mpirun
     // sometimes hangs or crashes.
     host_run(request_new(side, DO_BARRIER, "end of all processes", BYTES, 0, 0), NULL, NULL);
     comm_free(side);

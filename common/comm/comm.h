@@ -2,34 +2,33 @@
 // chooses one at run time:
 //   emu      virtual ranks in one process
 //   mpi      processes
-//   staged   processes whose tensors go through host memory, so they may share a GPU
+//   staged   processes that copy tensors through host memory, so the processes may share a GPU
 //   nccl     processes with a GPU each
-// A Comm is a group of ranks. Every rank of the group must make the same calls in the same order.
+// A Comm is a group of ranks. All ranks of the group must call the same collectives in the same
+// order.
 //
-// The ledger of the Comm counts calls, and the bytes that this rank SENDS. A message counts as a
-// call of its sender. A barrier does not count. For a collective the ledger counts the bytes that a
-// ring sends, with chunks of c = ceil(count / n) elements:
-//   all-reduce       2(n-1)c elements
-//   reduce-scatter, all-gather, all-to-all   (n-1)c elements
-//   broadcast        S bytes at the root
-//   reduce           S bytes at every rank but the root
-// These sizes are a convention of the ledger; calls and tensors are measured. The ledger also
-// counts received bytes. In a ring the received bytes equal the sent bytes. At the receiver of a
-// message the ledger counts the message's bytes as received.
+// The ledger of the Comm counts this rank's calls, sent bytes and received bytes. A message counts
+// as a call of its sender. A barrier does not count. A collective of S bytes on n ranks counts as
+// a ring or a chain. A ring sends chunks of c = ceil(count / n) elements. Bytes sent per rank:
+//   all-reduce       ring: 2(n-1)c elements
+//   reduce-scatter, all-gather, all-to-all   ring: (n-1)c elements
+//   broadcast        chain: S bytes at the root, 0 at the other ranks
+//   reduce           chain: S bytes at every rank but the root
+// These sizes are a convention, because a transport may use another algorithm. Calls and tensor
+// sizes are measured. In a ring a rank receives as many bytes as it sends.
 //
-// A broadcast and a reduce of S bytes are a chain of all n ranks, as in NCCL. A broadcast's chain
-// begins at the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root).
-// Every rank except the first of the chain receives S bytes. A rank passes each piece on when the
-// piece has arrived. So under the simulated clock a chain takes n-1 latencies and the time of S
-// bytes. A broadcast's sent bytes count at the root only.
+// A chain goes through all n ranks, one after the other, as in NCCL. A broadcast's chain begins at
+// the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root). Every rank
+// except the first of the chain receives S bytes. A rank passes each piece on when the piece has
+// arrived. So under the simulated clock a chain takes n-1 latencies and the time of S bytes.
 //
 // A Comm moves elements as the tensors store them, and the ledger counts stored bytes. Input and
-// output have one element type. A sum of 16-bit elements is computed in reals, in rank order, and
-// rounded once.
+// output must have the same element type. A sum of 16-bit elements is computed in reals, in rank
+// order, and rounded once.
 //
-// Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).
-// In a call that ends in _rows, part i is the rows shard_range(rows, size, i), and a chunk is
-// ceil(rows / n) rows.
+// Tensors given to a Comm must be contiguous. Part i of a whole is shard_range(count, size, i). In
+// a function whose name ends in _rows, part i is the rows shard_range(rows, size, i), and a chunk
+// is ceil(rows / n) rows.
 #ifndef COMM_H
 #define COMM_H
 #include "common/comm/clock.h"
@@ -52,16 +51,18 @@ typedef struct Comm {
     const char *name;  // such as "world", "dp", "tp" or "pp"; messages and the ledger show the name
     size_t rank, size; // this rank's number, and the number of ranks
     bool one_node;     // all ranks share a node (clock.h)
-    size_t cards;      // network cards of a node that collectives use; 0 inside a node
-    // These counts begin at the last comm_ledger_reset.
+    size_t cards;      // network cards per node for collectives; 0 if all ranks share a node
+    // The counts since the last comm_ledger_reset(). `bytes` counts sent bytes, and `received`
+    // counts received bytes.
     struct {
         size_t calls, bytes, received;
     } ledger[COMM_KINDS];
     struct CommState *state; // state of the transport
 } Comm;
 
-// Makes groups of the parent's ranks and returns the group of this rank. Ranks with equal colour
-// form a group, ordered by (key, parent rank). All ranks of the parent must call this function.
+// Divides the parent's ranks into groups and returns the group of this rank. Ranks with equal
+// colour form a group, ordered by key, then by parent rank. All ranks of the parent must call this
+// function. The caller frees the result with comm_free(). `name` is not copied.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
 void comm_free(Comm *c); // frees c; calls fault() if a started operation was never waited for
 void comm_ledger_reset(Comm *c);
@@ -69,45 +70,47 @@ size_t comm_bytes_sent(const Comm *c); // returns the sum over all kinds
 size_t comm_bytes_received(const Comm *c);
 
 // --- blocking collectives ---
-// Replaces t by the sum over the ranks. All ranks get the same bits.
+// Replaces t by the sum over the ranks, or (_max) by the maximum. All ranks get the same bits.
 void comm_all_reduce(Comm *c, Tensor t);
 void comm_all_reduce_max(Comm *c, Tensor t);
-// Writes this rank's part of the sum of the wholes to `local`. `whole` stays unchanged, unless
-// `local` is a window of `whole`.
+// Adds `whole` over the ranks and writes this rank's part of the sum to `local`. `whole` stays
+// unchanged, unless `local` is a window of `whole`.
 void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
-// Writes the parts to `whole`, in rank order. `local` may be this rank's window of `whole`.
+// Writes the `local` of every rank to `whole`, in rank order. `local` may be this rank's window of
+// `whole`.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// Cuts `whole` [M, N] between rows, as comm_all_gather_rows() also does. `local` is [rows of
-// shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are the same
-// as without _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
+// These two functions cut `whole` [M, N] between rows. `local` is [rows of shard_range(M, size,
+// rank), N], possibly with no rows. If size divides M, the parts are the same as without _rows.
+// Otherwise comm_reduce_scatter() and comm_all_gather() may cut through a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
-// Sends part i of `in` to rank i. Row j of out [size, part] is the part for this rank of rank j's
-// `in`. out and `in` must not overlap.
+// Sends part i of `in` to rank i. Row j of out [size, part] receives the part of rank j's `in` that
+// is for this rank. out and `in` must not overlap.
 void comm_all_to_all(Comm *c, Tensor out, Tensor in);
 // Replaces the t of every rank by the root's t.
 void comm_broadcast(Comm *c, Tensor t, size_t root);
 // Replaces the root's t by the sum over the ranks. The t of other ranks is unchanged.
 void comm_reduce(Comm *c, Tensor t, size_t root);
-// Sums host values (losses, counts, norms), always in rank order.
+// Sums n numbers in host memory (losses, counts, norms), always in rank order.
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothing
 
 // --- point to point ---
-// Declares the pairs of ranks that exchange messages: the next and the previous rank (a ring), or
-// all pairs. Call this function before the first message, on all ranks of c, because NCCL makes a
-// connection for each pair. Other pairs may not be used.
+// Declares which ranks exchange messages: each rank with the next and the previous rank (a ring),
+// or all pairs. Other pairs may not exchange messages. All ranks of c must call this function
+// before the first message, because NCCL makes a connection for each pair.
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
-// A blocking send returns when its message is received. So a wrong order of sends deadlocks at
-// every size.
+// A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
+// the messages are small.
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 
 // --- started operations ---
-// The input must stay unchanged until the wait, and the output is ready after the wait. If memory
-// is poisoned (memory.h), the wait checks the input and delivers the output. Without a wait the
-// output is wrong. Until its wait, a started sum holds communication memory as large as the whole.
+// A started operation runs until its comm_wait(). Until then the input must stay unchanged, and the
+// output may not be read. If memory is poisoned (memory.h), comm_wait() checks the input and copies
+// the output to its place. So a forgotten wait gives a wrong output. Until its wait, a started sum
+// holds communication memory as large as the whole.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
@@ -115,22 +118,24 @@ Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local);
 // Starts a send; the sender continues. The wait returns when the message is received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
-// Waits until the operation is complete. Every rank waits for collectives in the order of their
-// starts, and for sends and receives in any order. NULL is allowed.
+// Waits until the operation is complete, and frees r. A rank must wait for the collectives of a
+// Comm in the order of their starts. Sends and receives may be waited for in any order. If r is
+// NULL, does nothing.
 void comm_wait(Request *r);
 // Returns the time when the message of a started receive arrives. The call waits until the message
-// has arrived, but moves no clock and changes no tensor; comm_wait does so. Under the wall clock
-// the result is the time when this rank found the message.
+// has arrived. The clock moves only in comm_wait(), and the tensor may be read only after
+// comm_wait(). Under the wall clock the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
 // --- the side channel, whose messages the ledger never counts ---
 // Checks, digests and logs use the side channel, over the whole world. Rank 0 compares and writes
 // files, so the other ranks wait for rank 0 up to a hundred times --timeout.
 
-// Rank 0 gets the parts of all ranks in one block, and in sizes the size of each part; free() both.
-// The other ranks get NULL, and sizes stays unchanged.
+// Returns on rank 0 the parts of all ranks in one block, and sets sizes to the size of each part.
+// Rank 0 must free() the block and the sizes. The other ranks get NULL, and sizes stays unchanged.
 void *side_gather(const void *local, size_t bytes, size_t **sizes);
-// Rank 0 calls this function for every rank in order, with the bytes of one rank at a time.
+// side_gather_each() calls `take` on rank 0 for every rank in order, with the bytes of that rank.
+// The bytes are valid only during the call.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all ranks
@@ -138,7 +143,8 @@ void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all r
 bool side_any(bool local);
 
 // --- the launch (judge/frame/lesson.c calls it) ---
-// Sums add in rank order on every transport, or by the library's own algorithm.
+// REDUCE_ORDERED adds in rank order on every transport. REDUCE_FAST lets MPI or NCCL add in the
+// library's own order.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
 typedef enum { TRANSPORT_EMU, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL } Transport;
 typedef struct {
@@ -150,6 +156,7 @@ typedef struct {
 } Launch;
 // Returns why NCCL cannot be used, or NULL if NCCL is built in.
 const char *nccl_missing(void);
-// Runs body(world, context) on every rank of this process.
+// Runs body(world, context) on every rank of this process, and returns when all these ranks have
+// finished.
 void comm_run(const Launch *l, void (*body)(Comm *world, void *context), void *context);
 #endif

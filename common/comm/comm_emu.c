@@ -1,14 +1,16 @@
-// comm_emu.c: runs virtual ranks. Each rank is a thread, but only the rank with the baton runs. So
-// a run is deterministic, needs no locks, and can be stepped through in a debugger.
+// comm_emu.c: runs virtual ranks. Each rank is a thread, but only one rank runs at a time, the rank
+// that holds the baton. So a run is deterministic and can be stepped through in a debugger, and the
+// ranks' own code needs no locks.
 //
-// A rank that must wait names its request and hands the baton to the next rank (round robin) that
-// can continue. If no rank can continue, the ranks wait for each other, which is a deadlock. The
-// message lists all waits.
+// A rank that must wait stores its request in waits_for and hands the baton to the next rank (round
+// robin) that can continue. If no rank can continue, the ranks wait for each other, which is a
+// deadlock. Then deadlock() prints all waits.
 //
 // Sections: 1 the baton, 2 meetings, 3 the launch.
 //
 // The ranks read and write tensors in place, also on a GPU, because all virtual ranks share the
-// GPU. Here --reduce fast equals ordered, because no library computes the sums.
+// GPU. With virtual ranks --reduce fast adds in rank order, as --reduce ordered does, because no
+// library computes the sums.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -27,7 +29,7 @@ typedef struct {
     bool ended;
 } Rank;
 
-// A collective or a message that has started, and that not all its members have reached.
+// A collective or a message that some of its members have started, but not yet all.
 typedef struct Meeting {
     struct Meeting *next;
     uint64_t flow;
@@ -35,7 +37,7 @@ typedef struct Meeting {
     Request *of[]; // [rank]; for a message [0] is its send and [1] its receive; NULL: not started
 } Meeting;
 
-// The state of all ranks, which belongs to the rank that holds the baton.
+// The state of all ranks. Only the rank that holds the baton, `running`, changes this state.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;
@@ -67,7 +69,7 @@ static void print_missing(const Request *r) {
     }
 }
 
-// Lists all waits and ends the process, because no rank can continue. No rank has ended yet,
+// Prints all waits and ends the process, because no rank can continue. All ranks still have a wait,
 // because a rank ends only after the last barrier of all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
@@ -127,8 +129,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
           this_rank, my_text, request_world_rank(local, other->comm->rank), other_text);
 }
 
-// Adds on a GPU in rank order, piece by piece, with a kernel that adds the rows of `piece`. The
-// copies of the parts count as MEM_REFERENCE.
+// Adds the parts on a GPU in rank order, piece by piece. Row i of `piece` is a copy of rank i's
+// part, and op_combine() adds the rows. The copies count as MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together
@@ -206,7 +208,8 @@ static void emu_start(Request *r) {
         (*place)->flow = r->flow;
     }
     Meeting *m = *place;
-    // The other ranks may use the tensors of r after this call, on other streams.
+    // After this call other ranks may use the tensors of r on their own streams. So the work on
+    // this rank's stream must be complete.
     if (tensors) device_synchronize();
     if (!message) check_same_call(r, m);
     m->of[message ? r->action == DO_RECV : r->comm->rank] = r;
@@ -229,8 +232,7 @@ static const Wire wire_emu = { .start = emu_start,
                                .finish = wait_until_done,
                                .meet = wait_until_done };
 
-// Ends the process without freeing anything, because the other threads are in the middle of their
-// calls.
+// Ends the process without freeing anything, because the other threads may still use the memory.
 static void end_process(int status) {
     fflush(stdout);
     _exit(status);
@@ -265,7 +267,7 @@ void emu_run(const Launch *launch, RankBody body) {
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     for (size_t i = 0; i < ranks; i++) pthread_cond_init(&stage.rank[i].wake, NULL);
-    // The lock keeps the first thread waiting until all threads exist.
+    // The lock makes each new thread wait until all threads exist.
     pthread_mutex_lock(&stage.lock);
     for (size_t i = 0; i < ranks; i++)
         if (pthread_create(&stage.rank[i].thread, &attributes, rank_main, &stage.rank[i]) != 0)

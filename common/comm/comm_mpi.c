@@ -1,18 +1,18 @@
 // comm_mpi.c: runs the ranks as MPI processes. MPI 3.1 is enough, because the file uses no large
-// counts. With GPUs this is the transport "staged", for which comm.c copies the tensors to host
-// memory first.
+// counts. The transport "staged" also uses this file: comm.c first copies the tensors from a GPU to
+// host memory.
 //
-// Every operation except a split is nonblocking, and every wait is a loop around MPI_Test with a
-// deadline. So a lost rank or a wrong call ends with a message instead of a hang. The loop yields
-// the core, because there may be more ranks than cores. While a rank computes, device_meanwhile
-// lets MPI move its messages.
+// Except for calls that make a communicator, every MPI call is nonblocking, and every wait is a
+// loop around MPI_Test with a deadline. So a lost rank or a wrong call ends with a message instead
+// of a hang. The loop yields the core, because there may be more ranks than cores. While a rank
+// computes, device_meanwhile lets MPI move its messages.
 //
-// --reduce ordered has three phases. First, rank i receives part i of every rank. Second, each rank
-// adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
-// Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
-// piece. Such a sum needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses
-// its request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks
-// use the library's own algorithm.
+// With --reduce ordered, rank i receives part i of every rank and adds the parts in rank order,
+// from rank 0 to rank n-1. In an all-reduce the ranks then exchange the sums. The sum moves as many
+// bytes as a ring. A blocking sum works in place, piece by piece. A blocking sum needs only
+// PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its request's scratch.
+// With --reduce fast, blocking all-reduces of reals on more than two ranks use the library's own
+// algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -56,9 +56,9 @@ void (*mpi_meanwhile)(double waited);
 static double timeout = 60; // --timeout
 
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
-// sends SIGTERM to the survivors of a killed rank. If all ranks share a node,
-// waits_require_alive() sees whether a rank has ended. A rank of another node cannot be seen. So a
-// warned rank exits if it waits later than PATIENCE + 2 * longest_wait seconds after the signal.
+// sends SIGTERM to the survivors of a killed rank. If all ranks share a node, waits_require_alive()
+// sees whether a rank has ended. Otherwise nothing shows whether a rank of another node has ended.
+// So a rank exits if it still waits PATIENCE + 2 * longest_wait seconds after the signal.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds
@@ -79,7 +79,8 @@ _Noreturn void too_late(double waited, const char *where) {
 }
 
 // Yields the core, or sleeps in a long wait. A waiting rank that only yields still uses the core,
-// which another rank may need. If each rank has a core, sleeping begins later and is shorter.
+// which another rank may need. If each rank has its own core, a rank sleeps later and for a shorter
+// time.
 static void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
@@ -98,11 +99,11 @@ void wait_turn(double since, const char *where) {
     one_turn(waited);
 }
 
-// Waits for n requests of r, one after the other. A long wait posts r for the deadlock search of
-// the node.
+// Waits for n MPI requests of r, one after the other. A long wait is posted in the node's table of
+// waits, for the deadlock search.
 static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double long_wait = 0.2, since = now();
-    // The other ranks wait up to a hundred times longer while rank 0 works alone.
+    // On the side channel a rank may wait a hundred times longer, because rank 0 may work alone.
     const double deadline = r->patient ? 100 * timeout : timeout;
     char text[200];
     bool posted = false;
@@ -140,9 +141,9 @@ static Flight *flight_of(Request *r) {
 
 // ---- 2. Messages ----
 
-// The data of all messages have one tag, so the messages of a pair arrive in the order of their
-// sends. The tag of a collective's parcels contains the number of the collective, so these parcels
-// cannot meet the parcels of another collective.
+// The data of all messages have the same tag, so the messages of a pair arrive in the order of
+// their sends. The tag of a collective's parcels contains the number of the collective (modulo
+// COLLECTIVES). So parcels of different collectives are not mixed up.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
 static MPI_Request *next_request(const Request *r) {
@@ -150,8 +151,8 @@ static MPI_Request *next_request(const Request *r) {
     return &f->request[f->requests++];
 }
 
-// Starts a send. A message is sent synchronously, so at every size the send completes only when the
-// message is received.
+// Starts a send. MPI_Issend() sends a message synchronously, so even a small send completes only
+// when the receiver has begun to receive the message.
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     const MPI_Datatype type = datatype(r->element);
     const MPI_Comm comm = link_of(r)->comm;
@@ -188,8 +189,9 @@ static void wait_for_parts(const Request *r) {
     f->requests = 0;
 }
 
-// Starts a note beside the data. The note is a second message, or the maximum over all members.
-// Every collective starts its note first, so the notes of calls that do not match meet, too.
+// Starts a note beside the data. The note of a message is a second message. The note of a
+// collective is an all-reduce to the maximum over all members. Every collective starts its note
+// before its data, so the notes meet even if the calls do not match.
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
@@ -232,7 +234,8 @@ void mpi_meet(Request *r) {
 enum { PIECE_BYTES = 1 << 20 };
 static _Alignas(64) char contributions[PIECE_BYTES]; // of all ranks to one piece
 
-// Returns the first piece of a sum. A started sum has one piece, in the scratch of its request.
+// Returns the first piece of a sum. A started sum has only one piece, in the scratch of its
+// request.
 static Piece first_piece(const Request *r) {
     if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
     return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
@@ -255,7 +258,7 @@ static void finish_piece(const Request *r, Piece piece) {
     wait_for_parts(r);
 }
 
-// mpi_start() has started the first piece.
+// Adds all pieces of a sum. mpi_start() has already started the first piece.
 static void sum_by_pieces(const Request *r) {
     Piece piece = first_piece(r);
     for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {
@@ -265,8 +268,8 @@ static void sum_by_pieces(const Request *r) {
 }
 
 // Returns whether the MPI library computes the sum. Only blocking all-reduces of reals use the
-// library. Two ranks need no library, because a + b = b + a, and our sums are faster. The library
-// gets pieces, because its scratch is as large as its input.
+// library. Two ranks need no library, because a + b = b + a, and the sums of this file are faster.
+// The library gets pieces, because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
@@ -317,8 +320,9 @@ void mpi_finish(Request *r) {
     under_way--;
 }
 
-// Lets long messages progress, because they progress only while their sender or receiver calls MPI.
-// A computing rank calls this function between products, and while it waits for its GPU.
+// Lets long messages progress. A long message progresses only while its sender or receiver calls
+// MPI. So a computing rank calls this function between products, and while the rank waits for its
+// GPU.
 static void move_on(double waited) {
     int any;
     (void)waited;
@@ -330,13 +334,13 @@ static void move_on(double waited) {
 
 static MpiLink *link_new(MPI_Comm comm) {
     MpiLink *l = host_alloc(sizeof *l);
-    // The new communicator has the error handler of MPI_COMM_WORLD, MPI_ERRORS_RETURN.
+    // The new communicator inherits the error handler MPI_ERRORS_RETURN from MPI_COMM_WORLD.
     l->comm = comm;
     return l;
 }
 
-// Splits the parent. All members have just met in the parent, so this blocking call waits only for
-// a short time.
+// Splits the parent's MPI communicator. All members have just met in the parent, so this blocking
+// call waits only for a short time.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me) {
     const MpiLink *l = parent->state->link;
     MPI_Comm comm;

@@ -1,14 +1,15 @@
-// comm_nccl.c: ranks are processes with a GPU each, and NCCL moves their tensors in place. MPI
+// comm_nccl.c: runs the ranks as processes with a GPU each. NCCL moves their tensors in place. MPI
 // starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
-// under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note has
-// the call of this rank and its time. A send waits for its receiver through its note, because NCCL
-// buffers short messages. NCCL does not compare calls, so without notes calls that do not match
-// would hang or mix up bytes. In a build without NCCL the file has no transport.
+// under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note
+// describes the call of this rank and has a time. A send waits for its receiver through its note,
+// because NCCL buffers short messages. NCCL does not compare calls. So without notes calls that do
+// not match would hang or mix up bytes. In a build without NCCL this file only reports that NCCL is
+// missing.
 //
-// Streams. The ops of a rank run on its compute stream. Every communicator has its own stream, its
-// lane, so a group with a late member delays no other group. Collectives go onto the lanes in
-// program order, which is the same on all ranks. NCCL demands the same order, because two
-// collectives in different orders on two ranks could wait for each other. comm_connect gives every
+// Streams. The ops of a rank run on its compute stream. Every communicator has its own stream,
+// which is called its lane. So a group with a late member delays no other group. Collectives go
+// onto the lanes in program order, which is the same on all ranks. NCCL demands the same order on
+// all ranks, because otherwise two collectives could wait for each other. comm_connect gives every
 // ordered pair of ranks a lane and a communicator of two ranks for messages. So a send with a late
 // receiver delays nothing else, and the sends and receives of a group progress side by side. On the
 // GPU an operation first waits for the earlier work of the compute stream (event `ready`).
@@ -16,18 +17,18 @@
 // The host waits only for notes, and until the operation is on its stream.
 //
 // NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
-// progress", and until then the communicator takes no other call. So an operation waits in a queue
-// until all its steps are on its stream. Every wait, here, in MPI or for the GPU, advances all
-// queues, checks for errors and has a deadline.
+// progress", and meanwhile the communicator takes no other call. So an operation waits in a queue
+// until all its steps are on its stream. Every wait (in this file, in MPI or for the GPU) advances
+// all queues, checks for errors and has a deadline.
 //
 // With --reduce ordered each rank receives its part of every rank's tensor and adds the parts in
-// rank order. Then the rank sends the sum to all ranks. The ranks do so piece by piece. --reduce
-// fast uses NCCL's own algorithm.
+// rank order. In an all-reduce the rank then sends its sum to all ranks. The ranks work piece by
+// piece. With --reduce fast NCCL computes the sums that library_sums() allows.
 //
 // Tensors of 16 bits travel as they are stored, as ncclBfloat16 or ncclHalf. NCCL's own sums would
-// round at every hop, so sums of 16 bits are always in rank order. A kernel adds in real and rounds
-// once (op_combine). An all-reduce of S elements on n ranks sends 2 (n - 1) / n * 2 S bytes per
-// rank, as a ring of 16-bit elements does.
+// round at every hop, so sums of 16 bits are always in rank order. The kernel of op_combine() adds
+// in real and rounds once. An all-reduce of S elements on n ranks sends 2 (n - 1) / n * 2 S bytes
+// per rank, as a ring of 16-bit elements does.
 //
 // Sections: 1 errors, 2 communicators and connections, 3 work on a stream, 4 queues, 5 start and
 // finish, 6 groups, 7 the launch.
@@ -62,7 +63,6 @@ typedef struct Lane {
     struct Lane *next;
 } Lane;
 
-// An operation in flight.
 typedef struct Flight {
     struct Flight *behind; // next in its queue
     const Request *request;
@@ -73,10 +73,10 @@ typedef struct Flight {
 } Flight;
 
 typedef struct {
-    MpiLink mpi;       // must be first: comm_mpi.c sees only this
+    MpiLink mpi;       // must be the first member, because comm_mpi.c reads only this member
     Lane *lane;        // for its collectives, which wait in process.waiting
-    char *piece;       // [PIECE] the contributions of a blocking sum in rank order
-    Lane **to, **from; // messages to and from each rank; NULL: not connected
+    char *piece;       // [PIECE] device memory for the contributions to a blocking sum
+    Lane **to, **from; // [rank] lanes for messages to and from the rank; NULL: not connected
 } Link;
 
 // The state of this process's only rank.
@@ -85,10 +85,10 @@ static struct {
     Lane *lanes;     // all lanes of this rank, also of Comms that were freed
     Comm *world;
     double timeout;
-    char latest[200]; // the last operation with a wait; the GPU may still wait for it
+    char latest[200]; // the last operation that was waited for; the GPU may still wait for it
 } process = { .latest = "the GPU" };
 
-enum { TAG_ID = 2 };      // apart from the tags of comm_mpi.c
+enum { TAG_ID = 2 };      // differs from the tags of comm_mpi.c
 enum { PIECE = 1 << 18 }; // elements
 
 static Link *link_of(const Comm *c) { return c->state->link; }
@@ -103,8 +103,8 @@ static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
 // Returns whether the communicator may be called again. Calls fault() if the communicator has
-// failed. A rank that faults prints the reason and ends all other ranks. So this rank reports a
-// remote failure only if it is still alive after a while.
+// failed. A rank that faults prints the reason and ends all other ranks. So after a remote failure
+// this rank first waits, and reports the failure only if no other rank has ended it.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -127,8 +127,8 @@ static Lane *lane_new(void) {
     return process.lanes = l;
 }
 
-// Starts to join a communicator. The function returns at once; settled() is true when all ranks
-// have joined. most_blocks limits the blocks of a kernel on the GPU; 0 leaves the choice to NCCL.
+// Starts to join a communicator and returns at once. settled() is true when all ranks have joined.
+// most_blocks limits the blocks of NCCL's kernels on the GPU; 0 leaves the choice to NCCL.
 static void join(Lane *l, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -136,13 +136,14 @@ static void join(Lane *l, int size, int rank, int most_blocks) {
     NCCL(ncclCommInitRankConfig(&l->nccl, size, l->id, rank, &config));
 }
 
-// Waits until the communicator may be called again. After a deadline no communicator is aborted,
-// because fault() ends the process with its kernels, but ncclCommAbort() could wait for a kernel.
+// Waits until the communicator may be called again. After a deadline wait_turn() calls fault(),
+// which ends the process with its kernels. No communicator is aborted, because ncclCommAbort()
+// could wait for a kernel.
 static void settle(const Lane *l, const char *doing) {
     for (double since = now(); !settled(l->nccl, doing);) wait_turn(since, doing);
 }
 
-// Waits until everything on a lane is done.
+// Waits until the GPU has done all work on a lane.
 static void drain(const Lane *l, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
@@ -154,7 +155,8 @@ static void drain(const Lane *l, const char *where) {
 }
 
 // Uses every connection of a communicator once. NCCL connects two ranks when an operation first
-// needs their connection. Later, while kernels wait for each other, connecting may hang.
+// needs their connection. If NCCL connected two ranks later, while kernels wait for each other,
+// NCCL might hang.
 static void use_all_connections(const Lane *l, int me, int size) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
     real *element = device_alloc(bytes);
@@ -176,13 +178,13 @@ static void use_all_connections(const Lane *l, int me, int size) {
 }
 
 // A send's kernel waits on the GPU for its receiver. Such a kernel has few blocks, so that the
-// kernels of all pairs fit on the GPU beside the collectives and the ops. Otherwise the ranks would
-// hang. A kernel would wait for room on the GPU, and the kernels that hold the room would wait for
-// this kernel.
+// kernels of all pairs fit on the GPU beside the collectives and the ops. Otherwise a kernel could
+// wait for room on the GPU while the running kernels wait for this kernel, and the ranks would
+// hang.
 enum { PAIR_BLOCKS = 4 };
 
-// Joins the communicators of the pairs. A rank calls this function before it waits for any message,
-// because joining a communicator may hang while kernels wait for each other.
+// Joins the communicators of this rank's pairs. A rank joins before it sends any message, because
+// joining may hang while kernels wait for each other.
 static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
@@ -235,9 +237,9 @@ static Lane *lane_of(const Request *r) {
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// Returns whether NCCL computes the sum. NCCL is not used for a maximum, because NCCL does not
-// promise to keep a NaN. NCCL is not used for sums of 16-bit elements either, because NCCL would
-// round at every hop. NCCL computes a reduce-scatter only if all parts are equal.
+// Returns whether NCCL computes the sum. NCCL does not compute a maximum, because NCCL does not
+// promise to keep a NaN. NCCL does not compute sums of 16-bit elements, because NCCL would round at
+// every hop. NCCL's reduce-scatter needs parts of equal size.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->element == REALS &&
            r->action != DO_ALL_REDUCE_MAX && (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -257,7 +259,7 @@ static Piece piece_at(const Request *r, size_t number) {
     return (Piece){ .offset = number * most, .most = most, .scratch = scratch };
 }
 
-// Starts one round of a collective. All of its parcels progress together.
+// Starts one round of a collective. All parcels of the round progress at the same time.
 static void exchange(const Request *r, const Piece *piece, const Lane *l) {
     const Parcel own = request_parcel(r, r->comm->rank, piece);
     copy(r, own.receive, own.send, own.sends, l);
@@ -276,7 +278,7 @@ static void add_pieces(const Request *r, Piece piece, const Lane *l) {
     const Range own = request_piece(r, r->comm->rank, &piece);
     const bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
     const size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
-    // The sum replaces the first part.
+    // The sum replaces rank 0's part in the scratch.
     Tensor parts = { .rows = n, .cols = count, .ld = piece.most, .element = r->element };
     parts.data = (real *)piece.scratch;
     copy(r, piece.scratch + r->comm->rank * piece.most * size, r->in + own.lo * size, count, l);
@@ -349,13 +351,14 @@ static bool launch(Flight *f) {
         if (f->steps == 0) CUDA(cudaStreamWaitEvent(f->lane->stream, f->ready, 0));
         one_step(r, f->steps, f->lane);
     }
-    if (!settled(f->lane->nccl, text)) return false; // only now all steps are on the stream
+    if (!settled(f->lane->nccl, text)) return false; // the last step is not on the stream yet
     launched(f);
     return true;
 }
 
-// Copies from a send to a receive of the same rank, once both are in the queue. Removes the partner
-// from the queue. Returns false if the partner is missing.
+// Handles a message of a rank to itself. The first operation in the queue is a send or a receive.
+// If the other operation of the message is in the queue, copies the data, removes that other
+// operation from the queue and returns true. Otherwise returns false.
 static bool launch_to_myself(Lane *l) {
     Flight *f = l->waiting, **other = &f->behind;
     while (*other && (*other)->request->action == f->request->action) other = &(*other)->behind;
@@ -373,7 +376,7 @@ static bool launch_to_myself(Lane *l) {
     return true;
 }
 
-// Launches everything that can be launched. Collectives are launched in program order.
+// Launches all waiting operations that can be launched. Collectives are launched in program order.
 static void move_on(void) {
     while (process.waiting && launch(process.waiting)) process.waiting = process.waiting->behind;
     for (Lane *l = process.lanes; l; l = l->next)
@@ -381,8 +384,8 @@ static void move_on(void) {
             if (l->nccl ? !launch(f) : !launch_to_myself(l)) break;
 }
 
-// Advances everything while the host waits in MPI. MPI's messages move only while this rank calls
-// MPI.
+// Advances all queues while the host waits in MPI. Also calls MPI, because MPI's messages move only
+// while this rank calls MPI.
 static void meanwhile(double waited) {
     int any;
     move_on();
@@ -435,7 +438,8 @@ static void nccl_finish(Request *r) {
     for (double since = now(); !f->launched;) wait_turn(since, process.latest);
     // The later work of this rank runs after the operation.
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
-    // CUDA frees an event that is still in use only after the event has happened.
+    // CUDA allows this call while an event is still in use. CUDA then frees the event after the
+    // event has happened.
     CUDA(cudaEventDestroy(f->ready));
     CUDA(cudaEventDestroy(f->done));
     free(f);
@@ -454,7 +458,7 @@ static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
 }
 
 // Returns the link of a new group. NCCL can split a communicator only if nothing is in flight on
-// it. A group of one rank needs no split.
+// it. A group of one rank gets no communicator of NCCL.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
     Link *l = link_new(mpi_split_comm(parent, members, me), n, me);
@@ -464,7 +468,7 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
     ncclComm_t nccl;
     NCCL(ncclCommSplit(from->nccl, colour, (int)me, &nccl, NULL));
-    // Afterwards NCCL has created the new communicator.
+    // After settle() NCCL has set `nccl` to the new communicator.
     settle(from, "a split");
     if (n == 1) return l;
     l->lane->nccl = nccl;
@@ -474,7 +478,7 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
 }
 
 // Starts to end all communicators, then waits for all of them, so ranks may arrive in any order.
-// All communicators end together with the world, because ending one is collective.
+// All communicators end together with the world, because all ranks of a communicator must end it.
 static void end_lanes(void) {
     for (Lane *l = process.lanes; l; l = l->next)
         if (l->nccl) NCCL(ncclCommFinalize(l->nccl));

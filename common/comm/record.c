@@ -20,7 +20,7 @@ static _Thread_local struct {
     Doing doing[DEPTH]; // the present activities, innermost last
     size_t depth;
     Picoseconds since; // start of the busy stretch
-    Picoseconds begun; // when mark 0 was set
+    Picoseconds begun; // the time of mark 0
 } self;
 
 static RecordedEvent *event_new(void) {
@@ -35,8 +35,9 @@ static RecordedEvent *event_new(void) {
 
 bool record_on(void) { return self.on && !ledger_paused(); }
 
-// Under the wall clock, events need the GPU's times, and a GPU runs behind the host. Waiting for
-// the GPU at every event would change the times. So events hold marks, which record_stop() reads.
+// Under the wall clock, events need the GPU's times. A GPU runs an op later than the host queues
+// the op, and waiting for the GPU at every event would change the times. So events hold marks, and
+// record_stop() replaces the marks by times.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
 static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 
@@ -79,8 +80,8 @@ static void close_stretch(void) {
     Picoseconds end = record_moment();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
-    // If the last stretch has the same activity and ends here, the function extends the stretch.
-    // Events of communication may stand between the two.
+    // If the last recorded stretch has the same activity and ends where this stretch begins, extend
+    // that stretch. Events of communication may follow that stretch in the list, so skip them.
     for (size_t i = self.n; i-- > 0;) {
         RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;

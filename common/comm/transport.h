@@ -1,16 +1,16 @@
 // transport.h: declares the requests that comm.c gives to a transport, and the functions of a
-// transport. The files of common/comm share this header; chapters include comm.h.
+// transport. The files of common/comm share this header. Chapters include comm.h instead.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
 // result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c uses
 // other memory in three cases:
-//   staged   MPI moves the tensors of a GPU, so in and out are pinned host memory.
-//   shadow   A started operation if memory is poisoned (lessons, --check). `in` is a copy; the wait
-//            compares the tensor with the copy. `out` is copied to the tensor at the wait. So a
-//            forgotten wait gives a wrong result. A shadow counts as MEM_REFERENCE.
-//   scratch  A started sum. The scratch is as large as the whole tensor, and holds the
-//            contributions until the wait. A scratch counts as MEM_COMMUNICATION on every
-//            transport.
+//   staged   MPI moves the tensors of a GPU, so `in` and `out` are pinned host memory.
+//   shadow   A started operation has a shadow if memory is poisoned (lessons, --check). `in` is a
+//            copy of the input, and the wait compares the input with the copy. The wait copies
+//            `out` to the output tensor. So a forgotten wait gives a wrong result. A shadow counts
+//            as MEM_REFERENCE.
+//   scratch  A started sum has a scratch as large as the whole tensor, for the contributions of
+//            all ranks. A scratch counts as MEM_COMMUNICATION on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
@@ -27,8 +27,8 @@ typedef enum {
     DO_SEND,
     DO_RECV
 } Action;
-// Returns whether e is the element type of a tensor, which may be in device memory. Doubles and
-// bytes are in host memory.
+// Returns whether e is the element type of a tensor. Tensors may be in device memory. DOUBLES and
+// BYTES are always in host memory.
 static inline bool element_of_tensor(Element e) { return e == REALS || element_is_half(e); }
 
 struct Request {
@@ -48,16 +48,18 @@ struct Request {
     // `in`.
     const char *in;
     char *out;
-    char *scratch;        // for a started sum: size * request_longest_part; NULL: a blocking sum
+    char *scratch;        // a started sum: size * request_longest_part() elements; otherwise NULL
     Tensor input, output; // the caller's tensors
-    // `held` is for scratch. `shadow` is for the shadow's two tensors, seen and result.
+    // The arena `held` owns scratch. The arena `shadow` owns seen and result, the copies of input
+    // and output.
     Arena held, shadow;
     Tensor seen, result;
     char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
     size_t pinned_bytes;
-    void *extra;  // the transport's state, kept for reuse and freed with the request
-    void *flight; // of NCCL, from start to finish
-    // The transports carry these times, which are valid only if request_simulated().
+    void *extra;  // comm_mpi.c's state, kept for reuse and freed with the request
+    void *flight; // comm_nccl.c's state, from start to finish
+    // The transports carry these times between ranks. The times are valid only if
+    // request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
     // message: when it reaches its receiver. The time is known before a send starts, and after a
@@ -65,14 +67,17 @@ struct Request {
     Picoseconds arrives;
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
-    size_t steps, bytes;             // steps and bytes of the ring or chain
-    bool counted, timed;             // counted: the ledger counts the operation, unless paused
-    Request *next;                   // in its Comm's list
+    size_t steps, bytes;             // steps and bytes of the ring, the chain or the message
+    // counted: the ledger counts the operation, unless the ledger is paused.
+    // timed: counted, and the ledger was not paused when the operation started.
+    bool counted, timed;
+    Request *next; // in its Comm's list
 };
 
-// Writes to out ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host
-// memory. Every transport adds in this order, except with --reduce fast, so the bits are equal.
-// Elements of 16 bits are added in real, and the sum is rounded once. out may be one of the parts.
+// Writes ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, to out. parts
+// and out are in host memory, and out may be one of the parts. With --reduce ordered every
+// transport adds in this order, so all transports give the same bits. Elements of 16 bits are added
+// in real, and the sum is rounded once.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 size_t request_bytes(const Request *r); // returns bytes of the whole tensor, or of the message
 // Returns the number in the world of a member of r's Comm.
@@ -83,28 +88,28 @@ void request_copy(const Request *r, void *to, const void *from, size_t count);
 void describe(const Request *r, char text[200]);
 bool request_is_message(const Request *r); // returns whether r is a send or a receive
 bool request_adds(const Request *r);       // returns whether r is a sum, or a maximum, over ranks
-// Returns whether the transport carries times. All ranks get the same answer.
+// Returns whether the transport carries the times of r. All ranks get the same answer.
 bool request_simulated(const Request *r);
-// Returns the part of the whole that a rank gets or adds up. In a reduce the root adds up the
-// whole.
+// Returns the part of the whole that a rank gets, or whose sum the rank computes. In a reduce the
+// root computes the whole sum.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
 // A sum over ranks is computed in pieces. A piece is elements [offset, offset + most) of every
-// rank's part, or fewer if the part ends earlier. Each piece has two rounds. In the first round
-// every rank sends its contributions. The receiver's scratch holds them `most` elements apart. In
-// the second round every rank sends the sum of its own piece.
+// rank's part, or fewer if the part ends earlier. In the first round every rank sends its
+// contributions. In the receiver's scratch the contributions begin `most` elements apart. An
+// all-reduce has a second round, in which every rank sends the sum of its own piece.
 typedef struct {
     size_t offset, most;
     char *scratch;
     const char *sum; // NULL in the first round
 } Piece;
-// Returns the place of a rank's piece in the whole, or the place of the whole part if piece is
-// NULL.
+// Returns the place of a rank's piece in the whole. If piece is NULL, returns the place of the
+// rank's part.
 Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
-// The elements that this rank sends to another rank, and receives from it, in one round. The round
-// belongs to a sum (piece), or to an all-gather or an all-to-all (NULL). A rank copies its parcel
-// to itself. In the first round of a sum that parcel is empty, because a sum may read these
+// A Parcel describes what this rank sends to rank `other`, and receives from `other`, in one round.
+// An all-gather and an all-to-all have one round, with piece = NULL. A rank copies the parcel to
+// itself. In the first round of a sum the parcel to itself is empty, because the sum reads these
 // elements in place.
 typedef struct {
     const char *send;
@@ -117,14 +122,16 @@ typedef struct {
     void (*start)(Request *r);  // never waits for another rank
     void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
     void (*meet)(Request *r);   // waits until all members have started r; sets all_ready
-    void (*connect)(Comm *c, CommPeers peers); // collective; NULL: messages need no preparation
-    // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`.
-    // Collective over the parent. split and close are NULL if a Comm has no link.
+    // All ranks of c call connect. NULL means that messages need no preparation.
+    void (*connect)(Comm *c, CommPeers peers);
+    // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`. All
+    // ranks of the parent call split. split and close are NULL if a Comm has no link.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;
 
-// The messages to and from a peer so far, and the time when the next message can leave.
+// The numbers of messages to and from a peer so far. lane_free is the time when the next message to
+// the peer can leave.
 typedef struct {
     size_t sent, received;
     Picoseconds lane_free;
@@ -134,7 +141,7 @@ struct CommState {
     const Wire *wire;
     void *link;            // state of the wire, or NULL
     const Launch *launch;  // of the run
-    size_t meetings;       // collectives started so far, equal on all ranks
+    size_t meetings;       // collectives started so far, equal on all members
     Request *open;         // operations that no wait has finished, oldest first
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
@@ -150,7 +157,8 @@ typedef struct {
 } RankBody;
 // Returns a new Comm of all ranks of the world.
 Comm *comm_of_world(const char *name, const Wire *wire, void *link, const Launch *launch);
-// Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.
+// Runs one rank from its beginning to its end, and frees the Comms of the world and of the side
+// channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const Launch *l, RankBody body);
 void mpi_run(const Launch *l, RankBody body); // for mpi and staged

@@ -1,4 +1,5 @@
-// waits.c: keeps the table of processes and waits on one node, and searches the table for a cycle.
+// waits.c: keeps the table of the processes and waits on one node, and searches the table for
+// blocked ranks.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,7 +10,8 @@
 
 enum { POLLS = 1000 };
 
-// A slot is written by one process and read by the other processes.
+// Each process has a slot. A process writes only its own slot, and reads all slots. Any process may
+// set `printed` of the first slot.
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls
@@ -17,7 +19,7 @@ typedef struct {
     _Atomic bool printed;    // first slot only: a process has printed the table
     int pid;                 // 0: a rank of another node
     double since;            // the time when the process's wait began
-    double patience;         // a wait of more seconds is suspicious
+    double patience;         // after this many seconds the wait may be a deadlock
     char text[200];
     uint64_t flow; // of the request
     size_t n;
@@ -29,8 +31,8 @@ static char *slots; // [rank in the world], each of slot_bytes
 static size_t slot_bytes, ranks_here;
 static double seconds;
 static bool visible; // the processes of the node see each other in /proc
-// blocked [rank] is true if the rank waits too long for a blocked rank. polls [rank] is the rank's
-// number of polls when the search first saw the present waits of the blocked ranks.
+// blocked[rank]: the rank has waited too long, for a blocked rank. polls[rank]: the rank's number
+// of polls when the search first saw the present waits of the blocked ranks.
 static bool *blocked;
 static uint64_t *polls;
 
@@ -73,7 +75,7 @@ void waits_open(MPI_Comm host) {
     visible = true;
     for (size_t i = 0; i < this_world_size; i++)
         visible = visible && (!slot(i)->pid || state_of(slot(i)->pid));
-    // No process ends before all processes have looked.
+    // No process may end before all processes have run the loop.
     MPI_Barrier(host);
 }
 
@@ -136,8 +138,8 @@ void waits_require_alive(double waited, double timeout) {
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
 static bool too_long(const Slot *s) { return waiting(s) && now() > s->since + s->patience; }
 
-// Returns whether a and b wait in the same collective, or in a send and its receive. Two ranks that
-// make different calls do not meet.
+// Returns whether a and b wait in the same collective, or in a send and its receive. Ranks with
+// different calls in place of the same collective do not meet.
 static bool meets(const Slot *a, const Slot *b) {
     if (!waiting(b) || a->flow != b->flow) return false;
     return a->n == 1 || strcmp(a->text, b->text) == 0;
@@ -154,7 +156,7 @@ static size_t next_blocked(size_t rank) {
 }
 
 // Finds the blocked ranks. At first every rank that has waited for too long counts as blocked. Then
-// the loop removes each rank that waits for no blocked rank, until no such rank is left. Returns a
+// the loop unblocks each rank that waits for no blocked rank, until no such rank is left. Returns a
 // key of the waits of the remaining ranks, or 0 if no rank is blocked.
 static uint64_t find_blocked(void) {
     uint64_t key = 0;
@@ -193,8 +195,8 @@ static void print_rank(FILE *f, size_t rank) {
     fprintf(f, "\n");
 }
 
-// Prints one cycle. Each blocked rank waits for another blocked rank, so a walk with as many steps
-// as ranks ends in a cycle.
+// Prints a cycle of blocked ranks. Each blocked rank waits for another blocked rank. So a walk from
+// rank to rank, with as many steps as there are ranks, ends in a cycle.
 static void print_cycle(FILE *f) {
     size_t first = 0, steps = 0;
     while (!blocked[first]) first++;
@@ -206,7 +208,8 @@ static void print_cycle(FILE *f) {
 }
 
 // Prints the table with one write to stderr, so lines of several processes do not mix. Only the
-// first process that calls this function prints, and gets true.
+// first process of the node that calls this function prints the table. Returns whether this process
+// printed.
 static bool print_table(bool deadlock) {
     char *text = NULL;
     size_t length = 0;
@@ -233,7 +236,7 @@ void waits_print(void) {
 
 void waits_look(void) {
     static double next_look;
-    static uint64_t seen; // key of the waits at the last look
+    static uint64_t seen; // the key of the blocked ranks' waits at the last search
     if (!slots || seconds <= 0) return;
     atomic_fetch_add(&slot(this_rank)->polls, 1);
     if (now() < next_look || !too_long(slot(this_rank))) return;

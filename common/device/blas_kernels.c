@@ -1,7 +1,8 @@
 // blas_kernels.c: lists the names and vector units of OpenBLAS's kernels.
 //
 // OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before main, so a program cannot choose its
-// kernels. tools/kernels asks a program for better kernels, and tools/launch sets the variable.
+// kernels. tools/kernels asks a program for better kernels, and tools/launch sets
+// OPENBLAS_CORETYPE.
 #include "common/device/blas_kernels.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +12,11 @@
 // too.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// OpenBLAS's names of its kernels. kernels_better() returns the first name of a row. The table has
-// no kernels of other kinds of processors, and none that later releases add. An OpenBLAS built for
-// one processor has its name in capitals; such names are missing, because this OpenBLAS has no
-// choice. Bobcat is missing, because its successor runs an AVX instruction as two halves of SSE's
-// width, so AVX kernels would not be faster.
+// OpenBLAS's names of its kernels for x86. kernels_better() returns the first name of a row. Names
+// that later releases add are missing. An OpenBLAS that was built for one processor returns a name
+// in capitals. Such names are missing, because that OpenBLAS cannot choose kernels. Bobcat is
+// missing, because its successor runs an AVX instruction as two halves of SSE's width, so AVX
+// kernels would not be faster.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
                       "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",
@@ -58,8 +59,9 @@ const char *kernels_advised(void) {
     return core ? kernels_better(core, kernels_processor()) : NULL;
 }
 
-// Runs before main(). If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process.
-// tools/kernels sets UNSPLIT_KERNELS, and starts the program only to get this answer.
+// Runs before main(). If the environment variable UNSPLIT_KERNELS is set, prints kernels_advised()
+// and ends the process. tools/kernels sets the variable, and starts a program only to read this
+// output.
 __attribute__((constructor)) static void answer(void) {
     const char *better = kernels_advised();
     if (!getenv("UNSPLIT_KERNELS")) return;

@@ -2,8 +2,8 @@
 // device_cuda.c uses the CUDA runtime and cuBLAS. In common/, only memory.c, tensor.c, ops.c and
 // the files of comm/ call these functions.
 //
-// On a GPU, copies on the device, fills and products are only queued, on this rank's own stream.
-// The queued work runs in order, and an error appears at the next wait, such as a download.
+// On a GPU, a copy on the device, a fill or a product is only queued, on this rank's own stream.
+// The queued work runs in order. An error appears at the next call that waits, such as a download.
 #ifndef DEVICE_H
 #define DEVICE_H
 #include <stdbool.h>
@@ -15,9 +15,9 @@
 const char *device_name(void);
 void device_init(void); // prepares the device, once per process
 // The number of threads per rank, for products and row-wise ops, is 1 at the start.
-// device_set_threads() sets the number. Call this function before the ranks start, or on all ranks
-// alike. With more than one thread it calls usage_error() if this program was built for GPUs or
-// without threads. The bits of a product may depend on the number.
+// device_set_threads() sets the number. Call device_set_threads() before the ranks start, or on all
+// ranks with the same number. A program built for GPUs or without OpenMP allows only 1, and calls
+// usage_error() for a larger number. The bits of a product may depend on the number.
 extern int device_threads;
 void device_set_threads(size_t threads);
 void device_prepare(void);  // sets CUDA's environment; called before MPI starts
@@ -25,48 +25,49 @@ void device_rank_end(void); // frees this rank's stream and BLAS handle
 
 // --- GPUs ---
 bool device_is_gpu(void);
-// Returns the number of GPUs that this process sees. Calls usage_error() if there is none.
+// Returns the number of GPUs that this process sees, or 0 in a CPU build. A build for GPUs calls
+// usage_error() if there is no GPU.
 size_t device_gpus(void);
 // Chooses the GPU by the process's number on its host. Call this function before the ranks start.
 void device_choose(size_t local_rank);
 // Writes the id of the chosen GPU. Two processes that share a GPU get the same id.
 void device_id(char id[32]);
-// Lets products round their factors to 10 bits (TF32). Call this function before the ranks start.
+// Allows the GPU to round the factors of products to 10 bits after the binary point (TF32). Call
+// this function before the ranks start.
 void device_allow_tf32(void);
 
-// A transport sets this function, so that messages progress while a rank works. NULL means that no
-// messages need the function. ops.c calls the function at each product, with waited = 0.
+// A transport sets this pointer, so that messages progress while a rank works. NULL means that
+// messages progress without calls. ops.c calls the function at each product, with waited = 0.
 // device_synchronize() on a GPU calls the function while this rank waits, with the seconds waited
 // so far.
 extern void (*device_meanwhile)(double waited);
 
 // --- memory ---
-// Returns memory aligned to 64 bytes, or NULL if no memory is left.
+// Returns device memory aligned to 64 bytes, or NULL if no memory is left.
 void *device_alloc(size_t bytes);
 void device_free(void *p);
 // Returns host memory from which the device copies fast.
 void *device_host_alloc(size_t bytes);
 void device_host_free(void *p);
-void device_copy(void *to, const void *from, size_t bytes);   // copies from device to device
-void device_upload(void *to, const void *from, size_t bytes); // copies from host to device
-// Copies from device to host. Waits for all queued ops.
+void device_copy(void *to, const void *from, size_t bytes);   // device to device
+void device_upload(void *to, const void *from, size_t bytes); // host to device; waits
+// Copies from device to host, after all queued ops, and waits for the copy.
 void device_download(void *to, const void *from, size_t bytes);
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
 // --- time on a GPU: marks among the queued work ---
-// Waits for all queued work, then sets mark 0. Older marks are gone. Setting any other mark does
-// not wait.
+// Waits for all queued work, deletes all marks and sets mark 0. device_mark() does not wait.
 void device_mark_start(void);
-// Returns a mark after all work queued so far. If nothing was queued since the last mark, returns
-// the last mark.
+// Sets a mark after all work queued so far, and returns its number. If nothing was queued since the
+// last mark, returns the number of the last mark.
 size_t device_mark(void);
 // Returns the time from mark 0 to this mark. Waits for the mark.
 double device_mark_seconds(size_t mark);
 
 // Computes the row-major GEMM c[m,n] = op(a)[m,k] op(b)[k,n]. The product overwrites c, even
-// elements that hold NaN. op transposes if the flag is set. ld is the number of elements from row
-// to row. m, n, k > 0.
+// elements that hold NaN. op transposes a matrix if its flag (a_transposed, b_transposed) is set.
+// lda, ldb and ldc are the numbers of elements from row to row. m, n, k > 0.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc);
 // A batch has count[0] * count[1] products of one shape. The matrices of product (i, j) begin i *
@@ -79,11 +80,11 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
                        BatchSteps c_steps);
 // Returns whether the device multiplies matrices of these element types, c = a b. Every device
-// multiplies reals. Callers widen the factors of other products.
+// multiplies reals. If the function returns false, the caller first widens the factors to reals.
 bool device_multiplies(Element a, Element b, Element c);
-// device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). Products
-// and sums are in real, and an element of c is rounded once. Call device_multiply_halves() only if
-// device_multiplies().
+// device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). The
+// device multiplies and adds in real, and rounds each element of c once. Call
+// device_multiply_halves() only if device_multiplies() returns true.
 typedef struct {
     int a_transposed, b_transposed, m, n, k;
     Element factors, result; // `factors` is the type of a and b, `result` the type of c

@@ -27,12 +27,12 @@ const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 
-// The BLAS gets one thread, because its threads would compete with the ranks for the cores.
+// Gives the BLAS one thread, because more threads would compete with the ranks for the cores.
 void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
     // All threads share one heap, because only one virtual rank runs at a time. The heap keeps
-    // freed memory. By default malloc returns large blocks to the system at once, so every step
-    // would fetch fresh pages.
+    // freed memory. By default free() returns large blocks to the system, so every step would get
+    // new pages from the system.
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);
@@ -57,8 +57,9 @@ void device_choose(size_t local_rank) { (void)local_rank; }
 void device_id(char id[32]) { id[0] = 0; }
 void device_allow_tf32(void) {}
 
-// Returns aligned memory, but not from aligned_alloc(), which would leave gaps that no later
-// request fits into. The word before the block holds malloc's own address.
+// Aligns a block of malloc(). aligned_alloc() is not used, because it would leave gaps that no
+// later request fits into. The word before the returned block holds the address that malloc()
+// returned.
 void *device_alloc(size_t bytes) {
     char *all = malloc(bytes + ALIGNMENT);
     if (!all) return NULL;
@@ -85,7 +86,7 @@ void device_fill(void *p, int byte, size_t bytes) {
 }
 void device_synchronize(void) {}
 
-// A CPU has no queue of work, so marks are not needed: callers use the host's clock.
+// A CPU has no queue of work, so record.c uses the host's clock instead of marks.
 void device_mark_start(void) {}
 size_t device_mark(void) { return 0; }
 double device_mark_seconds(size_t mark) {
@@ -99,9 +100,9 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k, con
                b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
-// Computes c = a b, with a vector product if a is one row and b is large. There a matrix product
-// would first copy b into panels. A vector product reads b once, in place. c is cleared, because
-// BLAS libraries differ in the value of 0 * NaN.
+// Computes c = a b. If a is one row and b is large, the function uses a vector product, which reads
+// b once, in place. A matrix product would first copy b into panels. c is cleared and beta is 1,
+// because BLAS libraries differ in 0 * NaN.
 enum { LARGE = 1 << 14 }; // elements of b; below this size the copy costs little
 static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k, const real *a,
                           int lda, const real *b, int ldb, real *c, int ldc) {
@@ -114,8 +115,9 @@ static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int 
     else CBLAS_GEMV(CblasRowMajor, CblasTrans, k, n, 1, b, ldb, a, 1, 1, c, 1);
 }
 
-// With threads, c is cut along its longer side in pieces of whole vectors. The BLAS computes each
-// piece on one thread, so only OpenMP's threads run.
+// With several threads, c is cut along its longer side, between pieces of PIECE_OF rows or columns,
+// so that a column piece fills whole vectors. The BLAS uses one thread, so only the threads of
+// OpenMP run.
 enum { PIECE_OF = 16 };
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
@@ -154,7 +156,7 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
     });
 }
 
-// A CBLAS has no products of 16 bits.
+// CBLAS has no products of 16-bit matrices.
 bool device_multiplies(Element a, Element b, Element c) {
     return a == REALS && b == REALS && c == REALS;
 }

@@ -1,9 +1,10 @@
-// device_cuda.c: implements device.h on a GPU, through CUDA's runtime and cuBLAS. The file is plain
-// C; for_each_cuda.h makes the kernels.
+// device_cuda.c: implements device.h on a GPU, with CUDA's runtime and cuBLAS. The file is plain C
+// and has no kernels; for_each_cuda.h makes the kernels.
 //
 // A rank has one stream and one cuBLAS handle. Its ops, copies and products run on the stream, in
-// the order of the calls. make_ready() creates both on first use, because a virtual rank is a
-// thread, and a thread has no GPU until it asks for one.
+// the order of the calls. make_ready() creates stream and handle when a rank first uses them. A
+// virtual rank is a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses the
+// rank's GPU.
 //
 // Sections: 1 errors, 2 the GPU of a process, 3 stream and handle of a rank, 4 kernels, 5 memory, 6
 // products, 7 marks.
@@ -24,7 +25,7 @@ static _Thread_local struct {
     cudaStream_t stream, other; // ops go to `other` if it is not NULL
     cublasHandle_t blas;
     int math;          // the handle's cublasMath_t
-    const char *last;  // the op launched last; an error comes from this op or an earlier op
+    const char *last;  // the op launched last; a late error comes from this or an earlier op
     cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
     bool marked; // nothing was queued since the last mark
@@ -32,7 +33,7 @@ static _Thread_local struct {
 
 // ---- 1. Errors ----
 
-// Returns advice about an error, or "" if there is none.
+// Returns advice about an error, or "" if the function has no advice.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
@@ -112,10 +113,10 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// Sets CUDA's environment. EAGER overrides a user's choice: with lazy loading the first launch of a
-// kernel loads it, and loading may wait for everything on the GPU. The GPU may be busy with a
-// message whose receiver waits for this rank, which is a deadlock. The default of 8 connections is
-// too small, because further streams would share queues and wait for each other.
+// Sets CUDA's environment. EAGER overrides a user's choice. With lazy loading the first launch of a
+// kernel also loads the kernel, and loading may wait for all work on the GPU. This work may be a
+// message whose receiver waits for this rank, and then the ranks deadlock. The default of 8
+// connections is too small, because further streams would share queues and wait for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -195,7 +196,8 @@ void *device_alloc(size_t bytes) {
     cudaMemPool_t pool;
     make_ready();
     cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
-    // Tries again after the pool has returned its unused memory.
+    // If no memory is left, the pool returns its unused memory to the system, and the request is
+    // repeated.
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
@@ -212,8 +214,8 @@ void *device_alloc(size_t bytes) {
     return p;
 }
 
-// Frees memory in the order of the stream. cudaFree() would wait for everything on the GPU, even
-// for a message whose receiver waits for this rank.
+// Frees memory in the order of the stream. cudaFree() would wait for all work on the GPU, even for
+// a message whose receiver waits for this rank.
 void device_free(void *p) {
     if (rank_gpu.ready) CUDA(cudaFreeAsync(p, rank_gpu.stream));
     else CUDA(cudaFree(p));
@@ -231,7 +233,7 @@ void device_copy(void *to, const void *from, size_t bytes) {
     if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
 }
 
-// Uploads and waits, because the caller may write to `from` as soon as this call returns.
+// Waits for the copy, because the caller may write to `from` as soon as this call returns.
 void device_upload(void *to, const void *from, size_t bytes) {
     if (bytes == 0) return;
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
@@ -259,7 +261,7 @@ enum {
     TF32 = CUBLAS_TF32_TENSOR_OP_MATH,
     WIDE_SUMS = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 };
-// Returns this rank's handle in the given mode.
+// Returns this rank's handle, set to this mode.
 static cublasHandle_t blas_in(int math) {
     device_stream();
     if (rank_gpu.math != math) CUBLAS(cublasSetMathMode(rank_gpu.blas, (cublasMath_t)math));
@@ -278,8 +280,8 @@ static cublasOperation_t operation(int transposed) {
 #define CUBLAS_GEMM cublasSgemm
 #endif
 
-// cuBLAS stores matrices by columns. For cuBLAS our row-major c is c^T = op(b)^T op(a)^T, so a and
-// b change places. No further transposition is needed.
+// cuBLAS stores matrices by columns, so cuBLAS sees a row-major matrix as its transpose. cuBLAS
+// computes c^T = op(b)^T op(a)^T, so a and b change places. No further transposition is needed.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;
@@ -293,7 +295,8 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const 
 #define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
 #endif
 
-// cuBLAS takes one step per matrix, so each i needs its own call.
+// cuBLAS takes one step per matrix, not two. So one call computes the products (i, j) of all j for
+// one i.
 void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
@@ -308,8 +311,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                                  (int)count[1]));
 }
 
-// cuBLAS multiplies two factors of one 16-bit type, and writes that type or fp32. cuBLAS has no
-// product of such factors with sums in fp64, so a build in fp64 widens the factors.
+// cuBLAS multiplies two factors of the same 16-bit type, and writes c in this type or in fp32.
+// cuBLAS has no product of such factors with sums in fp64, so a build in fp64 widens the factors.
 bool device_multiplies(Element a, Element b, Element c) {
     if (a == REALS && b == REALS && c == REALS) return true;
     return sizeof(real) == sizeof(float) && (a == BF16S || a == FP16S) && a == b &&

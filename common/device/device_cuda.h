@@ -6,10 +6,10 @@
 #include <stddef.h>
 
 enum { THREADS = 256 }; // threads of a block
-// Returns this rank's stream. All ops, copies and products of the rank run on it.
+// Returns this rank's stream, on which all ops, copies and products of the rank run.
 cudaStream_t device_stream(void);
-void device_divert(cudaStream_t stream); // ops go to this stream until the call with NULL
-// Returns the number of blocks for n items, with one thread per item.
+void device_divert(cudaStream_t stream); // ops run on this stream, until a call with NULL
+// Returns the number of blocks of THREADS threads for n items, with one thread per item.
 unsigned device_blocks(const char *op, size_t n);
 // Calls fault() if the launch has failed. Call this function after a launch.
 void device_launched(const char *op, cudaError_t error);

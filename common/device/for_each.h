@@ -1,23 +1,25 @@
-// for_each.h: has the loops of the ops, with all that depends on the compiler. An op is written
-// once, as a function of one item. FOR_EACH runs the function for every item, in a loop in C or in
-// a kernel in CUDA C++ (for_each_cuda.h). Bodies use the common subset of C and C++. Bodies must
-// not change the variables around them, because a kernel has copies of these variables.
+// for_each.h: defines the loops of the ops, and all macros that depend on the compiler. An op is
+// written once, as a function of one item. FOR_EACH runs the function for every item, in a loop in
+// C or in a kernel in CUDA C++ (for_each_cuda.h). A body must be valid C and valid C++. A body must
+// not change variables that are declared outside it, because a kernel has copies of these
+// variables.
 #ifndef FOR_EACH_H
 #define FOR_EACH_H
 #ifdef __cplusplus
 #include "common/device/for_each_cuda.h"
 #else
 #define ITEM static inline
-// Put INDEPENDENT before a loop with independent iterations. Pointers may be equal (an op in
-// place), so the compiler alone could not know that a store never changes a later load.
+// Put INDEPENDENT before a loop with independent iterations. The compiler may then vectorise the
+// loop. Without INDEPENDENT the compiler must assume that a store may change a later load, because
+// input and output may be the same memory (an op in place).
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed" // without vectors the plain loop is correct, too
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// The number of threads of this rank is 1 until device_set_threads() (device.h). One thread
-// computes an item.
+// The number of threads of this rank, which device_set_threads() sets (device.h). Each item is
+// computed by a single thread.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #ifdef _OPENMP
@@ -35,9 +37,9 @@ extern int device_threads;
         for (size_t i = 0; i < i##_end; i++) __VA_ARGS__ \
     } while (0)
 // FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every element of a matrix. The body
-// computes columns lo <= c < hi of row r. On a CPU a part is a whole row, so the loop vectorises
-// and row-wide values are computed once. With fewer rows than threads each row is cut into one
-// part per thread. On a GPU a part is one element.
+// computes columns lo <= c < hi of row r. On a CPU a part is a whole row, so the compiler can
+// vectorise the loop, and values for the whole row are computed once. If there are fewer rows than
+// threads, each row is cut into one part per thread. On a GPU a part is one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     do { \
         const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
@@ -51,10 +53,10 @@ extern int device_threads;
             __VA_ARGS__ \
         } \
     } while (0)
-enum { PART_MOST = 4096 }; // below this many elements one thread is faster
-// A column sum adds the rows of a strip of neighbouring columns. On a CPU a strip is wide enough to
-// vectorise; on a GPU it is one column. Each column is summed in row order, so the width does not
-// change the bits.
+enum { PART_MOST = 4096 }; // for fewer elements a single thread is faster
+// A column sum works on strips of STRIP neighbouring columns. On a CPU a strip is wide enough for
+// vector instructions. On a GPU a strip is one column. Each column is summed in row order, so the
+// width of a strip does not change the bits.
 enum { STRIP = 64 };
 #endif
 #endif

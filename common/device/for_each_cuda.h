@@ -1,12 +1,12 @@
 // for_each_cuda.h: defines the macros of for_each.h for CUDA C++. FOR_EACH turns the body into a
 // lambda, which has copies of the variables that the body uses. FOR_EACH launches the lambda as a
-// kernel on this rank's stream, with one thread per item. The launch does not wait; the next
-// download waits.
+// kernel on this rank's stream, with one thread per item. The launch does not wait. The next
+// download waits for the kernel.
 //
-// With CUDA_STANDIN the compiler is a plain C++ one. A kernel is then a function that the stand-in
-// for the CUDA runtime (tests/standin) queues, so the host's code is tested without a GPU.
+// With CUDA_STANDIN a plain C++ compiler compiles the file. A kernel is then a function that the
+// stand-in for the CUDA runtime (tests/standin) queues. So the host's code is tested without a GPU.
 //
-// The Makefile compiles the C file inside extern "C" { }, so templates need extern "C++". This file
+// The Makefile puts the whole C file into extern "C" { }, so templates need extern "C++". This file
 // defines the keywords of C that C++ lacks.
 #ifndef FOR_EACH_CUDA_H
 #define FOR_EACH_CUDA_H
@@ -27,7 +27,7 @@
 #define BODY [=]
 #else
 #define ITEM static inline __host__ __device__
-#define MEMBER __host__ __device__ // a member function that kernels call
+#define MEMBER __host__ __device__ // marks a member function that kernels call
 #define BODY [=] __device__
 #endif
 #define INDEPENDENT
@@ -37,8 +37,8 @@ extern "C" {
 #include "common/base/util.h"
 #include "common/device/device_cuda.h"
 }
-// A kernel cannot call exercise_open() (util.h), which is a function of the host. The checks fail
-// without it, because the kernel leaves work undone.
+// A kernel cannot call exercise_open() (util.h), which is a function of the host. In a kernel TODO
+// does nothing. The checks still fail, because the kernel of an open exercise gives a wrong result.
 #ifdef __CUDA_ARCH__
 #undef TODO
 #define TODO(id) ((void)0)
@@ -46,7 +46,7 @@ extern "C" {
 
 extern "C++" {
 #ifdef CUDA_STANDIN
-// Items are independent, so the stand-in runs the last one first.
+// Items must be independent. To find items that are not, the stand-in runs the last item first.
 template <typename Body> struct EachItem {
     size_t n;
     Body body;
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(THREADS) item_kernel(size_t n, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) body(i);
 }
-// Neighbouring threads compute neighbouring columns. 64-bit division is slow, so the kernel uses it
-// only for large matrices.
+// Neighbouring threads compute neighbouring columns. The kernel divides 64-bit numbers only for
+// large matrices, because such a division is slow.
 template <typename Body>
 __global__ void __launch_bounds__(THREADS) part_kernel(size_t n, size_t cols, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
