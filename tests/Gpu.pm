@@ -116,8 +116,8 @@ sub library_on {
     }
 }
 
-# Tests Comm between processes. Its results have the bits of virtual ranks. Calls that do not match,
-# and a lost rank, end all ranks.
+# Tests Comm between processes. Its results must have the same bits as those of virtual ranks. Calls
+# that do not match, and a lost rank, must end all ranks.
 sub comm_on {
     my ($build, $way, @ranks) = @_;
     my @launch = (@{ $way->{env} || [] }, 'tools/launch');
