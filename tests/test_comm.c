@@ -20,8 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// This is the number of bytes in large blocks that this rank has allocated from the C library.
-// Small blocks are not visible from outside.
+// Counts the blocks of more than 16 KiB that this rank has allocated with the C library's calloc().
 static _Thread_local size_t large_blocks;
 #if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_calloc(size_t n, size_t size);
@@ -80,7 +79,8 @@ static real maximum(Value v, size_t ranks, size_t i) {
     return as_stored(max);
 }
 
-// Returns elements [lo, hi) of a rank's vector.
+// Returns a tensor with the elements [lo, hi) of a rank's vector. Element i of the vector is
+// v(rank, i).
 static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     Tensor t = fresh(a, 1, hi - lo);
     real *host = host_alloc((hi - lo) * sizeof *host);
@@ -155,8 +155,8 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
            holds(local, value_of, v, 5, part.lo);
 }
 
-// Returns a tensor [n, WIDTH] that is cut between rows. A cut of the same n*WIDTH elements as one
-// row would give other parts.
+// Returns some rows of a matrix with WIDTH columns. A rank's part has whole rows. A cut of the same
+// n*WIDTH elements as one row would give other parts.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows),
@@ -274,9 +274,9 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
            where);
     }
 }
-
-// Checks that with every algorithm all ranks hold the same bits, close to the sum. The bits go into
-// the digest.
+// Checks that all ranks hold the same bits of a sum, close to the sum in rank order. This must hold
+// with --reduce fast, too. t->bits is a hash of these bits.
+// runs this program with each --reduce. The bits go into the digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -439,7 +439,7 @@ static void test_started_receives(Test *t, Comm *c) {
         send[i] = comm_start_send(c, local, i % ranks);
     }
     comm_ledger_reset(c);
-    // the messages have arrived, but the tensors have not changed yet
+    // The messages have arrived, but the tensors have not changed yet.
     for (size_t i = 0; i < ranks; i++) {
         Picoseconds at = comm_arrival(recv[2 * i]);
         steady = steady && comm_arrival(recv[2 * i]) == at && at <= clock_now();
@@ -547,7 +547,7 @@ static void test_ledger(Test *t, Comm *c) {
         good = counted_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
                good;
         comm_reduce(c, whole, links);
-        // this rank is the first of the chain that ends at the last rank
+        // The chain ends at the last rank, so rank 0 begins the chain.
         bool first = c->rank == 0;
         good = counted_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) &&
                good;
@@ -708,7 +708,7 @@ static void test_long_messages(Test *t, size_t bytes) {
     free(sizes);
 }
 
-// Tests tensors of 16 bits. Their sums have one order, even with --reduce fast.
+// Tests tensors of 16 bits. Their sums have the bits of rank order, even with --reduce fast.
 static void test_halves(Test *t, Element e) {
     element = e;
     test_collectives(t, t->world, "world", rough);

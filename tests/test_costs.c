@@ -18,7 +18,8 @@
 #include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
-// 2 and 3 divide no size of the first model, and every size of the second model.
+// 2 and 3 divide no size of `uneven`. 2 and 3 divide every size of `even`, except that 3 does not
+// divide the context.
 static const ModelConfig uneven = {
     .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1
 };
@@ -146,7 +147,7 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     model_free(m);
 }
 
-// Checks the costs of a block in which t divides every size, on M = bs tokens.
+// Checks the costs of a block of `even` on M = bs tokens. t divides the width and the heads.
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -272,8 +273,8 @@ static void sent_by_computed(Run *run) {
 
 // ------------------------------------------------ the scale of the default device and links
 
-// These are the seconds of a block's forward over t ranks: of its products, of the bytes of its two
-// all-reduces, and of their latency.
+// BlockTimes has the seconds of a block's forward over t ranks: of its products, of the bytes of
+// its two all-reduces, and of their latencies.
 typedef struct {
     double products, volume, latency;
 } BlockTimes;

@@ -82,7 +82,7 @@ static size_t by_loops(const Param *p, size_t *index) {
     for (size_t r = 0; r < p->rows; r++)
         for (size_t c = 0; c < p->cols; c++) {
             const size_t narrow = p->cols / (p->blocks + p->ratio - 1);
-            // the wide block has `ratio` columns for each column of a narrow block
+            // The wide block has `ratio` columns for each column of a narrow block.
             const bool first = c < p->ratio * narrow;
             const size_t in_block = first ? c / p->ratio : c % narrow;
             if (r >= p->own_rows.lo && r < p->own_rows.hi && in_block >= p->own_cols.lo &&
@@ -245,7 +245,8 @@ static void test_fill(void) {
     const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
     Tensor t = tensor_new(&storage, 1, 5);
     double half = 0.5;
-    // the part of parameter a: rows 3 and 4, one column of each of three blocks
+    // This rank's part of parameter a is rows 3 and 4, and one of the two columns of each of three
+    // blocks.
     unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);
     real *values = downloaded(t);
     const double want[] = { 7026, 7028, 8000, 8001, 8002 };
@@ -762,8 +763,8 @@ static void write_text(void) {
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0)
         fault("no text");
 }
-// Opens an unreadable data file. data_open() must return a reason (`why`), and the program must go
-// on.
+// Opens an unreadable data file. data_open() must return false with a reason in `why`, and must not
+// end the program.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];

@@ -51,8 +51,8 @@ static ClockConfig clock_of(size_t node) {
 }
 enum { PS_PER_FLOP = 1000 }; // the rate of device lesson
 
-// Runs body on emulated ranks in a child process, which a deadlock ends. Returns its status and its
-// messages.
+// Runs body on emulated ranks in a child process, because a deadlock ends the process. Returns the
+// child's status and messages.
 typedef struct {
     size_t ranks;
     const ClockConfig *clock;
@@ -94,7 +94,7 @@ static void fill(Case *c) {
 }
 
 // Sets the times of the ops by `kind`:
-//   0  equal stages, a backward of two forwards
+//   0  equal stages; a backward takes as long as two forwards
 //   1  unequal stages
 //   2  unequal stages and halves
 //   3  any times
@@ -343,8 +343,8 @@ static size_t action(Program *p, Action a) {
 }
 
 // Open is an operation without its wait. Each collective is started on all members, and each
-// message has both ends. The waits come later, at random places. The waits of a group's collectives
-// keep their order.
+// message has a sender and a receiver. The waits come later, at random places. The waits of a
+// group's collectives keep their order.
 typedef struct {
     size_t target, which;
     bool message;

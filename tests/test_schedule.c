@@ -145,8 +145,9 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
                                                                           : m),
                  "in flight");
         }
-        // With messages, naive has 2 (p - 1) messages per micro-batch, and GPipe has as many per
-        // step. If a message takes longer than an op, the links set the pace.
+        // With messages, the step of naive waits for 2 (p - 1) messages per micro-batch. The step
+        // of GPipe waits for 2 (p - 1) messages in all. If a message takes longer than an op, the
+        // links set the pace.
         for (size_t d = 1; d <= t_f + t_b && !kind->early; d++) {
             size_t f = p > 1 && d > t_f ? d : t_f, b = p > 1 && d > t_b ? d : t_b;
             size_t once = p * (t_f + t_b) + 2 * (p - 1) * d,

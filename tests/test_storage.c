@@ -346,7 +346,7 @@ static void upload_ids(void) {
     device_tokens = a;
     device_positions = b;
 }
-// Returns an operand. Rows of gain and bias have no gaps, so they are no windows.
+// Returns an operand. Gain and bias must be contiguous rows, so these operands are no windows.
 static Tensor operand(const Op *o, size_t i, Element e) {
     Tensor t = window(o->shape[i].rows, o->shape[i].cols, e, 100 + i);
     if (o->run == do_adamw && i == 3) op_multiply(t, t, t); // v is not negative
@@ -582,7 +582,7 @@ static void grid_product(Comm *world, void *element) {
 
 int main(void) {
     memory_rank_begin();
-    // first, because a process that has used a GPU cannot fork a process that uses it
+    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
     test_refusals();
     ends(no_master, STATUS_FAULT, "is stored in bf16 and has no master");
     device_init();
