@@ -28,8 +28,8 @@ my $text = "$work/text.txt";
         or die
 }
 
-# No degree divides these sizes: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller than the
-# number of replicas.
+# Some layouts do not divide these sizes: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller
+# than the number of replicas.
 my @model = (
     qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9
         --warmup 3 --data),
@@ -125,7 +125,7 @@ for my $optimizer ('adamw', 'sgd') {
 }
 
 # ---- another layout, in double, where rounding is small ----
-# One layout saves, and each other layout resumes.
+# Each layout saves once, and another layout resumes.
 my @others = (
     [1, ''],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3'],

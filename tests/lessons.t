@@ -53,8 +53,8 @@ my %played = (
     '08-train' => 1
 );
 
-# Returns whether the job refuses. A refused job has status 2 and one message with a reason, before
-# the work.
+# Returns whether the program refuses the job's options: status 2 and one message with a reason,
+# before the work.
 sub refused {
     my ($job) = @_;
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);

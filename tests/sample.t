@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file.
-# Its logits equal those of Hugging Face's GPT-2 on the same weights (tests/gpt2.py has stored
-# them). Also tests the choice of tokens, and refused options.
+# The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights. tests/gpt2.py
+# has stored the expected logits. Also tests the choice of tokens, and refused options.
 use strict;
 use warnings;
 use FindBin;

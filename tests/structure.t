@@ -82,7 +82,8 @@ perl_warnings() {
 }
 
 # Finds public functions and data with one name in two files. The linker would take either without a
-# message. The two devices share one interface. The argument is the folder of the objects.
+# message. device_cuda.c is left out, because it defines the functions of device_cpu.c. The argument
+# is the folder of the objects.
 namesakes() {
     { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
         sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
@@ -264,8 +265,8 @@ wrong_pages() {
     done
 }
 
-# Finds unknown functions. A text names in backquotes only functions of this tree. Names of
-# libraries have other beginnings.
+# Finds functions that a page names in backquotes but that this tree does not have. The names of
+# other libraries begin differently.
 unknown_functions() {
     # shellcheck disable=SC2016    # backquotes of Markdown
     names='`(comm|op|tensor|layer|model|param|pipeline|trainer|mesh|check|clock|side)_[a-z0-9_]+`'
