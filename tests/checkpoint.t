@@ -3,7 +3,7 @@
 # layout. Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that
 # are torn, foreign or of another model.
 #
-# TEST_ALL=1: 100 runs are killed instead of 3.
+# TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared
 use strict;
 use warnings;

@@ -43,8 +43,8 @@ for my $precision (@precisions) {
     my $build = "standin-$precision";
     outputs_on($build);
 
-    # make test builds these lessons for the stand-ins, and every fourth of them runs with NCCL.
-    # TEST_ALL=1: every lesson, with NCCL and staged.
+    # make test builds these lessons for the stand-ins, and every fourth of these lessons runs with
+    # NCCL. TEST_ALL=1 runs every lesson, with NCCL and staged.
     my @keys = $all ? () : qw(01-02 02-03 03-06 04-03 05-02 06-04 07-03 08-01);
     lessons_on($build, 'standin', \@keys,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);

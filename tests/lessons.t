@@ -4,8 +4,8 @@
 # lessons one runs at 1 and 8 ranks in fp32, one at 3 ranks in fp32, and one at 3 ranks in fp64.
 # Every eighth lesson runs with another seed, every twelfth as processes in fp64, and some with
 # --reduce fast.
-# TEST_ALL=1: both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.
-# TEST_QUICK=1: in fp32, at its own rank count only, every twelfth lesson as processes.
+# TEST_ALL=1 runs both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.
+# TEST_QUICK=1 runs fp32 at the lesson's own rank count only, and every twelfth lesson as processes.
 # slow: each of the 53 lessons runs three or four times
 use strict;
 use warnings;

@@ -2,7 +2,7 @@
 # Tests train --init, sample --from and train --export at several layouts, with models of Hugging
 # Face's Llama and Qwen2. Also tests files in several pieces, half precision, and rejected files.
 # tests/llama.py has made the models and has written PyTorch's results.
-# TEST_ALL=1: every model at every layout with both optimizers.
+# TEST_ALL=1 takes every model at every layout with both optimizers.
 use strict;
 use warnings;
 use FindBin;

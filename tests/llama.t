@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
 # untied head. Each row runs emulated, is compared with the unsplit model, and has costs that are
-# exact to the byte. TEST_ALL=1: each row in both precisions, tied and untied.
+# exact to the byte. TEST_ALL=1 runs each row in both precisions, tied and untied.
 use strict;
 use warnings;
 use FindBin;

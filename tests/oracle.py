@@ -33,7 +33,7 @@ def forward(p, layers, heads, tokens):
         mix = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, -1)
         x = x + linear(mix, h + "attn.c_proj")
         x = x + linear(F.gelu(linear(norm(x, h + "ln_2"), h + "mlp.c_fc"), approximate="tanh"), h + "mlp.c_proj")
-    return norm(x, "ln_f") @ p["wte.weight"].t()                                   # the head's table is the embedding
+    return norm(x, "ln_f") @ p["wte.weight"].t()                                   # the tied table
 
 
 def show(name, values):

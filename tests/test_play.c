@@ -7,7 +7,7 @@
 //   3. Random programs of products, collectives and messages, emulated: times and bytes of every
 //      rank; and, if the ranks deadlock, the call in which each rank waits.
 //   4. Exposed and hidden time, memory, and wrong lists, by hand.
-// tests/play-steps.t runs this program. TEST_ALL=1: every case; TEST_SEED=N draws other cases.
+// tests/play-steps.t runs this program. TEST_ALL=1 takes every case. TEST_SEED=N draws other cases.
 //
 // ranks: 1
 // level: core
