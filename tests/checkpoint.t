@@ -430,7 +430,7 @@ SKIP: {
             my $status = ended($pid);
             my $reached = max(0, map { $_->{step} } lines($log));
 
-            # the training was complete, so no rank waited for the killed rank
+            # The training was complete, so no rank waited for the killed rank.
             last if $status == 0 || $reached == $most - 1;
             $n++;
             $lost++ if $status >> 8 != 3;

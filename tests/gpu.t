@@ -87,8 +87,9 @@ my @sample =
     $all ? lessons() : grep { $_->{key} =~ /^(01-02|01-06|03-06|05-02|06-04|07-02)$/ } lessons();
 if ($kind eq 'standin') {
 
-    # With STANDIN_CHECK=1 the stand-in looks for stray writes after every kernel. Its other checks
-    # (poison, bounds) run in every test. On a GPU compute-sanitizer looks for stray writes.
+    # With STANDIN_CHECK=1 the stand-in looks for stray writes after every kernel. The stand-in's
+    # other checks (poison, bounds) run in every test. On a GPU compute-sanitizer looks for stray
+    # writes.
     for my $job (
         run_jobs(
             [

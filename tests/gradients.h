@@ -1,4 +1,4 @@
-// tests/gradients.h: compares the gradients of a part of a model with those of the whole model.
+// tests/gradients.h: compares the gradients of a model's part with those of the whole model.
 #ifndef GRADIENTS_H
 #define GRADIENTS_H
 #include "common/model/model.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
-# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks. Of three
-# lessons one runs at 1 and 8 ranks in fp32, one at 3 ranks in fp32, and one at 3 ranks in fp64.
+# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks. A third of the
+# lessons runs at 1 and 8 ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64.
 # Every eighth lesson runs with another seed, every twelfth as processes in fp64, and some with
 # --reduce fast.
 # TEST_ALL=1 runs both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.

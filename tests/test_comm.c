@@ -331,7 +331,7 @@ static void test_started_sends(Test *t, Comm *c) {
         comm_recv(c, got, previous);
         good = holds(got, value_of, integer, previous + i, 0) && good;
     }
-    for (size_t i = n; i-- > 0;) comm_wait(r[i]); // in any order
+    for (size_t i = n; i-- > 0;) comm_wait(r[i]); // in the opposite order
     ok(t, good, "started sends around the ring arrive in order");
     comm_wait(NULL);
     arena_free(&a);
@@ -374,7 +374,7 @@ static void test_exchanges(Test *t, Comm *c) {
         for (size_t k = 0; k < 4; k++) comm_wait(both[k]);
         good = good && holds(from_below, value_of, integer, previous, 0) &&
                holds(from_above, value_of, integer, next + 3, 0);
-        Request *sent = comm_start_send(c, up, next); // afterwards in one direction only
+        Request *sent = comm_start_send(c, up, next); // then in one direction only
         comm_recv(c, from_above, previous);
         comm_wait(sent);
         good = good && holds(from_above, value_of, integer, previous, 0);
@@ -571,7 +571,7 @@ static void test_ledger(Test *t, Comm *c) {
 static void test_split(Test *t) {
     Comm *w = t->world;
     Comm *half =
-        comm_split(w, w->rank % 2, w->size - w->rank, "half"); // odd and even, in falling order
+        comm_split(w, w->rank % 2, w->size - w->rank, "half"); // odd and even ranks, in falling order
     comm_connect(half, COMM_EVERYBODY);
     size_t members = (w->size + 1 - w->rank % 2) / 2,
            last = (w->size - 1 - w->rank % 2) / 2 * 2 + w->rank % 2;

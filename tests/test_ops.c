@@ -14,7 +14,7 @@
 
 #define ROUNDING \
     (sizeof(real) == 8 ? 1e-13 : 1e-6) // limit for an op against the same formula in double
-// limit for a backward against finite differences in double
+// DERIVATIVE is the limit for a backward against finite differences in double.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 1e-6)
 
 // ---- host matrices in double; they and the tensors live until forget() ----
@@ -136,7 +136,7 @@ static bool same_bits(Tensor a, Tensor b) {
 typedef void Plain(Mat y, const Mat *in);
 static struct {
     size_t Tq, Tk, B, heads, vocab0, sequence0, row0, col0, head0;
-    // positions of [B*Tq] queries and of [B*Tk] keys; NULL means 0, 1, ...
+    // The positions of [B*Tq] queries and of [B*Tk] keys. NULL means 0, 1, ...
     int *query, *key_at;
     double scale, p;
     uint64_t key;

@@ -96,8 +96,8 @@ static void fill(Case *c) {
 // Sets the times of the ops by `kind`:
 //   0  equal stages; a backward takes as long as two forwards
 //   1  unequal stages
-//   2  unequal stages and halves
-//   3  any times
+//   2  unequal stages, and unequal halves of a backward
+//   3  random times
 static void times_of(Case *c, size_t kind, Picoseconds message) {
     for (size_t i = 0; i < c->p; i++) {
         size_t f = kind == 0   ? 1000

@@ -12,7 +12,7 @@
 #include <math.h>
 
 // Checks that each forward and each backward occurs once, and each forward before its backward.
-// Both kinds ascend, so neighbours agree on the order of messages.
+// Forwards ascend, and so do backwards, so neighbours agree on the order of messages.
 static bool well_formed(const Schedule *s, size_t m) {
     size_t next[2] = { 0 };
     if (s->n != 2 * m) return false;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks every cost of the trainer at three sizes and many meshes, with degree 1 among them. The
 # program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Runs are
-# emulated. Of three rows one runs in fp32 and one in fp64, because only sizes in bytes differ.
+# emulated. One of three rows runs in fp32 and one in fp64, because only sizes in bytes differ.
 # TEST_ALL=1 runs every row in both precisions.
 # slow: about 150 trainings, most of one step
 cd "$(dirname "$0")/.." || exit 3

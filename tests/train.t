@@ -404,7 +404,7 @@ note($_) for @table;
         [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'],
         [4, '--dp 1 --tp 4 --pp 1 --tensor 2d'],
 
-        # Of 7 positions in zigzag chunks rank 0 has 3 and rank 1 has 4.
+        # Rank 0 has 3 of the 7 positions in zigzag chunks, and rank 1 has 4.
         [2, '--dp 1 --tp 1 --pp 1 --cp 2 --context 7', 40000, 80000]
     );
     my @jobs;

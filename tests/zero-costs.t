@@ -117,7 +117,7 @@ for my $job (@jobs, @mpi) {
         $m > 1
         ? chunk($others[1], $n)
         : 0;    # if m > 1: the chunk of a block that arrives and is added
-                # units of traffic; elements of state; elements in flight
+                # $units counts traffic; $state and $in_flight count elements
     my ($units, $state, $in_flight) =
           $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $shard, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $shard, 2 * $wte + $others[1] + $part)

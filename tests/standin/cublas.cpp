@@ -81,9 +81,9 @@ template <class Real, class In, class Out> struct Product {
         const Real value = In::read(transposed ? x[j + i * ld] : x[i + j * ld]);
         return to_tf32 ? tf32(value) : value;
     }
-    // Computes c column by column. beta = 0 overwrites c, even NaN. If sums may be narrow, the
-    // halves of a sum are rounded to the type of c and then added, as if two blocks of a GPU had
-    // computed the halves.
+    // Computes c column by column. beta = 0 overwrites c, even NaN. If sums may be narrow, each
+    // half of a sum is rounded to the type of c, and then the halves are added. On a GPU two blocks
+    // may compute the halves.
     void run() const {
         const std::unique_ptr<Real[]> left(new Real[m * k]), sum(new Real[m]), half(new Real[m]);
         for (size_t l = 0; l < k; l++)
