@@ -571,7 +571,7 @@ static void test_ledger(Test *t, Comm *c) {
 static void test_split(Test *t) {
     Comm *w = t->world;
     Comm *half =
-        comm_split(w, w->rank % 2, w->size - w->rank, "half"); // odd and even ranks, in falling order
+        comm_split(w, w->rank % 2, w->size - w->rank, "half"); // odd and even, in falling order
     comm_connect(half, COMM_EVERYBODY);
     size_t members = (w->size + 1 - w->rank % 2) / 2,
            last = (w->size - 1 - w->rank % 2) / 2 * 2 + w->rank % 2;
