@@ -152,7 +152,7 @@ sub comm_on {
     }
 }
 
-# Compares the results of every op for the same numbers.
+# Compares the results of most ops for the same inputs.
 sub outputs_on {
     my ($build) = @_;
     my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;

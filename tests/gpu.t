@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. The file
-# compares every op with the CPU, and runs the library's tests, the trainer, and every lesson. The
+# compares most ops with the CPU, and runs the library's tests, the trainer, and every lesson. The
 # lessons run with virtual ranks and as processes on every possible transport. NVIDIA's
 # compute-sanitizer comes last. STANDIN=yes runs the same on the stand-ins (tests/standin). make
 # test without a GPU runs tests/cuda.t.

@@ -1,7 +1,7 @@
 // test_layers.c: compares backward passes with central finite differences of the forward pass.
-// Covers every op, every layer (plain and recomputed) and the whole model. Also tests accumulation
-// over micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass
-// keeps. tests/layers.t runs this program.
+// Covers most ops of GPT-2, every layer (plain and recomputed) and the whole model. Also tests
+// accumulation over micro-batches, empty micro-batches, the tied weight, and the bytes that a
+// forward pass keeps. tests/layers.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -699,7 +699,8 @@ static void is_bytes(const char *what, size_t got, size_t want) {
 }
 // Returns the bytes that a block keeps for M rows. Norm 1, q, k, v, the heads' mix, the middle and
 // norm 2 have C columns each. The MLP has 4C columns before GELU and 4C after it. Two norms keep
-// mean and deviation. Each head keeps its probabilities over T keys, before and after dropout.
+// the mean and 1/deviation of each row. Each head keeps its probabilities over T keys, before and
+// after dropout.
 static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
     const size_t C = c->width, M = b->B * b->T;
     const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;

@@ -30,8 +30,8 @@ static size_t below(size_t n) {
     return drawn % n;
 }
 
-// Progress has the ops that a stage has done, and the messages in flight to this stage. A message
-// is stored as the op that takes it.
+// Progress has the ops that a stage has done, and the messages that each stage has sent to this
+// stage. A message is stored as the op that takes it.
 typedef struct {
     bool done[UPDATE][MOST_V][MOST_M];
     bool halves[MOST_V][MOST_M];                 // this backward has two halves

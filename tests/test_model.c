@@ -198,8 +198,8 @@ static void test_initial_weights(void) {
     arena_free(&storage);
 }
 
-// Checks means and deviations, and that no bias is zero, because many faults show only with nonzero
-// biases.
+// Checks means and deviations, and that no initial value is zero. Biases are not zero, because many
+// faults show only with nonzero biases.
 static void test_distribution(void) {
     const ModelConfig c = {
         .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1

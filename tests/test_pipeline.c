@@ -335,8 +335,8 @@ static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
     zero_allocate(m, world, w->zero);
 }
 
-// Runs one step of two micro-batches. With `halves` the gradients of all weights come after both
-// backwards of inputs.
+// Runs one step of two micro-batches. With `halves` the gradients of all weights come after the
+// backwards of inputs of both micro-batches.
 static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halves) {
     ActivationStash *f[2];
     double loss = 0;

@@ -51,8 +51,8 @@ static ClockConfig clock_of(size_t node) {
 }
 enum { PS_PER_FLOP = 1000 }; // the rate of device lesson
 
-// Runs body on emulated ranks in a child process, because a deadlock ends the process. Returns the
-// child's status and messages.
+// run_child() runs body on emulated ranks in a child process, because a deadlock ends the process.
+// run_child() returns the child's exit status, and `said` receives the child's stderr.
 typedef struct {
     size_t ranks;
     const ClockConfig *clock;
