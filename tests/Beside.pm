@@ -32,8 +32,8 @@ sub runs {
     return (\%runs, scalar @token);
 }
 
-# Returns { "ID path:function" => share } of the tree in a folder. solution: texts by id. Idioms,
-# such as a loop over all units, do not count.
+# Returns { "ID path:function" => share } of the tree in a folder. %solution has the texts of the
+# solutions by id. Idioms, such as a loop over all units, do not count.
 sub beside {
     my ($tree, %solution) = @_;
     my (%of_run, @functions, %often);

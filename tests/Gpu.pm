@@ -231,7 +231,8 @@ sub storage_on {
     }
 }
 
-# Compares the trainer with its own unsplit model. Each job is a list [as, ranks, options].
+# Compares the trainer with its own unsplit model. Each case is a list [start, ranks, options],
+# where `start` is \&emu or \&mpi.
 sub trainer_on {
     my ($build, @cases) = @_;
     my @train = (

@@ -71,7 +71,7 @@ sub program_of {
 }
 
 # A job is a hash with the words of a command. If `json` is true, start() adds --verbose and --json.
-# run_jobs adds status, out, err, seconds and, with `json`, page.
+# run_jobs() adds status, out, err, seconds and, with `json`, page. emu() and mpi() return jobs.
 sub emu {
     my ($ranks, @words) = @_;
     return { json => 1, words => ['tools/launch', '-e', $ranks, @words] };
@@ -144,9 +144,9 @@ sub run_jobs {
     return @ran;
 }
 
-# Runs a lesson with other options. Each form is a list [ranks, options]. A form runs emulated in
-# both precisions, and in fp32 also as processes. In fp64 every second form runs; TEST_ALL=1 runs
-# all forms.
+# Returns the jobs of a lesson with other options. Each form is a list [ranks, options]. A form has
+# an emulated job in each precision, and in fp32 also a job as processes. In fp64 only every second
+# form has a job; TEST_ALL=1 takes all forms.
 sub forms_of {
     my ($source, @forms) = @_;
     my @pairs;
@@ -165,7 +165,7 @@ sub forms_of {
     return @pairs;
 }
 
-# Checks that the runs pass and that processes give the same bits.
+# Runs the jobs of forms_of(). Checks that the jobs pass and that processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(

@@ -91,7 +91,7 @@ mistake() {
 }
 both() { mistake "$1" "$2" "$3" "$3" "$4"; }
 # As processes any rank may time out first. Even a rank that has finished may time out, because it
-# waits for the others at the end.
+# waits for the other ranks at the end.
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
     "calls do not match in \\(all-reduce on\\|broadcast from rank 0 of\\) world"
 mistake count 3 "world (4 elements.*world (5 elements" \

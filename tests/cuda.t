@@ -254,7 +254,7 @@ SKIP: {
 
 # ---- 4. nvcc ----
 SKIP: {
-    # The probes of make doctor decide, so no tool needs to be installed.
+    # This part runs only if the probes of make doctor find the CUDA Toolkit.
     system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0
         or skip 'no CUDA Toolkit here (make doctor)', 1;
     my $build = 'cuda-test-fp32';

@@ -241,7 +241,8 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
 
-    # This number that is not finite is in a checkpoint whose checksum, FNV-1a, matches.
+    # The checkpoint gets a number that is not finite, and a right checksum. $sum computes this
+    # checksum, FNV-1a.
     my $sum = sub {
         use integer;
         my $h = -3750763034362895579;

@@ -378,8 +378,8 @@ SKIP: {
 }
 
 # ---- half precision ----
-# $half gives 16 bits for the bits of a float, so a file has the same numbers in fewer bytes. $whole
-# gives the float's bits again.
+# $half rounds the bits of a float to 16 bits, so a file has the same numbers in fewer bytes. $whole
+# gives the bits of a float again. %type has both functions of each type.
 sub half_of {
     my ($bits) = @_;
     my ($sign, $exponent, $fraction) =

@@ -146,8 +146,8 @@ fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another mode
 cmp_ok(worst(), '>', 1e-3, 'another number of heads gives other logits');
 
 # ---- the choice of tokens ----
-# If the table is zero, all logits are equal. Then the first k entries are chosen, all equally
-# often.
+# zero() sets the table to zero, so all logits are equal. Then the first k entries are chosen, all
+# about equally often.
 sub zero {
     my ($h, $data) = @_;
     my ($lo, $hi) = @{ $h->{'transformer.wte.weight'}{data_offsets} };

@@ -274,9 +274,9 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
            where);
     }
 }
+
 // Checks that all ranks hold the same bits of a sum, close to the sum in rank order. This must hold
 // with --reduce fast, too. t->bits is a hash of these bits.
-// runs this program with each --reduce. The bits go into the digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -358,7 +358,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
 }
 
 // Exchanges messages with both neighbours at once. With two ranks both neighbours are the same
-// rank. With one rank both are the rank itself.
+// rank. With one rank both neighbours are the rank itself.
 static void test_exchanges(Test *t, Comm *c) {
     size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
     bool good = true;
@@ -884,7 +884,7 @@ static void take_long(Comm *world, bool gathers, bool stopped) {
 }
 
 // Runs collectives made of point-to-point messages, in equal parts, and prints the ledger's bytes.
-// tests/ledger.t compares these with the bytes given to MPI.
+// tests/ledger.t compares these bytes with the bytes given to MPI.
 static void print_sent(Comm *c) {
     size_t rows = 7 * c->size;
     Arena a = arena(MEM_WORKSPACE);

@@ -176,7 +176,7 @@ static void two_large(bool free_the_first) {
     rlim_t most = pages * (size_t)sysconf(_SC_PAGESIZE) + LARGE + LARGE / 2;
     if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) fault("setrlimit");
     memory_rank_begin();
-    memory_set_poison(false); // no page of the buffers is touched
+    memory_set_poison(false); // so that no page of the buffers is touched
     Arena a = arena(MEM_GRADIENTS);
     arena_alloc(&a, LARGE);
     if (free_the_first) arena_free(&a);

@@ -244,7 +244,7 @@ my @wrong = (
     ['--timeout', 0, qr/--timeout/]
 );
 
-# Starts one run, by its number.
+# Draws run number $i and returns its job.
 sub job {
     my ($i) = @_;
     my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);

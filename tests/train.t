@@ -138,7 +138,7 @@ for my $combination (grep { !$met{"@$_"} } @chosen) {
 }
 
 # Interleaved stages have 2 or 3 chunks, with every ZeRO stage and recomputation. m is a multiple of
-# the stages.
+# the number of stages.
 my %parts = (
     '2 2' => '3,2,1,2',
     '2 3' => '2,1,1,1,1,2',

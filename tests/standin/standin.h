@@ -75,7 +75,7 @@ struct CUstream_st {
     int device;
     bool blocking; // waits for the default stream, which waits for this stream
     uint64_t issued, done;
-    standin::Clock after;            // the operations before its next operation
+    standin::Clock after;            // the operations before the stream's next operation
     std::deque<standin::Op> pending; // operations done + 1 ... issued
 };
 
