@@ -1,4 +1,4 @@
-// test_comm.c: compares every call of comm.h with sums and copies computed here. Prints TAP from
+// test_comm.c: compares the calls of comm.h with sums and copies computed here. Prints TAP from
 // rank 0. The last argument may name a mistake to make instead; tests/comm.t runs the program with
 // and without a mistake.
 //

@@ -667,7 +667,7 @@ static void test_absent(void) {
 }
 
 // Tests layer norm with the columns of a row in three parts, as on three ranks. The sums of all
-// parts are added before they are applied to any part.
+// parts are added before these sums are applied to any part.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
     Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N),

@@ -509,8 +509,8 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
-// Prints the paper's sum of a block's items. The sum has two factors, one of sbh and one of sbh
-// as/h. `mask` is the number of bytes of an element's dropout mask.
+// Prints the paper's sum of a block's items, divided by sbh: a number plus a number times as/h.
+// `mask` is the number of bytes of an element's dropout mask.
 static void items(size_t element, size_t mask) {
     CutSizes z = cut(&gpt3, 1);
     double sh = (double)(z.T * z.C), as = (double)(z.heads * z.T);

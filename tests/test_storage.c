@@ -354,7 +354,7 @@ static Tensor operand(const Op *o, size_t i, Element e) {
 }
 
 // Returns whether this op is a product on a GPU. A GPU adds the terms in its own order, which
-// depends on the element type. So a sum may be rounded to its other neighbour. The sum has the
+// depends on the element type. So a sum may be rounded to either neighbour. The sum has the
 // error limit of test_outputs, 32 eps sqrt(K) max|a| max|b|. This limit is less than 4e-4 for K <=
 // 16 and values below 5.
 static bool any_order(const Op *o) {
