@@ -261,8 +261,8 @@ SKIP: {
     my $began = time;
     my $cuda = program($build, $lesson);
 
-    # This lesson's libraries have all files with kernels. The C of the other chapters was compiled
-    # with the stand-ins, and the C of these libraries with -O3 for the CPU. TEST_ALL=1 compiles all
+    # Without TEST_ALL=1 only this lesson is compiled, with -O1. Its libraries have all files with
+    # kernels. The C of the other chapters was compiled with the stand-ins. TEST_ALL=1 compiles all
     # programs, with -O3.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build"
         . ($all ? '' : ' OPTIMIZE-cuda=-O1');

@@ -228,9 +228,9 @@ static void cube_closed_forms(Run *run) {
 }
 
 // Checks attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c
-// positions. The unit of sent elements is c h. Without exposed messages, the mean rank computes for
-// N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger, because it
-// counts the diagonal of the pairs, too.
+// positions. The unit of sent elements is c h. Without exposed messages, the ranks compute on
+// average for N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger,
+// because it counts the diagonal of the pairs, too.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",

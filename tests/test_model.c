@@ -601,7 +601,7 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
         size_t at = 0;
         for (size_t i = 0; i < m->n_units; at += m->units[i++].size) {
             Unit *u = &m->units[i];
-            if (u->tied_to) break; // the last unit
+            if (u->tied_to) break; // only the last unit is tied
             const size_t lo = at + u->own.lo, hi = at + u->own.hi, end = at + u->size;
             same = same && same_bits(u->own_w, tensor_flat_range(want, lo, hi));
             kept = kept &&

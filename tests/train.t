@@ -20,8 +20,8 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# The text is fixed, because the tree's text may change. Little is held out, so that evaluation,
-# which is not tested here, takes no time.
+# The text is fixed, because the tree's text may change. Little text is held out, because this test
+# does not test evaluation.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -817,8 +817,8 @@ for my $i (0 .. $#ladder) {
 }
 
 # ---- reductions hidden by the last backward ----
-# On this link bytes matter. Computation takes most of a step, so the difference is small, but it is
-# computed exactly.
+# Checks that --overlap makes a step shorter. The difference is small, because computation takes most
+# of a step, but the simulated times are exact.
 {
     my @pairs = map {
         my ($mesh, @how) = @$_;
