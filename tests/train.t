@@ -817,8 +817,8 @@ for my $i (0 .. $#ladder) {
 }
 
 # ---- reductions hidden by the last backward ----
-# Checks that --overlap makes a step shorter. The difference is small, because computation takes most
-# of a step, but the simulated times are exact.
+# Checks that --overlap makes a step shorter. The difference is small, because computation takes
+# most of a step, but the simulated times are exact.
 {
     my @pairs = map {
         my ($mesh, @how) = @$_;
