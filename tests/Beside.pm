@@ -9,8 +9,8 @@ use Exporter 'import';
 our @EXPORT = qw(beside);
 
 # A short solution is like many functions, so only solutions of at least $tokens tokens count. A
-# function stands beside an exercise if the function has this share of the solution's runs of $run
-# tokens.
+# function stands beside an exercise if the function has at least $share of the solution's runs of
+# $run tokens.
 my ($tokens, $run, $share) = (25, 9, 0.6);
 
 # Runs that more than $idiom functions have are idioms of C. A solution with fewer than $least other
@@ -32,8 +32,8 @@ sub runs {
     return (\%runs, scalar @token);
 }
 
-# Returns { "ID path:function" => share } of the tree in a folder. solution: texts by id. Idioms,
-# such as a loop over all units, do not count.
+# Returns { "ID path:function" => share } of the tree in a folder. %solution has the texts of the
+# solutions by id. Idioms, such as a loop over all units, do not count.
 sub beside {
     my ($tree, %solution) = @_;
     my (%of_run, @functions, %often);

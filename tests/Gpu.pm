@@ -116,8 +116,8 @@ sub library_on {
     }
 }
 
-# Tests Comm between processes. Its results have the bits of virtual ranks. Calls that do not match,
-# and a lost rank, end all ranks.
+# Tests Comm between processes. Its results must have the same bits as those of virtual ranks. Calls
+# that do not match, and a lost rank, must end all ranks.
 sub comm_on {
     my ($build, $way, @ranks) = @_;
     my @launch = (@{ $way->{env} || [] }, 'tools/launch');
@@ -152,7 +152,7 @@ sub comm_on {
     }
 }
 
-# Compares the results of every op for the same numbers.
+# Compares the results of most ops for the same inputs.
 sub outputs_on {
     my ($build) = @_;
     my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;
@@ -231,7 +231,8 @@ sub storage_on {
     }
 }
 
-# Compares the trainer with its own unsplit model. Each job is a list [as, ranks, options].
+# Compares the trainer with its own unsplit model. Each case is a list [start, ranks, options],
+# where `start` is \&emu or \&mpi.
 sub trainer_on {
     my ($build, @cases) = @_;
     my @train = (

@@ -70,8 +70,8 @@ sub program_of {
     return "build/cpu-$build/$source";
 }
 
-# A job is a hash with the words of a command. json asks for the log and the JSON. run_jobs adds
-# status, out, err, seconds and page.
+# A job is a hash with the words of a command. If `json` is true, start() adds --verbose and --json.
+# run_jobs() adds status, out, err, seconds and, with `json`, page. emu() and mpi() return jobs.
 sub emu {
     my ($ranks, @words) = @_;
     return { json => 1, words => ['tools/launch', '-e', $ranks, @words] };
@@ -83,8 +83,8 @@ sub mpi {
 }
 
 # Returns the words with the last value of each option only. Programs refuse an option that is given
-# twice, but a test varies a model's options by adding some. A job with the field `twice` passes all
-# of its words.
+# twice, but a test varies a model's options by adding options at the end. A job with the field
+# `twice` passes all of its words.
 sub last_of_each {
     my @words = @_;
     my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;
@@ -144,9 +144,9 @@ sub run_jobs {
     return @ran;
 }
 
-# Runs a lesson with other options. Each form is a list [ranks, options]. A form runs emulated in
-# both precisions, and in fp32 also as processes. In fp64 every second form runs; TEST_ALL=1 runs
-# all forms.
+# Returns the jobs of a lesson with other options. Each form is a list [ranks, options]. A form has
+# an emulated job in each precision, and in fp32 also a job as processes. In fp64 only every second
+# form has a job; TEST_ALL=1 takes all forms.
 sub forms_of {
     my ($source, @forms) = @_;
     my @pairs;
@@ -165,7 +165,7 @@ sub forms_of {
     return @pairs;
 }
 
-# Checks that the runs pass and that processes give the same bits.
+# Runs the jobs of forms_of(). Checks that the jobs pass and that processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(
@@ -203,8 +203,8 @@ sub before_work {
         /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/;
 }
 
-# Returns the processes of one run, by rank. A rank's process is a descendant of the launcher with
-# the trainer's name.
+# Returns the processes of one run, by rank. A rank's process is a descendant of the launcher and
+# has the trainer's name.
 sub ranks_of {
     my ($root) = @_;
     my (%parent, %name);

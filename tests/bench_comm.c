@@ -2,9 +2,10 @@
 // level: core
 // question: How fast are sums and messages between processes, beside a plain copy?
 //
-// Rates are bytes of the tensor per second. In the same run all ranks also copy as many bytes at
-// once. The copy is the comparison, because a sum over two ranks must read, add and write, while a
-// copy only copies. The ranks are processes; `make bench` runs this program.
+// A rate is the number of bytes of the tensor per second. In the same run each rank also copies a
+// tensor of this size in its own memory, all ranks at the same time. The rates are compared with
+// the rate of this copy, which needs no other rank. The ranks are processes; `make bench` runs this
+// program.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static void bench(Run *run) {
     Arena memory = arena(MEM_WORKSPACE);
     Place p = { run, tensor_new(&memory, 1, n), tensor_new(&memory, 1, n), { 0 } };
     Range local = shard_range(n, run->world->size, run->world->rank);
-    p.part = tensor_flat_range(p.a, local.lo, local.hi); // in place
+    p.part = tensor_flat_range(p.a, local.lo, local.hi); // a view, so the calls work in place
     tensor_fill(p.a, 1);
     tensor_fill(p.b, 1);
     memory_set_poison(false);

@@ -7,7 +7,8 @@
 // bandwidth and FLOPs / peak. An op whose data fits a cache may be faster than its floor. "share"
 // is the part of the step's time that the op's calls take. One rank trains the unsplit model. With
 // more ranks the trainer runs, and virtual ranks share the device. `make bench` runs this program;
-// --help shows the sizes. make test does not run it, because such times are not reproducible.
+// --help shows the sizes. make test does not run this program, because its times are not
+// reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -35,8 +36,8 @@ static const Option options[] = {
 
 // ---- the device's limits ----
 
-// Measures three rounds, each with as many calls as fit 30 ms. Returns the seconds per call in the
-// fastest round.
+// Measures three rounds, each with about as many calls as fit into 30 ms. Returns the seconds per
+// call in the fastest round.
 static double seconds_of(void (*run)(void *), void *with) {
     double best = INFINITY;
     run(with);
@@ -68,7 +69,7 @@ static void run_copy(void *v) {
 
 typedef struct {
     double flops, bytes;
-} Peak; // per second
+} Peak; // FLOP/s and bytes/s
 static Peak measure_peak(size_t square, size_t megabytes) {
     Arena a = arena(MEM_WORKSPACE);
     Three t = { tensor_new(&a, square, square), tensor_new(&a, square, square),
@@ -272,8 +273,9 @@ static double trainer_step(Run *run, const TrainerConfig *c, const Data *d, size
     return seconds;
 }
 
-// Counts products only. Forward takes 2 (12 L C^2 + V C) + 4 L T C FLOPs per token, because the
-// attention's products cover masked keys, too. Backward takes twice as many.
+// Returns the FLOPs of the matrix products of a step on this many tokens. Forward takes 2 (12 L C^2
+// + V C) + 4 L T C FLOPs per token, because the attention's products cover masked keys, too.
+// Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     const double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens *
@@ -299,7 +301,7 @@ static void bench(Run *run) {
                 option_size(run, "copy") > 0,
             "--batch, --steps, --square and --copy must be at least 1");
     Data d = data_synthetic(c.model.vocab, c.model.context, run->seed);
-    memory_set_poison(false); // as in the trainer: poison would write every allocation
+    memory_set_poison(false); // as in the trainer; poison takes time
     Peak peak = { 0 };
     if (run->world->rank == 0)
         peak = measure_peak(option_size(run, "square"), option_size(run, "copy"));

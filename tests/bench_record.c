@@ -4,9 +4,9 @@
 //
 // Trains the trainer's model with the recorder off and on, under real time and under the simulated
 // clock. These four ways take one step each in turn, so that other load affects all four alike. The
-// program measures the processor time of this process, which all virtual ranks share, so other
-// programs do not count. A ratio is the median of the ratios of neighbouring steps. make test does
-// not run it, because such times are not reproducible.
+// program measures the processor time of this process, which all virtual ranks share, so the time
+// of other programs does not count. A ratio is the median of the ratios of neighbouring steps. make
+// test does not run this program, because its times are not reproducible.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -44,7 +44,8 @@ static double processor_time(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Returns the seconds of one step of all ranks, including the preparation and the end of recording.
+// Returns the processor time of one step of all ranks, in seconds. This time includes the
+// preparation and the end of recording.
 static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind kind,
                        size_t *events) {
     use_clock(run, kind >= MODEL_OFF);
@@ -108,7 +109,7 @@ static void bench(Run *run) {
     for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
         for (size_t k = 0; k < KINDS;
-             k++) { // every kind is equally often the first, the second, ...
+             k++) { // every kind is about equally often the first, the second, ...
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }
@@ -116,7 +117,7 @@ static void bench(Run *run) {
                    ratio(seconds, MODEL_ON, MODEL_OFF, rounds),
                    ratio(seconds, MODEL_OFF, WALL_OFF, rounds),
                    1e3 * median(seconds[WALL_OFF], rounds) };
-    side_broadcast(r, sizeof r); // the values of rank 0
+    side_broadcast(r, sizeof r); // all ranks take the values of rank 0
     say(run, "a step: %.1f ms of processor time; %zu events and samples on the first rank", r[3],
         events);
     say(run, "recorder on / off, real time:       %.4f", r[0]);

@@ -47,7 +47,7 @@ enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
 
 // ---------------------------------------------------------------- the peak
 
-// Measures products of this rank. All ranks measure at the same time, as in a step.
+// Returns the FLOP/s of this rank's best product. All ranks measure at the same time, as in a step.
 static double measure_peak(size_t square) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, square, square), y = tensor_new(&a, square, square),
@@ -105,8 +105,9 @@ static double user_seconds(void) {
     return (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec;
 }
 
-// Returns the median time of a step between two barriers. The slowest rank sets this time. *steps:
-// the number of measured steps. *user: this rank's mean user CPU time per measured step.
+// Returns the median time of a step between two barriers. The slowest rank sets this time. *steps
+// must be 0, and receives the number of measured steps. *user receives this rank's mean user CPU
+// time per measured step.
 static double measure_steps(Run *run, Subject *s, double budget, size_t *steps, double *user) {
     double *seconds = host_alloc(MOST * sizeof *seconds), begun = 0;
     bool more = true;
@@ -164,8 +165,9 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
 
 // ---------------------------------------------------------------- the run
 
-// Counts products only. Forward takes 2 (12 L C^2 + V C) + 4 L T C FLOPs per token, because the
-// attention's products cover masked keys, too. Backward takes twice as many.
+// Returns the FLOPs of the matrix products of a step on this many tokens. Forward takes 2 (12 L C^2
+// + V C) + 4 L T C FLOPs per token, because the attention's products cover masked keys, too.
+// Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens *

@@ -74,7 +74,8 @@ typedef struct {
     LossScale scale;
 } Seen;
 
-// Trains in one way. Also writes a reference into `directory`, unless it is NULL.
+// Trains in one way. loss[s] receives the loss of step s. Unless `directory` is NULL, also writes
+// the model's start and its tokens into `directory`, as a reference.
 static Seen train(Run *run, const Way *way, double *loss, const char *directory) {
     Training t = training(run, way);
     Comm *dp = comm_split(run->world, 0, 0, "dp");
@@ -143,14 +144,14 @@ static void bench(Run *run) {
         snprintf(id, sizeof id, "loss.%s", ways[w].id);
         report_config_number(run, id, seen[w].last);
     }
-    double earlier = 0; // the mean loss one step before the last ones
+    double earlier = 0; // the mean of the same losses, each one step earlier
     for (size_t s = steps - last; s < steps; s++)
         earlier += loss[REAL][s > 0 ? s - 1 : 0] / (double)last;
     say(run,
         "The loss still falls by %.4f per step, and a run with a skipped step is one step behind. "
         "A smaller\ndistance has another sign with another --seed.",
         earlier - seen[REAL].last);
-    // Each way must have learnt, or its distance from reals says nothing.
+    // Each way must have learnt. Otherwise its distance from reals says nothing.
     for (size_t w = 0; w < WAYS; w++)
         check_true(run, ways[w].name, "the loss falls by a quarter",
                    seen[w].last < 0.75 * loss[w][0]);

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Tests the folder of --save, which belongs to one run and to the user. Files that the program did
 # not write stay. A second run in the same folder is refused. A resumed run reports which options
-# and data differ. A checkpoint with a changed byte is refused. TEST_ALL=1: more pairs of runs in
-# one folder, and more mutated checkpoints.
+# and data differ. A checkpoint with a changed byte is refused. TEST_ALL=1 takes more pairs of runs
+# in one folder, and more mutated checkpoints.
 use strict;
 use warnings;
 use FindBin;
@@ -184,7 +184,8 @@ is(
     'names that only look like checkpoints stay'
 );
 
-# A killed run leaves a partial file. The next run removes this file.
+# A killed run leaves a partial checkpoint, a folder whose name ends in .part. The next run removes
+# this folder.
 copy("$dir/step-000010", "$dir/step-000012.part");
 unlink "$dir/step-000012.part/index.json";
 truncate "$dir/step-000012.part/rank-0001.safetensors", 0;

@@ -3,7 +3,7 @@
 # layout. Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that
 # are torn, foreign or of another model.
 #
-# TEST_ALL=1: 100 runs are killed instead of 3.
+# TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared
 use strict;
 use warnings;
@@ -28,8 +28,8 @@ my $text = "$work/text.txt";
         or die
 }
 
-# No degree divides these sizes: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller than the
-# number of replicas.
+# Some layouts do not divide these sizes: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller
+# than the number of replicas.
 my @model = (
     qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9
         --warmup 3 --data),
@@ -125,7 +125,7 @@ for my $optimizer ('adamw', 'sgd') {
 }
 
 # ---- another layout, in double, where rounding is small ----
-# One layout saves, and each other layout resumes.
+# Each layout saves once, and another layout resumes.
 my @others = (
     [1, ''],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3'],
@@ -430,7 +430,7 @@ SKIP: {
             my $status = ended($pid);
             my $reached = max(0, map { $_->{step} } lines($log));
 
-            # the training was complete, so no rank waited for the killed rank
+            # The training was complete, so no rank waited for the killed rank.
             last if $status == 0 || $reached == $most - 1;
             $n++;
             $lost++ if $status >> 8 != 3;

@@ -91,7 +91,7 @@ mistake() {
 }
 both() { mistake "$1" "$2" "$3" "$3" "$4"; }
 # As processes any rank may time out first. Even a rank that has finished may time out, because it
-# waits for the others at the end.
+# waits for the other ranks at the end.
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
     "calls do not match in \\(all-reduce on\\|broadcast from rank 0 of\\) world"
 mistake count 3 "world (4 elements.*world (5 elements" \
@@ -125,7 +125,7 @@ both changed 3 "rank 2. the input of all-reduce on world (4 .* was changed befor
 both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before comm_wait" 1
 both order 3 "out of order"
 both twice 3 "was waited for before"
-# any rank may print first
+# Any rank may print first.
 both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"
 both rows 3 "this rank's rows of .100, 10. are .3[34], 10., but .* is .1, 10."
 mistake rows-of-others 3 "elements in rows of 8, .*elements in rows of 4," \

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests other compilers and MPICH, if they are installed. The other compilers build the library and
-# a lesson without a warning (TEST_ALL=1: all programs), and the lesson gives the same bits. Also
-# tests when a warning ends the build, and when objects are rebuilt.
+# a lesson without a warning, and the lesson gives the same bits. TEST_ALL=1 builds all programs.
+# Also tests when a warning ends the build, and when objects are rebuilt.
 # slow: each compiler builds the library
 use strict;
 use warnings;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Tests every kind of context parallelism, combined with tensor and sequence parallelism,
-# recomputation, split backwards and ZeRO. TEST_ALL=1: on two ranks, too.
+# recomputation, split backwards and ZeRO. TEST_ALL=1 also runs on two ranks.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;

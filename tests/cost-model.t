@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests the cost model of a model cut in 1, 2 and 3. The parameters, kept activations, FLOPs and
-# traffic are compared with measurements and papers.
+# Tests the cost model of a model on 1, 2 and 3 tensor-parallel ranks. The parameters, kept
+# activations, FLOPs and traffic are compared with measurements and papers.
 use strict;
 use warnings;
 use FindBin;

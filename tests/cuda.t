@@ -43,8 +43,8 @@ for my $precision (@precisions) {
     my $build = "standin-$precision";
     outputs_on($build);
 
-    # make test builds these lessons for the stand-ins, and every fourth of them runs with NCCL.
-    # TEST_ALL=1: every lesson, with NCCL and staged.
+    # make test builds these lessons for the stand-ins, and every fourth of these lessons runs with
+    # NCCL. TEST_ALL=1 runs every lesson, with NCCL and staged.
     my @keys = $all ? () : qw(01-02 02-03 03-06 04-03 05-02 06-04 07-03 08-01);
     lessons_on($build, 'standin', \@keys,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
@@ -254,15 +254,15 @@ SKIP: {
 
 # ---- 4. nvcc ----
 SKIP: {
-    # The probes of make doctor decide, so no tool needs to be installed.
+    # This part runs only if the probes of make doctor find the CUDA Toolkit.
     system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0
         or skip 'no CUDA Toolkit here (make doctor)', 1;
     my $build = 'cuda-test-fp32';
     my $began = time;
     my $cuda = program($build, $lesson);
 
-    # This lesson's libraries have all files with kernels. The C of the other chapters was compiled
-    # with the stand-ins, and the C of these libraries with -O3 for the CPU. TEST_ALL=1 compiles all
+    # Without TEST_ALL=1 only this lesson is compiled, with -O1. Its libraries have all files with
+    # kernels. The C of the other chapters was compiled with the stand-ins. TEST_ALL=1 compiles all
     # programs, with -O3.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build"
         . ($all ? '' : ' OPTIMIZE-cuda=-O1');

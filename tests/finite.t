@@ -15,7 +15,7 @@ my $train = program_of('fp32', '08_3d/train.c');
 my $sample = program_of('fp32', '08_3d/sample.c');
 my $spoil = "build/cpu-fp32/tests/nan_product.so";
 
-# a seeded bug's tree does not build sample
+# The tree of a seeded bug does not build sample.
 -x $_ or plan skip_all => "$_ is not built" for $train, $spoil;
 my $text = "$work/text.txt";
 {
@@ -241,7 +241,8 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
 
-    # This number that is not finite is in a checkpoint whose checksum, FNV-1a, matches.
+    # The checkpoint gets a number that is not finite, and a right checksum. $sum computes this
+    # checksum, FNV-1a.
     my $sum = sub {
         use integer;
         my $h = -3750763034362895579;

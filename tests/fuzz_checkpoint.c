@@ -1,5 +1,5 @@
 // fuzz_checkpoint.c: reads random bytes as the index of a checkpoint, with and without a right
-// checksum, and as the note at a tensor.
+// checksum, and as the note that a checkpoint's file has for a tensor.
 // with: 08_3d/checkpoint_index.c
 #include <cjson/cJSON.h>
 #include "08_3d/checkpoint_index.h"
@@ -32,7 +32,7 @@ static void as_note(const uint8_t *text, size_t size) {
     if (size) memcpy(note, text, size);
     note[size] = 0;
     CheckpointPiece p = { 0 };
-    size_t count = 12; // the corpus has this count
+    size_t count = 12; // the notes of the corpus have this count
     if (!checkpoint_piece_parse(&p, note, count)) {
         size_t each = range_size(p.own_cols) * p.blocks;
         if (p.count != count || p.own_rows.hi > p.rows || p.own_cols.hi * p.blocks > p.cols ||

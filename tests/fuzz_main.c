@@ -40,7 +40,7 @@ static size_t change(uint8_t *data, size_t size, const uint8_t *other, size_t ot
         memcpy(data + at + n, old + at, size - at);
         return size + n;
     }
-    // the end of another file
+    // takes the end of another file
     default:
         n = other_size - from;
         if (at + n > MOST) return size;

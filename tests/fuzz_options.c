@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         argument[n++] = at;
     }
     if (setjmp(fuzz_refused)) return 0;
-    optind = 0; // glibc's getopt starts again
+    optind = 0; // makes glibc's getopt start again
     OptionValues s = options_parse(n, argument, own);
     for (size_t i = 0; i < s.count; i++) {
         if (!s.list[i].text || !option_value_is_number(&s.list[i])) continue;

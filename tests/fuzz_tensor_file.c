@@ -1,5 +1,5 @@
-// fuzz_tensor_file.c: reads random bytes as a safetensors file. Every tensor that is found lies
-// inside the bytes.
+// fuzz_tensor_file.c: reads random bytes as a safetensors file. Every tensor that the reader finds
+// must lie inside these bytes.
 // with: 08_3d/tensor_file.c common/base/input.c
 #include "08_3d/tensor_file.h"
 #include "tests/fuzz.h"

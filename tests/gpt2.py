@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a tiny GPT-2 of Hugging Face with random weights, and its logits. tests/sample.t compares 08_3d/sample with
-them.
+"""Makes a tiny GPT-2 of Hugging Face with random weights, and its logits. tests/sample.t compares
+the logits of 08_3d/sample with these logits.
 
     tests/gpt2.py       # writes tests/gpt2.safetensors and tests/gpt2.txt; needs torch, transformers and safetensors
 
-The file has the names of GPT2LMHeadModel ("transformer." before each), and a causal mask, as the files of older versions
-do. Entries 3 and 10 of the vocabulary have the same row, so their logits are equal, and often the largest. A
-program that chooses must say which entry it takes.
+The file has the names of GPT2LMHeadModel ("transformer." before each), and a causal mask, as the
+files of older versions do. Entries 3 and 10 of the vocabulary have the same row, so their logits
+are equal, and often the largest. A program that chooses must say which entry it takes.
 """
 import os
 

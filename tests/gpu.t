@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. The file
-# compares every op with the CPU, and runs the library's tests, the trainer, and every lesson. The
+# compares most ops with the CPU, and runs the library's tests, the trainer, and every lesson. The
 # lessons run with virtual ranks and as processes on every possible transport. NVIDIA's
 # compute-sanitizer comes last. STANDIN=yes runs the same on the stand-ins (tests/standin). make
 # test without a GPU runs tests/cuda.t.
@@ -87,8 +87,9 @@ my @sample =
     $all ? lessons() : grep { $_->{key} =~ /^(01-02|01-06|03-06|05-02|06-04|07-02)$/ } lessons();
 if ($kind eq 'standin') {
 
-    # With STANDIN_CHECK=1 the stand-in looks for stray writes after every kernel. Its other checks
-    # (poison, bounds) run in every test. On a GPU compute-sanitizer looks for stray writes.
+    # With STANDIN_CHECK=1 the stand-in looks for stray writes after every kernel. The stand-in's
+    # other checks (poison, bounds) run in every test. On a GPU compute-sanitizer looks for stray
+    # writes.
     for my $job (
         run_jobs(
             [

@@ -107,8 +107,8 @@ cmp_ok(scalar(keys %{ { map { $_->{kind} => 1 } @{ $graded{attacks} } } }),
 cmp_ok(scalar @{ $graded{honest} }, '>=', 40, 'at least 40 right solutions in other words');
 cmp_ok(scalar @{ $graded{wrong} }, '>=', 60, 'at least 60 wrong bodies');
 
-# These submissions always run. Each is the example of a protection: altered messages, object code,
-# functions with the same result, the broker's count, a factor in words, helper functions.
+# These submissions always run. Each tests one protection: altered messages, object code, functions
+# with the same result, the broker's count, a factor in words, helper functions.
 my %always = map { $_ => 1 }
     qw(sends-for-show comma-call list-by-call ledger-hides-a-call divided-again helper);
 my %often = (attacks => 2, honest => 1, wrong => 1);

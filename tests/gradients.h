@@ -1,9 +1,9 @@
-// tests/gradients.h: gradients of a part of a model beside those of the whole model.
+// tests/gradients.h: compares the gradients of a model's part with those of the whole model.
 #ifndef GRADIENTS_H
 #define GRADIENTS_H
 #include "common/model/model.h"
 
-// Returns true if the gradients of the part's tensors have the bits of the whole model's.
+// Returns whether the gradients of the part's tensors have the bits of the whole model's gradients.
 static inline bool same_gradients(Model *part, Model *whole) {
     bool same = true;
     for (size_t i = 0; i < part->n_units; i++) {

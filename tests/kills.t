@@ -140,7 +140,8 @@ sub ended {
 
 # Returns the allowed statuses. 0 is allowed only if the run had ended or continues. A run continues
 # if tools/launch is killed, or if a process is stopped for a while. Bare mpirun returns 1 after
-# TERM and INT. 3 is allowed at start-up, because there is nothing to save.
+# TERM and INT. 3 is allowed if a rank is killed or stopped, and at start-up, because then there is
+# nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;

@@ -72,7 +72,8 @@ my @trained = map {
 my $rows = counted('fp32', 'tests/test_comm.c', 'sent');
 run_jobs([$rows, @lessons, map { @$_ } @trained]);
 
-# Collectives that MPI lacks, or does not perform in rank order: sums of rows, and all-to-all.
+# Checks the collectives that MPI lacks, or does not perform in rank order: sums of rows, and
+# all-to-all.
 {
     my $given = given ($rows);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;

@@ -2,7 +2,7 @@
 # Tests train --init, sample --from and train --export at several layouts, with models of Hugging
 # Face's Llama and Qwen2. Also tests files in several pieces, half precision, and rejected files.
 # tests/llama.py has made the models and has written PyTorch's results.
-# TEST_ALL=1: every model at every layout with both optimizers.
+# TEST_ALL=1 takes every model at every layout with both optimizers.
 use strict;
 use warnings;
 use FindBin;
@@ -306,8 +306,8 @@ SKIP: {
 }
 
 # ---- transformers reads our export and gives its logits, its text and ten more steps ----
-# The test compares these results with ours. The exports come from the last steps of a training at
-# tp 2 x pp 2. The script fails unless the class loads every tensor.
+# The test compares the results of transformers with ours. The exports come from the last steps of a
+# training at tp 2 x pp 2. The script fails unless the class loads every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],
@@ -378,8 +378,8 @@ SKIP: {
 }
 
 # ---- half precision ----
-# $half gives 16 bits for the bits of a float, so a file has the same numbers in fewer bytes. $whole
-# gives the float's bits again.
+# $half rounds the bits of a float to 16 bits, so a file has the same numbers in fewer bytes. $whole
+# gives the bits of a float again. %type has both functions of each type.
 sub half_of {
     my ($bits) = @_;
     my ($sign, $exponent, $fraction) =

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """Makes tiny models of the Llama family with random weights by Hugging Face's transformers, and
-writes PyTorch's results with them. tests/llama-files.t compares 08_3d/train --init and
-08_3d/sample --from with these results.
+writes PyTorch's results with them. tests/llama-files.t compares 08_3d/train --init and 08_3d/sample
+--from with these results.
 
     pip install torch transformers
     make PRECISION=fp64 ONLY=build/cpu-fp64/tests/test_oracle programs
     tests/llama.py            # writes tests/llama/NAME/ for each of: grouped, tied, qwen2, shards
-    tests/llama.py FOLDER     # the other direction: FOLDER has what 08_3d/train --export wrote
+    tests/llama.py FOLDER     # reads FOLDER, which 08_3d/train --export has written
 
-With FOLDER, the class that config.json names must load the model without a missing or surplus tensor. Its logits in single
-precision, with transformers' code as it is, must agree with those in double within 1e-5. Then the script writes
-FOLDER/expected.txt, and status 0 says so; status 1: the model is not right, 2: no PyTorch or transformers.
+With FOLDER, the class that config.json names must load the model without a missing or surplus
+tensor. Its logits in single precision, with transformers' own code, must agree with those in double
+within 1e-5. Then the script writes FOLDER/expected.txt and returns 0. Status 1 means that the model
+is wrong. Status 2 means that PyTorch or transformers is not installed.
 
-A folder has what save_pretrained() writes, and expected.txt, a name and its numbers per line: ids and the logits of each
-position, greedy tokens of generate(), and the losses and the gradient norms before clipping of ten training steps under SGD
-and under AdamW. All of it is computed in double, with the weights of the file. The tokens of the steps are those of
+A folder has the files of save_pretrained(), and expected.txt. Each line of expected.txt has a name
+and its numbers: the ids, the logits of each position, the greedy tokens of generate(), and the
+losses and the gradient norms before clipping of ten training steps under SGD and under AdamW. All
+numbers are computed in double, with the weights of the file. The tokens of the steps are those of
 tests/test_oracle --start.
 """
 import json
@@ -51,7 +53,7 @@ models = {
 
 
 def in_double():
-    """Makes the angles and the norms of transformers double. Without this patch they are in single precision."""
+    """Makes the angles and the norms of transformers double, which are in single precision."""
     def rotation(self, x, position_ids):
         base, columns = self.config.rope_parameters["rope_theta"], self.config.hidden_size // self.config.num_attention_heads
         frequency = base ** (-torch.arange(0, columns, 2, dtype=torch.float64) / columns)
@@ -67,7 +69,7 @@ def in_double():
 
 
 def steps_of(folder, batch=4, steps=10):
-    """The tokens and targets of the steps; a target of -1 is not counted."""
+    """Returns the tokens and targets of the steps. A target of -1 is not counted."""
     said = subprocess.run([oracle, "--start", "--init", folder], stdout=subprocess.PIPE, text=True).stdout
     rows = {row[0]: torch.tensor([int(v) for v in row[1:]]).view(batch, -1)
             for row in map(str.split, said.splitlines()) if row and row[0].startswith(("tokens", "targets"))}
@@ -116,7 +118,7 @@ def write(name, kind, config, shard):
 
 
 def record(folder, kind, ids):
-    """Writes expected.txt: what transformers computes in double with the model in this folder."""
+    """Writes expected.txt, the results of transformers in double with the model in this folder."""
     load = lambda: kind.from_pretrained(folder, dtype=torch.float64)                    # noqa: E731
     with open(os.path.join(folder, "expected.txt"), "w") as file, torch.no_grad():
         print("ids", *ids[0].tolist(), file=file)
@@ -134,7 +136,7 @@ def record(folder, kind, ids):
 
 
 def read_export(folder):
-    """Loads our export as transformers is, then records what it computes in double. Returns what is wrong, or None."""
+    """Loads our export, and records the results in double. Returns None, or a mistake as text."""
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
     kind = getattr(transformers, config["architectures"][0])

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
 # untied head. Each row runs emulated, is compared with the unsplit model, and has costs that are
-# exact to the byte. TEST_ALL=1: each row in both precisions, tied and untied.
+# exact to the byte. TEST_ALL=1 runs each row in both precisions, tied and untied.
 use strict;
 use warnings;
 use FindBin;
@@ -20,9 +20,9 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# Checks the numbers of lines in common/llama.md. The page says how many lines of ops.c each change
-# has. The lines that are not empty count, in the section with the name of the change. A student's
-# copy lacks some of them.
+# Checks the numbers of lines in common/llama.md. For each change the page gives the number of lines
+# in the section of ops.c that has the name of the change. Empty lines do not count. A student's
+# copy lacks some of these lines.
 if (!-e 'student.mk') {
     my @changes = ('RMS norm', 'rotary positions', 'SwiGLU', 'grouped heads');
     my ($page, $ops) = map { slurp($_) } 'common/llama.md', 'common/tensor/ops.c';

@@ -1,4 +1,4 @@
-// makespan.h: the time of a step by the lists of a rule. Messages take no time.
+// makespan.h: computes the time of a step from the lists of a rule. Messages take no time.
 #ifndef MAKESPAN_H
 #define MAKESPAN_H
 #include "04_pipeline_naive/experiments/timeline.h"

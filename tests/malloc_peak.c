@@ -1,6 +1,6 @@
 // malloc_peak.c: a preloaded library (LD_PRELOAD) that counts the bytes given out by the C
-// library's allocator. At its end the process adds a line to the file MALLOC_PEAK: the most bytes
-// that were live at once.
+// library's allocator. The environment variable MALLOC_PEAK names a file. At its end the process
+// adds a line to this file: the program's name, and the most bytes that were live at once.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

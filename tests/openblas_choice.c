@@ -1,15 +1,15 @@
-// openblas_choice.c: a preloaded library that makes OpenBLAS choose as on another processor, or as
-// another version would. The library changes the environment for OpenBLAS only. All other code sees
-// the unchanged environment.
-//     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
-//     ANSWER=Haswell         OpenBLAS's choice if OPENBLAS_CORETYPE is set
+// openblas_choice.c: a preloaded library (LD_PRELOAD) that makes OpenBLAS choose the kernels of
+// another processor or of another version. OpenBLAS alone sees a changed OPENBLAS_CORETYPE. All
+// other code sees the unchanged environment. Two variables set the kernels:
+//     CHOICE=Prescott   for OpenBLAS's own choice, if OPENBLAS_CORETYPE is not set
+//     ANSWER=Haswell    for OpenBLAS's choice if OPENBLAS_CORETYPE is set
 #define _GNU_SOURCE // dladdr
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-// Calls the original getenv, which this library replaces.
+// Searches the environment itself, because this library replaces getenv().
 static char *value_of(const char *name) {
     const size_t n = strlen(name);
     for (char **e = environ; e && *e; e++)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Ten training steps of a small GPT in PyTorch, in double. tests/test_oracle.c is compared with them.
+"""Runs ten training steps of a small GPT in PyTorch, in double. tests/test_oracle.c compares its
+steps with these steps.
 
     build/cpu-fp64/tests/test_oracle --start | grep -v '^\\[' | tests/oracle.py >tests/oracle.txt
 
-Reads initial weights and tokens. Writes both, and PyTorch's results under SGD and under AdamW: losses, gradient norms
-before clipping, gradients of the first and the last step, and the last weights. The model uses torch.nn.functional and
-torch.optim, and shares only names and shapes with ours.
+Reads the initial weights and the tokens. Writes the weights, the tokens, and PyTorch's results
+under SGD and under AdamW: losses, gradient norms before clipping, gradients of the first and the
+last step, and the last weights. The model uses torch.nn.functional and torch.optim, and shares only
+names and shapes with ours.
 """
 import sys
 
@@ -31,7 +33,7 @@ def forward(p, layers, heads, tokens):
         mix = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, -1)
         x = x + linear(mix, h + "attn.c_proj")
         x = x + linear(F.gelu(linear(norm(x, h + "ln_2"), h + "mlp.c_fc"), approximate="tanh"), h + "mlp.c_proj")
-    return norm(x, "ln_f") @ p["wte.weight"].t()                                   # the tied embedding
+    return norm(x, "ln_f") @ p["wte.weight"].t()                                   # the tied table
 
 
 def show(name, values):

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Checks that the page of every lesson has at most 40 lines of 100 columns. At the lesson's own
 # ranks the page comes from docs/pages, which quotes.t compares with the programs. With eight ranks
-# every third lesson runs (TEST_ALL=1: all). The trainer's page has a line per ten steps and is not
-# tested.
+# every third lesson runs; TEST_ALL=1 runs all. The trainer's page is not tested, because its number
+# of lines depends on the run.
 use strict;
 use warnings;
 use FindBin;

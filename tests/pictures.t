@@ -333,7 +333,7 @@ for my $option (qw(svg trace)) {
         run_jobs(\@jobs);
         for my $job (@jobs) {
 
-            # an error found before the work is a usage error
+            # An error found before the work is a usage error.
             my $expected = $file eq '/dev/full' ? 3 : 2;
             is($job->{status}, $expected, "--$option $file: status $expected")
                 or diag(complain($job));

@@ -280,8 +280,8 @@ cmp_ok(
     'equal blocks behind a tower are slower'
 ) or diag(map { complain($_) } @towers);
 
-# The page gives reasons: neighbours that are slower or do not fit, the item that breaks first, and
-# the price.
+# The page gives reasons: the neighbouring layouts that are slower or do not fit, the item that
+# breaks first, and the price.
 my ($why) =
     run_jobs([emu(1, $plan, qw(--verbose --model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
 my $config = $why->{page}{config};

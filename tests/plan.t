@@ -3,8 +3,8 @@
 # memory equals the trainer's, to the byte. The planned step equals the simulated clock, to the
 # picosecond if heads, blocks and micro-batches divide. Otherwise the planned step is within 2 % (4
 # or 15 % in two cases below). The plan does not use the clock. Also tests the published sizes of
-# models. TEST_SEED=1234 draws the same layouts again; TEST_ALL=1: 200 instead of 12, and 100 of
-# Llama's block instead of 6.
+# models. TEST_SEED=1234 draws the same layouts again. TEST_ALL=1 draws 200 layouts instead of 12,
+# and 100 layouts of Llama's block instead of 6.
 # slow: each layout is planned and trained
 use strict;
 use warnings;
@@ -25,7 +25,7 @@ sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }    # returns 1 to n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
-# Draws a layout. In every second layout the sizes divide.
+# Draws a layout. In every second layout the degrees divide the sizes.
 my $drawn = 0;
 
 sub draw {
@@ -78,11 +78,11 @@ sub draw {
         . ($sequence ? ' sequence parallelism' : '')
         . " @beside @rails";
 
-    # true if the ranks of the ring are alike
+    # $ring is true if the ranks of the ring have equal work and equal links.
     my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
     my $cut = !divides($tp, 4) || !$ring;
 
-    # The groups must have the same position in the nodes of four ranks.
+    # An exact step needs groups with the same position in the nodes of four ranks.
     my $exact =
            $layers % ($pp * $v) == 0
         && $kv_heads % $tp == 0

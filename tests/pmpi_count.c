@@ -1,18 +1,17 @@
-// pmpi_count.c: a preloaded library that counts the messages and bytes given to MPI's
+// pmpi_count.c: a preloaded library (LD_PRELOAD) that counts the messages and bytes given to MPI's
 // point-to-point sends, through MPI's profiling interface. The counts do not come from the ledger,
 // because a test compares the ledger with these counts.
 //
-// The library counts messages of tensors. The simulated clock's times have their own tag and are
-// not counted. Messages of bytes belong to the side channel (checks, digests) and are not counted.
-// Messages inside sums and all-to-alls are counted separately. At the end every rank prints one
-// line on stderr. "calls" and "bytes" count the rank's other messages. "sums" counts the bytes in
-// sums and all-to-alls of fp32 numbers. A stretch lies between two collectives, so a pipeline's
-// step is one stretch:
+// The library counts messages of tensors. The times of the simulated clock have their own tag, and
+// the messages of the side channel (checks, digests) have the type of bytes. These two kinds of
+// messages are not counted. At the end every rank prints one line on stderr. "sums" has the bytes
+// of the messages inside sums and all-to-alls of fp32 numbers. "calls" and "bytes" count the rank's
+// other messages. A stretch lies between two collectives, so a pipeline's step is one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
 
-enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 }; // as in comm_mpi.c
+enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 }; // the tags of comm_mpi.c
 typedef struct {
     unsigned long long calls, bytes;
 } Sent;

@@ -10,7 +10,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# Runs a test file with these lines, alone or with other files. Returns the output and the status.
+# Writes a test file with these lines. Returns its path.
 sub file {
     my ($name, @lines) = @_;
     open my $f, '>', "$work/$name.t" or die;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file.
-# Its logits equal those of Hugging Face's GPT-2 on the same weights (tests/gpt2.py has stored
-# them). Also tests the choice of tokens, and refused options.
+# The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights. tests/gpt2.py
+# has stored the expected logits. Also tests the choice of tokens, and refused options.
 use strict;
 use warnings;
 use FindBin;
@@ -146,8 +146,8 @@ fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another mode
 cmp_ok(worst(), '>', 1e-3, 'another number of heads gives other logits');
 
 # ---- the choice of tokens ----
-# If the table is zero, all logits are equal. Then the first k entries are chosen, all equally
-# often.
+# zero() sets the table to zero, so all logits are equal. Then the first k entries are chosen, all
+# about equally often.
 sub zero {
     my ($h, $data) = @_;
     my ($lo, $hi) = @{ $h->{'transformer.wte.weight'}{data_offsets} };

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Checks the memory of stages that keep the input of every k-th block only (test_segments.c), on
+# Checks the memory of stages that keep the input of every k-th block only (test_segments.c), for
 # several rank counts and numbers of micro-batches.
 use strict;
 use warnings;

@@ -36,7 +36,7 @@ sub ended {
 }
 
 # Starts the job and waits for its first step. send->(pid) sends the signal. Returns the job's
-# status and page.
+# status, output and errors.
 sub signalled {
     my ($job, $send) = @_;
     remove_tree($dir);
@@ -68,7 +68,7 @@ sub twice {
     kill $signal, $pid;
 }
 
-# make run-KEY and make emu-KEY start run-lesson KEY.
+# Returns a job that starts tools/run-lesson KEY, as make run-KEY and make emu-KEY do.
 sub script {
     my ($mode, @words) = @_;
     my @runs = ('env', "NP=$ranks", 'tools/run-lesson', $train =~ s{/08_3d/train$}{}r, $mode);

@@ -22,7 +22,8 @@ then
     exit 3
 fi
 
-# Compiles each declaration of the stand-ins after the real headers; C requires both to agree.
+# Prints a C file with each declaration of the stand-ins after the real headers. The compiler
+# requires both declarations to agree.
 declarations() {
     echo '#include <cuda_runtime.h>'
     echo '#include <cublas_v2.h>'

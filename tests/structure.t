@@ -82,7 +82,8 @@ perl_warnings() {
 }
 
 # Finds public functions and data with one name in two files. The linker would take either without a
-# message. The two devices share one interface. The argument is the folder of the objects.
+# message. device_cuda.c is left out, because it defines the functions of device_cpu.c. The argument
+# is the folder of the objects.
 namesakes() {
     { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
         sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
@@ -128,7 +129,7 @@ backend_names() {
         -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
 
-# Finds names of CUDA and NCCL in common/ outside the device, the transports and the launch header.
+# Finds names of CUDA and NCCL in common/ outside device_cuda, for_each_cuda and comm_nccl.
 gpu_names() {
     find common -name '*.[ch]' | while read -r file; do
         case $file in
@@ -142,8 +143,9 @@ gpu_names() {
 
 # Finds includes that are not allowed. common/ may include only common/. judge/ may include common/
 # and judge/. A technique may include common/ and techniques of chapters up to its own. An
-# experiment may include all of these, and experiments of chapters up to its own. The programs of
-# chapter 08 may use the judge: train.c, train_*.c, sample.c and plan*.c. trainer.c may not.
+# experiment may include all of these, and experiments of chapters up to its own. In chapter 08 the
+# programs train.c, train_*.c, sample.c and plan*.c may include the same files as an experiment, but
+# trainer.c may not.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
     { chapter_sources; find common judge -name '*.[ch]' 2>/dev/null; } | xargs -r awk '
@@ -264,8 +266,8 @@ wrong_pages() {
     done
 }
 
-# Finds unknown functions. A text names in backquotes only functions of this tree. Names of
-# libraries have other beginnings.
+# Finds functions that a page names in backquotes but that this tree does not have. The names of
+# other libraries begin differently.
 unknown_functions() {
     # shellcheck disable=SC2016    # backquotes of Markdown
     names='`(comm|op|tensor|layer|model|param|pipeline|trainer|mesh|check|clock|side)_[a-z0-9_]+`'

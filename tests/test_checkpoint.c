@@ -118,7 +118,9 @@ static uint64_t hash(uint64_t key, Tensor t) {
     return random_key(key, sum.sum);
 }
 
-// Returns 0 if the checkpoint is refused, else a hash of everything that a run reads from it.
+// Returns 0 if the checkpoint is refused, and 1 after a fault or a rejection without a reason.
+// Otherwise returns a hash of the weights, the moments and the step that a run reads from the
+// checkpoint.
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);

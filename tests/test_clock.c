@@ -2,8 +2,9 @@
 // level: core
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
-// Every stage has equal blocks. The test runs every schedule for p = the number of ranks and
-// several m. A step is counted in units of a forward and a backward.
+// Every stage has equal blocks. The test runs naive, GPipe and 1F1B for p = the number of ranks and
+// several m. A step is counted in units of a forward and a backward. The order of events is also
+// tested for interleaved stages and ZB-H1.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,7 +164,7 @@ static void arrivals(Run *run) {
         still = still && clock_now() == begin;
     }
     for (size_t i = 0; i < 2 && w->rank > 0; i++) comm_wait(r[i]);
-    // a message that has already arrived takes no time at its wait
+    // A message that has already arrived takes no time at its wait.
     double after[] = { 0, (double)begin };
     for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
         if (i % n == 0) continue;
@@ -197,7 +198,7 @@ static void ports(Run *run) {
            rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
-        comm_all_reduce(c, t); // all begin at the same time
+        comm_all_reduce(c, t); // then all ranks begin at the same time
         Picoseconds begin = clock_now();
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_recv(c, t, peer);
         if (c->rank > 0) comm_send(c, t, 0);
@@ -266,8 +267,8 @@ static double all_reduce_time(size_t n, size_t cards) {
     return transfer(cards, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
-// Returns the time of a chain of n ranks. Its n - 1 messages follow one another, but the pieces of
-// COUNT elements pass all links at the same time.
+// Returns the time of a chain of n ranks. The latencies of its n - 1 messages add up. The pieces of
+// COUNT elements pass all links at the same time, so their bytes count once.
 static double chain(size_t n, size_t cards) {
     return transfer(cards, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
@@ -276,7 +277,7 @@ static double chain(size_t n, size_t cards) {
 // the duration.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
-    comm_all_reduce(run->world, t[0]); // all begin at the same time
+    comm_all_reduce(run->world, t[0]); // then all ranks begin at the same time
     Picoseconds begin = clock_now();
     for (size_t i = 0; i < n; i++) r[i] = comm_start_all_reduce(c[i], t[i]);
     for (size_t i = 0; i < n; i++) comm_wait(r[i]);

@@ -1,4 +1,4 @@
-// test_comm.c: compares every call of comm.h with sums and copies computed here. Prints TAP from
+// test_comm.c: compares the calls of comm.h with sums and copies computed here. Prints TAP from
 // rank 0. The last argument may name a mistake to make instead; tests/comm.t runs the program with
 // and without a mistake.
 //
@@ -20,8 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// This is the number of bytes in large blocks that this rank has allocated from the C library.
-// Small blocks are not visible from outside.
+// Counts the blocks of more than 16 KiB that this rank has allocated with the C library's calloc().
 static _Thread_local size_t large_blocks;
 #if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_calloc(size_t n, size_t size);
@@ -80,7 +79,8 @@ static real maximum(Value v, size_t ranks, size_t i) {
     return as_stored(max);
 }
 
-// Returns elements [lo, hi) of a rank's vector.
+// Returns a tensor with the elements [lo, hi) of a rank's vector. Element i of the vector is
+// v(rank, i).
 static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     Tensor t = fresh(a, 1, hi - lo);
     real *host = host_alloc((hi - lo) * sizeof *host);
@@ -155,8 +155,8 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
            holds(local, value_of, v, 5, part.lo);
 }
 
-// Returns a tensor [n, WIDTH] that is cut between rows. A cut of the same n*WIDTH elements as one
-// row would give other parts.
+// Returns some rows of a matrix with WIDTH columns. A rank's part has whole rows. A cut of the same
+// n*WIDTH elements as one row would give other parts.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows),
@@ -275,8 +275,8 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     }
 }
 
-// Checks that with every algorithm all ranks hold the same bits, close to the sum. The bits go into
-// the digest.
+// Checks that all ranks hold the same bits of a sum, close to the sum in rank order. This must hold
+// with --reduce fast, too. t->bits is a hash of these bits.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -331,7 +331,7 @@ static void test_started_sends(Test *t, Comm *c) {
         comm_recv(c, got, previous);
         good = holds(got, value_of, integer, previous + i, 0) && good;
     }
-    for (size_t i = n; i-- > 0;) comm_wait(r[i]); // in any order
+    for (size_t i = n; i-- > 0;) comm_wait(r[i]); // in the opposite order
     ok(t, good, "started sends around the ring arrive in order");
     comm_wait(NULL);
     arena_free(&a);
@@ -358,7 +358,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
 }
 
 // Exchanges messages with both neighbours at once. With two ranks both neighbours are the same
-// rank. With one rank both are the rank itself.
+// rank. With one rank both neighbours are the rank itself.
 static void test_exchanges(Test *t, Comm *c) {
     size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
     bool good = true;
@@ -374,7 +374,7 @@ static void test_exchanges(Test *t, Comm *c) {
         for (size_t k = 0; k < 4; k++) comm_wait(both[k]);
         good = good && holds(from_below, value_of, integer, previous, 0) &&
                holds(from_above, value_of, integer, next + 3, 0);
-        Request *sent = comm_start_send(c, up, next); // afterwards in one direction only
+        Request *sent = comm_start_send(c, up, next); // then in one direction only
         comm_recv(c, from_above, previous);
         comm_wait(sent);
         good = good && holds(from_above, value_of, integer, previous, 0);
@@ -439,7 +439,7 @@ static void test_started_receives(Test *t, Comm *c) {
         send[i] = comm_start_send(c, local, i % ranks);
     }
     comm_ledger_reset(c);
-    // the messages have arrived, but the tensors have not changed yet
+    // The messages have arrived, but the tensors have not changed yet.
     for (size_t i = 0; i < ranks; i++) {
         Picoseconds at = comm_arrival(recv[2 * i]);
         steady = steady && comm_arrival(recv[2 * i]) == at && at <= clock_now();
@@ -547,7 +547,7 @@ static void test_ledger(Test *t, Comm *c) {
         good = counted_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
                good;
         comm_reduce(c, whole, links);
-        // this rank is the first of the chain that ends at the last rank
+        // The chain ends at the last rank, so rank 0 begins the chain.
         bool first = c->rank == 0;
         good = counted_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) &&
                good;
@@ -708,7 +708,7 @@ static void test_long_messages(Test *t, size_t bytes) {
     free(sizes);
 }
 
-// Tests tensors of 16 bits. Their sums have one order, even with --reduce fast.
+// Tests tensors of 16 bits. Their sums have the bits of rank order, even with --reduce fast.
 static void test_halves(Test *t, Element e) {
     element = e;
     test_collectives(t, t->world, "world", rough);
@@ -884,7 +884,7 @@ static void take_long(Comm *world, bool gathers, bool stopped) {
 }
 
 // Runs collectives made of point-to-point messages, in equal parts, and prints the ledger's bytes.
-// tests/ledger.t compares these with the bytes given to MPI.
+// tests/ledger.t compares these bytes with the bytes given to MPI.
 static void print_sent(Comm *c) {
     size_t rows = 7 * c->size;
     Arena a = arena(MEM_WORKSPACE);

@@ -77,7 +77,7 @@ static void columns(void) {
     for (size_t i = 0; i < ROWS; i++)
         for (size_t c = 0; c < COLS; c++) x[i * COLS + c] = (real)random_normal(random_key(i, c));
     for (size_t i = 0; i < ROWS; i++) {
-        // a column almost in the span of the other columns
+        // Column 2 is almost in the span of columns 0 and 1.
         x[i * COLS + 2] = x[i * COLS] + x[i * COLS + 1] * (real)(1 + (i == 4) * 1e-3);
         x[i * COLS + 3] = 0;
     }

@@ -24,8 +24,8 @@ typedef struct {
     bool halves;
 } Groups;
 
-// Walks as zero-bubble pipelines do. All gradients of inputs come first, then all gradients of
-// weights.
+// Runs forward and backward as a zero-bubble pipeline does: first all gradients of inputs, then all
+// gradients of weights.
 static double in_halves(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = { 0 };
@@ -42,7 +42,7 @@ static StepResult step(void *groups, Model *m, Optimizer *o, const Training *t, 
     const Groups *g = groups;
     zero_begin(m, g->zero);
     double loss = (g->halves ? in_halves(m, b) : model_forward_backward(m, b)) * b->token_weight;
-    model_partial_sums(m); // sums of sequence parallelism, over tp
+    model_partial_sums(m); // adds the partial sums of sequence parallelism over tp
     model_fold_tied(m);
     zero_reduce(m, g->zero); // sums over cp, whose ranks have the same parameters
     comm_all_reduce_doubles(g->cp, &loss, 1);

@@ -18,7 +18,8 @@
 #include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
-// 2 and 3 divide no size of the first model, and every size of the second model.
+// 2 and 3 divide no size of `uneven`. 2 and 3 divide every size of `even`, except that 3 does not
+// divide the context.
 static const ModelConfig uneven = {
     .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1
 };
@@ -146,7 +147,7 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     model_free(m);
 }
 
-// Checks the costs of a block in which t divides every size, on M = bs tokens.
+// Checks the costs of a block of `even` on M = bs tokens. t divides the width and the heads.
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -227,9 +228,9 @@ static void cube_closed_forms(Run *run) {
 }
 
 // Checks attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c
-// positions. The unit of sent elements is c h. Without exposed messages, the mean rank computes for
-// N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger, because it
-// counts the diagonal of the pairs, too.
+// positions. The unit of sent elements is c h. Without exposed messages, the ranks compute on
+// average for N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger,
+// because it counts the diagonal of the pairs, too.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",
@@ -272,8 +273,8 @@ static void sent_by_computed(Run *run) {
 
 // ------------------------------------------------ the scale of the default device and links
 
-// These are the seconds of a block's forward over t ranks: of its products, of the bytes of its two
-// all-reduces, and of their latency.
+// BlockTimes has the seconds of a block's forward over t ranks: of its products, of the bytes of
+// its two all-reduces, and of their latencies.
 typedef struct {
     double products, volume, latency;
 } BlockTimes;

@@ -42,9 +42,9 @@ static void shuffle(size_t *order, size_t n) {
     }
 }
 
-// Returns the ops of a stage. Its forwards and its backwards have two given orders. A stage runs at
-// most `most` forwards ahead, unless the next backward needs more. With `halves` a backward may be
-// split, and its second half comes at any later place.
+// Returns the ops of a stage. `forwards` and `backwards` are the orders of its forwards and
+// backwards. A stage runs at most `most` forwards ahead, unless the next backward needs more. With
+// `halves` a backward may be split, and its second half comes at any later place.
 static Schedule random_stage(const size_t *forwards, const size_t *backwards, size_t m, size_t most,
                              bool halves) {
     Schedule s = { 0 };

@@ -13,7 +13,7 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-//   MADE_SMALL  whole numbers
+//   MADE_SMALL  small whole numbers
 //   MADE_LARGE  numbers whose sum is too large for fp16
 //   MADE_NOISE  random numbers
 //   MADE_EVEN   +-1/4, equal on all ranks

@@ -1,7 +1,7 @@
 // test_layers.c: compares backward passes with central finite differences of the forward pass.
-// Covers every op, every layer (plain and recomputed) and the whole model. Also tests accumulation
-// over micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass
-// keeps. tests/layers.t runs this program.
+// Covers most ops of GPT-2, every layer (plain and recomputed) and the whole model. Also tests
+// accumulation over micro-batches, empty micro-batches, the tied weight, and the bytes that a
+// forward pass keeps. tests/layers.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -27,7 +27,7 @@ static Arena storage = { .category =
 
 // ---- finite differences ----
 
-enum { EVERY = 64, MIXTURES = 8 }; // small tensors element by element, else random mixtures
+enum { EVERY = 64, MIXTURES = 8 }; // small tensors by elements, else by random mixtures
 typedef double Function(void);     // a number computed from fixed tensors
 
 // The errors of each tensor since the last judge().
@@ -255,7 +255,7 @@ static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
 }
 
 static void test_embedding(void) {
-    // words 2 .. 7 are local; word 5 comes three times, words 3 and 7 never
+    // Words 2 to 7 are local. Word 5 comes three times. Words 3 and 7 never come.
     static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };
     op.in[0] = normal(6, 7, 1), op_begin(8, 7), op.ids = ids(tokens, 8);
     Tensor d0 = like(op.in[0]), d1;
@@ -269,7 +269,7 @@ static void test_embedding(void) {
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
-// The ops of a head in their order, with some targets that do not count.
+// The ops of a head run in their order. Some targets do not count.
 static Tensor max_of, sum_of, picked_of, logits_of;
 static double f_cross_entropy(void) {
     tensor_copy(logits_of, op.in[0]);
@@ -424,7 +424,8 @@ static struct {
     Tensor x, y, dy, dx;
 } at;
 
-// Gives the layer a copy of x, because a layer that works in place overwrites x.
+// Returns a copy of x for a layer that works in place, because the layer overwrites x. For all
+// other layers returns x itself.
 static Tensor input(Arena *a) {
     if (!layer_in_place(at.layer)) return at.x;
     Tensor x = tensor_new(a, at.x.rows, at.x.cols);
@@ -698,7 +699,8 @@ static void is_bytes(const char *what, size_t got, size_t want) {
 }
 // Returns the bytes that a block keeps for M rows. Norm 1, q, k, v, the heads' mix, the middle and
 // norm 2 have C columns each. The MLP has 4C columns before GELU and 4C after it. Two norms keep
-// mean and deviation. Each head keeps its probabilities over T keys, before and after dropout.
+// the mean and 1/deviation of each row. Each head keeps its probabilities over T keys, before and
+// after dropout.
 static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
     const size_t C = c->width, M = b->B * b->T;
     const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;
@@ -1048,7 +1050,7 @@ static void test_order(void) {
 }
 
 int main(void) {
-    // first, because a process that has used a GPU cannot fork a process that uses it
+    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
     test_order();
     device_init();
     memory_rank_begin();

@@ -2,7 +2,8 @@
 // the judge calls legal runs in the executor, and every message reaches its op. Every list that the
 // judge calls a deadlock also deadlocks in the executor, with the same stages waiting for the same
 // stages. The layers compute nothing; they only check that they got the right message.
-// tests/lists.t runs this program. TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws other lists.
+// tests/lists.t runs this program. TEST_ALL=1 takes 10,000 legal lists. TEST_SEED=N draws other
+// lists.
 //
 // ranks: 1
 // level: core
@@ -29,8 +30,8 @@ static size_t below(size_t n) {
     return drawn % n;
 }
 
-// Progress has the ops that a stage has done, and the messages in flight to this stage. A message
-// is stored as the op that takes it.
+// Progress has the ops that a stage has done, and the messages that each stage has sent to this
+// stage. A message is stored as the op that takes it.
 typedef struct {
     bool done[UPDATE][MOST_V][MOST_M];
     bool halves[MOST_V][MOST_M];                 // this backward has two halves
@@ -157,7 +158,8 @@ static void run_stage(Comm *world, void *lists) {
     model_free(m);
 }
 
-// Runs the lists on virtual ranks, in a child process that a deadlock ends.
+// Runs the lists on virtual ranks. run() calls run_ranks() in a child process, because a deadlock
+// ends the process.
 static void run_ranks(void *lists) {
     const Lists *l = lists;
     Launch launch = { .ranks = l->p, .timeout = 60 }; // virtual ranks

@@ -176,7 +176,7 @@ static void two_large(bool free_the_first) {
     rlim_t most = pages * (size_t)sysconf(_SC_PAGESIZE) + LARGE + LARGE / 2;
     if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) fault("setrlimit");
     memory_rank_begin();
-    memory_set_poison(false); // no page of the buffers is touched
+    memory_set_poison(false); // so that no page of the buffers is touched
     Arena a = arena(MEM_GRADIENTS);
     arena_alloc(&a, LARGE);
     if (free_the_first) arena_free(&a);
@@ -343,7 +343,7 @@ static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);
     bool stays = true, is_new = true, within = true;
-    // the best share of the wait, because a busy machine may delay the host
+    // `share` is the best share of the wait, because a busy machine may delay the host.
     double share = 0;
     for (int i = 0; i < 5; i++) {
         double begin = now();
@@ -404,8 +404,8 @@ int main(void) {
     test_blocks();
     test_ranks();
     memory_rank_begin();
-    // before the tests with large blocks, because glibc keeps more memory after a large block is
-    // freed
+    // This test runs before the tests with large blocks, because glibc keeps more memory after a
+    // large block is freed.
     test_steady_state();
     test_views();
     test_randomize();

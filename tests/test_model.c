@@ -82,7 +82,7 @@ static size_t by_loops(const Param *p, size_t *index) {
     for (size_t r = 0; r < p->rows; r++)
         for (size_t c = 0; c < p->cols; c++) {
             const size_t narrow = p->cols / (p->blocks + p->ratio - 1);
-            // the wide block has `ratio` columns for each column of a narrow block
+            // The wide block has `ratio` columns for each column of a narrow block.
             const bool first = c < p->ratio * narrow;
             const size_t in_block = first ? c / p->ratio : c % narrow;
             if (r >= p->own_rows.lo && r < p->own_rows.hi && in_block >= p->own_cols.lo &&
@@ -198,8 +198,8 @@ static void test_initial_weights(void) {
     arena_free(&storage);
 }
 
-// Checks means and deviations, and that no bias is zero, because many faults show only with nonzero
-// biases.
+// Checks means and deviations, and that no initial value is zero. Biases are not zero, because many
+// faults show only with nonzero biases.
 static void test_distribution(void) {
     const ModelConfig c = {
         .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1
@@ -245,7 +245,8 @@ static void test_fill(void) {
     const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
     Tensor t = tensor_new(&storage, 1, 5);
     double half = 0.5;
-    // the part of parameter a: rows 3 and 4, one column of each of three blocks
+    // This rank's part of parameter a is rows 3 and 4. In each of three blocks the part has one of
+    // two columns.
     unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);
     real *values = downloaded(t);
     const double want[] = { 7026, 7028, 8000, 8001, 8002 };
@@ -600,7 +601,7 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
         size_t at = 0;
         for (size_t i = 0; i < m->n_units; at += m->units[i++].size) {
             Unit *u = &m->units[i];
-            if (u->tied_to) break; // the last unit
+            if (u->tied_to) break; // only the last unit is tied
             const size_t lo = at + u->own.lo, hi = at + u->own.hi, end = at + u->size;
             same = same && same_bits(u->own_w, tensor_flat_range(want, lo, hi));
             kept = kept &&
@@ -762,8 +763,8 @@ static void write_text(void) {
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0)
         fault("no text");
 }
-// Opens an unreadable data file. data_open() must return a reason (`why`), and the program must go
-// on.
+// Opens an unreadable data file. data_open() must return false with a reason in `why`, and must not
+// end the program.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];

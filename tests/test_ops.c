@@ -14,7 +14,7 @@
 
 #define ROUNDING \
     (sizeof(real) == 8 ? 1e-13 : 1e-6) // limit for an op against the same formula in double
-// limit for a backward against finite differences in double
+// DERIVATIVE is the limit for a backward against finite differences in double.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 1e-6)
 
 // ---- host matrices in double; they and the tensors live until forget() ----
@@ -68,7 +68,7 @@ static Tensor put(Mat m) {
     tensor_upload(t, transfer);
     return t;
 }
-// Returns a tensor of one row, for the operands gain and bias.
+// Returns a tensor that is no window, for the operands gain and bias.
 static Tensor put_flat(Mat m) {
     const bool original = framed;
     framed = false;
@@ -136,7 +136,7 @@ static bool same_bits(Tensor a, Tensor b) {
 typedef void Plain(Mat y, const Mat *in);
 static struct {
     size_t Tq, Tk, B, heads, vocab0, sequence0, row0, col0, head0;
-    // positions of [B*Tq] queries and of [B*Tk] keys; NULL means 0, 1, ...
+    // The positions of [B*Tq] queries and of [B*Tk] keys. NULL means 0, 1, ...
     int *query, *key_at;
     double scale, p;
     uint64_t key;
@@ -328,7 +328,8 @@ static void test_contributions(size_t M, size_t N) {
     op_add(y, zero, zero);
     tensor_download(&first, corner(y));
     ok(first == 0 && signbit(first), "add: -0 and -0");
-    // the rows of one tensor are combined; the result may replace the first row
+    // op_combine() adds the rows of a tensor or takes their maxima. The result may replace the
+    // first row.
     Tensor sum = out(1, N), parts = put(in[0]);
     op_combine(sum, zero, false);
     tensor_download(&first, corner(sum));
@@ -459,7 +460,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     forget("dropout_heads");
 }
 
-// Checks that dropout of rows that are tokens depends on (sequence, position), for any local rows.
+// Checks that the dropout of a token depends on its (sequence, position) only, for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
     static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has these numbers minus 1
@@ -665,8 +666,8 @@ static void test_absent(void) {
     forget("absent tensors");
 }
 
-// Tests layer norm with the columns of a row on three "ranks". The sums of all ranks are added
-// before any rank applies them.
+// Tests layer norm with the columns of a row in three parts, as on three ranks. The sums of all
+// parts are added before these sums are applied to any part.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
     Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N),
@@ -805,7 +806,7 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     const HeadsPlace place = place_heads(Tq, Tk, B, H, gaps);
     Mat in[] = { normal(P, Tk, 1) }, want = mat(P, Tk), dy = normal(P, Tk, 2);
     fixed.scale = 0.7;
-    in[0].v[0] = 300; // a score whose exp is no float
+    in[0].v[0] = 300; // a score whose exp overflows
     Tensor s = put(in[0]), p = out(P, Tk), ds = out(P, Tk), dp = put(dy);
     plain_softmax(want, in);
     op_causal_softmax(p, s, (real)0.7, place);
@@ -872,7 +873,7 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
             Mat my_scores = get(s), local = get(part), my_dropped = get(d);
             FOR (r, B * H * E) {
                 const size_t row = r / E * T + (size_t)query[r % E];
-                double share = 0; // the part of the row's probability that these keys have
+                double share = 0; // the probability of these keys in the row
                 FOR (c, E) share += p.v[row * T + (size_t)key[c]];
                 FOR (c, E) {
                     const size_t at = row * T + (size_t)key[c];
@@ -1027,7 +1028,7 @@ static void test_embedding(size_t words, size_t vocab0, size_t C) {
     forget("embed_tokens");
 }
 
-// Tests T of wpe's positions, different positions in every sequence.
+// Tests the op that adds positions, with T of wpe's positions. Every sequence has other positions.
 static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
@@ -1077,13 +1078,14 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     fixed.ids = targets;
     FOR (c, V)
         in[0].v[3 * V + c] =
-            (real)(in[0].v[3 * V + c] + 500); // a row whose exponentials are no floats
+            (real)(in[0].v[3 * V + c] + 500); // a row whose exponentials are too large for a float
     Tensor logits = put(in[0]), max = out(M, 1), sum = out(M, 1);
     Tensor picked = out(M, 1), loss = out(M, 1), partial = out(M, 1);
     FOR (r, M) largest.v[r] = -INFINITY;
     tensor_fill(sum, 0);
     tensor_fill(picked, 0);
-    // a vocabulary-parallel head communicates three values per row: maximum, target's logit, sum
+    // A vocabulary-parallel head communicates three values per row: the maximum, the target's logit
+    // and the sum.
     FOR (i, SLICES) {
         Tensor local = tensor_col_range(logits, cut[i], cut[i + 1]);
         op_row_max(partial, local);
@@ -1101,7 +1103,7 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     plain_cross_entropy(want, in);
     is_value(how, "loss", loss, want);
     Mat with_nan = mat(M, 1);
-    // the logits of a row without a counted target may be NaN
+    // The logits of a row without a counted target may be NaN.
     FOR (r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];
     FOR (i, SLICES)
         op_cross_entropy_backward(tensor_col_range(logits, cut[i], cut[i + 1]), sum, on_device,
@@ -1360,7 +1362,7 @@ static void test_empty(void) {
 
 int main(void) {
     memory_rank_begin();
-    // first, because a process that has used a GPU cannot fork a process that uses it
+    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
     test_shapes();
     device_init();
     test_exp();

@@ -1,4 +1,4 @@
-// test_outputs.c: compares the results of two builds. One build writes the results of every op for
+// test_outputs.c: compares the results of two builds. One build writes the results of most ops for
 // fixed inputs, and another build compares its own results with them. For example, the CPU's build
 // writes and a GPU's build compares. tests/cuda.t and tests/gpu.t run this program:
 //     build/cpu-fp32/tests/test_outputs --write FILE
@@ -6,9 +6,9 @@
 //
 // The same source must give the same bits in both builds, for four reasons. IEEE 754 defines the
 // rounding of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
-// (real_math.h). Sums have one order. Two kinds of ops may differ. Products come from two
-// libraries. Other ops call log or cos, for which CUDA's manual allows 1 and 2 units in the last
-// place of a double.
+// (real_math.h). Sums have one order. Two kinds of ops may differ. Matrix products come from two
+// libraries. Ops that call log or cos may differ, because CUDA's manual allows errors of 1 and 2
+// units in the last place of a double.
 //
 // ranks: 1
 // level: core
@@ -22,8 +22,8 @@
 
 // A Kind is the allowed difference.
 //   SAME_BITS  no difference
-//   LIBM       some units in the last place of a result. In fp32 the result was rounded once, in
-//              fp64 it had a few operations.
+//   LIBM       some units in the last place of a result. In fp32 a result is rounded once. In fp64
+//              a few operations, each with its own rounding, give a result.
 //   PRODUCT    of K terms: |d| <= 32 eps sqrt(K) max|a| max|b|, where eps is the distance from 1 to
 //              the next number
 typedef enum { SAME_BITS, LIBM, PRODUCT } Kind;
@@ -253,8 +253,8 @@ static void cross_entropy(size_t M, size_t V) {
     op_cross_entropy_backward(x, sum, targets, dloss, 0), exact("cross_entropy_backward", x);
 }
 
-// Takes sizes near the limits of strips, blocks of sums and blocks of threads, and one size with
-// many of each.
+// Tests sizes near the limits of strips, blocks of sums and blocks of threads. One size has many
+// strips and blocks.
 static void all_ops(void) {
     const size_t shapes[][2] = { { 1, 1 }, { 7, 13 }, { 33, 517 }, { 130, 1030 }, { 3, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

@@ -23,9 +23,9 @@
 
 // ---------------------------------------------------------------- lists
 
-// Returns the list of a text such as "F0c1 B2 I0 W0". A letter is a forward, a backward, a backward
-// of inputs or of weights, or an update. The micro-batch follows, and then the chunk. Chunk 0 is
-// omitted.
+// Returns the list of a text such as "F0c1 B2 I0 W0". F, B and U are a forward, a backward and an
+// update. I and W are a backward of inputs and of weights. The micro-batch follows, and then the
+// chunk. Chunk 0 is omitted.
 static Schedule list_of(const char *text) {
     Schedule s = { 0 };
     for (char *end; *text; text = end + (*end == ' ')) {
@@ -113,7 +113,7 @@ static void run_case(Comm *world, void *which) {
     Data d = data_synthetic(sizes.vocab, sizes.context, 1);
     Batch batch[16];
     for (size_t k = 0; k < c->m; k++) {
-        // the last micro-batch is smaller
+        // The last micro-batch has one sequence less.
         batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES - (k + 1 == c->m),
                               c->m * SEQUENCES - 1);
         batch[k].number = k;
@@ -335,8 +335,8 @@ static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
     zero_allocate(m, world, w->zero);
 }
 
-// Runs one step of two micro-batches. With `halves` the gradients of all weights come after both
-// backwards of inputs.
+// Runs one step of two micro-batches. With `halves` the gradients of all weights come after the
+// backwards of inputs of both micro-batches.
 static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halves) {
     ActivationStash *f[2];
     double loss = 0;
@@ -426,8 +426,8 @@ static const Wrapping wrappings[] = {
       .recompute = RECOMPUTE_SELECTIVE },
 };
 
-// Tests 3D with blockwise attention, whose backward reads the attention's output again. The output
-// that forward gathered is kept, or gathered again.
+// Tests 3D tensor parallelism with blockwise attention, whose backward reads the attention's output
+// again. The output that forward gathered is kept, or gathered again.
 static void run_cube_kept(Comm *world, void *unused) {
     (void)unused;
     Arena tokens = arena(MEM_WORKSPACE);

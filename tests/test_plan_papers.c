@@ -12,7 +12,8 @@
 
 // ---------------------------------------------------------------- PTD-P
 
-// Checks the training times of section 5.1: 8 T P / (n X) seconds.
+// Checks the training times of section 5.1: 8 T P / (n X) seconds, for T tokens, P parameters and n
+// GPUs of X FLOP/s.
 static bool ptdp_days(void) {
     double days[2] = { 8 * 300e9 * 175e9 / (1024 * 140e12) / 86400,
                        8 * 450e9 * 1008e9 / (3072 * 163e12) / 86400 };
@@ -268,9 +269,9 @@ static Runs runs(void) {
 
 // ---------------------------------------------------------------- ring attention
 
-// Checks the closed form of 03.08. A block sends (6N - 4) [B T/N, A] in forward and backward. With
-// zigzag the ranks share the products of the causal mask equally. Here links and memory take no
-// time.
+// Checks the closed form of 03.08. In forward and backward a block sends 6N - 4 tensors [B T/N, A].
+// With zigzag the ranks share the products of the causal mask equally. Here links and memory take
+// no time.
 static bool ring_closed_form(void) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(96, 12288, 96), 1, .source = "" }, 1);
     t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };
@@ -283,7 +284,8 @@ static bool ring_closed_form(void) {
         PlanStage s = plan_chunk(&t, &l, 0, 0, 0);
         PlanRing forward = plan_ring(&t, &l, &s, true, 1),
                  backward = plan_ring(&t, &l, &s, false, 1);
-        // picoseconds, over all ranks
+        // `product` is the time in picoseconds in which one rank would compute one product of all
+        // pairs.
         double N = (double)n, product = 2 * pairs * (double)m->width * 1e3;
         holds &= forward.bytes + backward.bytes == (6 * N - 4) * all / N * (double)t.format.element;
         holds &= paper_within(forward.time, 2 * product / N, 1e-9);

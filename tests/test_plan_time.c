@@ -4,7 +4,7 @@
 // steps of one rank per stage. The two step times are equal to the picosecond. With many
 // micro-batches the plan plays a part of them, and the step times differ by up to 2 %. Groups are
 // placed on nodes alike; tests/plan.t has other groups. tests/plan-time.t runs this program.
-// TEST_ALL=1: 3,000 layouts; TEST_SEED=N draws other layouts.
+// TEST_ALL=1 draws 3,000 layouts. TEST_SEED=N draws other layouts.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -122,7 +122,7 @@ static double planned(const Case *c) {
     return plan_layout(&t, &l).step;
 }
 
-// Seen counts the drawn layouts by what they contain.
+// Seen counts the drawn layouts by their features.
 typedef struct {
     size_t played, rings, chunks, zero[4], sequence, large, full, uneven, many;
 } Seen;

@@ -7,7 +7,7 @@
 //   3. Random programs of products, collectives and messages, emulated: times and bytes of every
 //      rank; and, if the ranks deadlock, the call in which each rank waits.
 //   4. Exposed and hidden time, memory, and wrong lists, by hand.
-// tests/play-steps.t runs this program. TEST_ALL=1: every case; TEST_SEED=N draws other cases.
+// tests/play-steps.t runs this program. TEST_ALL=1 takes every case. TEST_SEED=N draws other cases.
 //
 // ranks: 1
 // level: core
@@ -51,8 +51,8 @@ static ClockConfig clock_of(size_t node) {
 }
 enum { PS_PER_FLOP = 1000 }; // the rate of device lesson
 
-// Runs body on emulated ranks in a child process, which a deadlock ends. Returns its status and its
-// messages.
+// run_child() runs body on emulated ranks in a child process, because a deadlock ends the process.
+// run_child() returns the child's exit status, and `said` receives the child's stderr.
 typedef struct {
     size_t ranks;
     const ClockConfig *clock;
@@ -94,10 +94,10 @@ static void fill(Case *c) {
 }
 
 // Sets the times of the ops by `kind`:
-//   0  equal stages, a backward of two forwards
+//   0  equal stages; a backward takes as long as two forwards
 //   1  unequal stages
-//   2  unequal stages and halves
-//   3  any times
+//   2  unequal stages, and unequal halves of a backward
+//   3  random times
 static void times_of(Case *c, size_t kind, Picoseconds message) {
     for (size_t i = 0; i < c->p; i++) {
         size_t f = kind == 0   ? 1000
@@ -343,8 +343,8 @@ static size_t action(Program *p, Action a) {
 }
 
 // Open is an operation without its wait. Each collective is started on all members, and each
-// message has both ends. The waits come later, at random places. The waits of a group's collectives
-// keep their order.
+// message has a sender and a receiver. The waits come later, at random places. The waits of a
+// group's collectives keep their order.
 typedef struct {
     size_t target, which;
     bool message;

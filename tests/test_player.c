@@ -78,9 +78,9 @@ static void closed_forms(void) {
                "the list made for these times is no slower than ZB-H1");
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
-    // Uses sizes that 8 divides. Bytes per parameter are as in ZeRO's figure 1. A block keeps 64 h
-    // + 8 as bytes per token in fp32, and 4 elements of statistics. The layer below counts the
-    // block's input.
+    // Uses sizes that 8 divides. The bytes per parameter are those of ZeRO's figure 1. A block
+    // keeps 64 h + 8 a s bytes per token in fp32, and 4 elements of statistics. The block's input
+    // is counted in the layer before the block.
     player_model(8, 64, 8, 16, 64, 1);
     double whole = player_parameters(), bytes[] = { 16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8. };
     bool state = true;

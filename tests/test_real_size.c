@@ -20,7 +20,8 @@
 #include "common/model/costs.h"
 #include "tests/makespan.h"
 
-// These are the models. An example that needs only the number of parameters takes 7 billion for 7B.
+// These are the models of the examples. An example that needs only the number of parameters takes 7
+// billion for the 7B model.
 static const ModelConfig xl = {
     .layers = 48, .width = 1600, .heads = 25, .context = 1024, .vocab = 50257
 };
@@ -40,7 +41,7 @@ static Run *current_run;
 static const char *page;
 static bool finite_all = true;
 static size_t figures;
-// Prints one number, or some, with a few words that stand beside them on the page.
+// Prints one or more numbers with a few words that stand beside them on the page.
 __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ...) {
     char text[512];
     va_list args;
@@ -508,8 +509,8 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
-// Prints the paper's sum of a block's items: the factors of sbh and of sbh as/h. `mask` is the
-// number of bytes of an element's dropout mask.
+// Prints the paper's sum of a block's items, divided by sbh: a number plus a number times as/h.
+// `mask` is the number of bytes of an element's dropout mask.
 static void items(size_t element, size_t mask) {
     CutSizes z = cut(&gpt3, 1);
     double sh = (double)(z.T * z.C), as = (double)(z.heads * z.T);

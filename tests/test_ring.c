@@ -1,6 +1,6 @@
 // test_ring.c: tests the four ways of 01.03 to make an all-reduce. The tensors have no element,
-// fewer elements than ranks, or a size that the ranks do not divide. The elements are real numbers,
-// so the order of additions counts. tests/ring.t runs this program.
+// fewer elements than ranks, or a size that the ranks do not divide. The elements are random
+// fractions, so the order of additions counts. tests/ring.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -31,8 +31,8 @@ static Tensor numbers(Run *run, Arena *memory, size_t rank, size_t count) {
     return t;
 }
 
-// Adds on one device as the ring adds. Chunk k begins at rank k, and the next ranks add their
-// parts.
+// Adds on one device in the order of the ring. The sum of chunk k begins at rank k, and the next
+// ranks add their parts.
 static Tensor ring_order(Run *run, Arena *memory, size_t count) {
     const size_t N = run->world->size;
     Tensor sum = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));
@@ -128,9 +128,9 @@ static void check_rounding(Run *run) {
     free(exact);
 }
 
-// Checks by formula, on powers of two and every link, the time of halving-doubling. This time is at
-// most the time of the ring and at most that of the tree. A time is rounded to picoseconds once per
-// message.
+// Checks the formula of the time of halving-doubling, for powers of two and every link. This time
+// is at most the time of the ring and at most that of the tree. A time is rounded to picoseconds
+// once per message.
 static void check_halving(Run *run) {
     bool fastest = true;
     for (const ClockLink *l = clock_links; l->name; l++)

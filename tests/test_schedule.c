@@ -12,7 +12,7 @@
 #include <math.h>
 
 // Checks that each forward and each backward occurs once, and each forward before its backward.
-// Both kinds ascend, so neighbours agree on the order of messages.
+// Forwards ascend, and so do backwards, so neighbours agree on the order of messages.
 static bool well_formed(const Schedule *s, size_t m) {
     size_t next[2] = { 0 };
     if (s->n != 2 * m) return false;
@@ -145,8 +145,9 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
                                                                           : m),
                  "in flight");
         }
-        // With messages, naive has 2 (p - 1) messages per micro-batch, and GPipe has as many per
-        // step. If a message takes longer than an op, the links set the pace.
+        // With messages, the step of naive waits for 2 (p - 1) messages per micro-batch. The step
+        // of GPipe waits for 2 (p - 1) messages in all. If a message takes longer than an op, the
+        // links set the pace.
         for (size_t d = 1; d <= t_f + t_b && !kind->early; d++) {
             size_t f = p > 1 && d > t_f ? d : t_f, b = p > 1 && d > t_b ? d : t_b;
             size_t once = p * (t_f + t_b) + 2 * (p - 1) * d,
@@ -181,9 +182,9 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
     return true;
 }
 
-// Runs one test for each p and v, over all m that p divides. The list is legal and takes the time
-// of the formula. The list has as many chunks in flight as published, and all neighbours agree on
-// the order of messages. t_f and t_b are the times of a chunk.
+// Runs one test for each p and v, over all m that p divides (with v = 1 over all m). The list is
+// legal and takes the time of the formula. The list has as many chunks in flight as published, and
+// all neighbours agree on the order of messages. t_f and t_b are the times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";

@@ -1,6 +1,7 @@
 // test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show. These
-// forms are the two ends of staleness, and AdamW without a bound. An asynchronous server's log must
-// be the log that follows from sizes and speeds. tests/server.t runs this program.
+// forms are the smallest and the largest staleness, and AdamW without a bound. An asynchronous
+// server's log must be the log that follows from sizes and speeds. tests/server.t runs this
+// program.
 //
 // ranks: 4
 // level: core

@@ -346,7 +346,7 @@ static void upload_ids(void) {
     device_tokens = a;
     device_positions = b;
 }
-// Returns an operand. Rows of gain and bias have no gaps, so they are no windows.
+// Returns an operand. Gain and bias must be contiguous rows, so these operands are no windows.
 static Tensor operand(const Op *o, size_t i, Element e) {
     Tensor t = window(o->shape[i].rows, o->shape[i].cols, e, 100 + i);
     if (o->run == do_adamw && i == 3) op_multiply(t, t, t); // v is not negative
@@ -354,7 +354,7 @@ static Tensor operand(const Op *o, size_t i, Element e) {
 }
 
 // Returns whether this op is a product on a GPU. A GPU adds the terms in its own order, which
-// depends on the element type. So a result may be the other neighbour of the sum. The sum has the
+// depends on the element type. So a sum may be rounded to either neighbour. The sum has the
 // error limit of test_outputs, 32 eps sqrt(K) max|a| max|b|. This limit is less than 4e-4 for K <=
 // 16 and values below 5.
 static bool any_order(const Op *o) {
@@ -389,7 +389,7 @@ static bool rounded_once(const Op *o, Element e, bool odd) {
     bool all = true;
     for (size_t i = 0; i < o->operands; i++) {
         Tensor want = tensor_like(&storage, t[i]);
-        tensor_copy(want, wide[i]); // an input is unchanged
+        tensor_copy(want, wide[i]); // an input must not change
         all = all && (any_order(o) ? near(t[i], want) : same(t[i], want));
     }
     arena_free(&storage);
@@ -582,7 +582,7 @@ static void grid_product(Comm *world, void *element) {
 
 int main(void) {
     memory_rank_begin();
-    // first, because a process that has used a GPU cannot fork a process that uses it
+    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
     test_refusals();
     ends(no_master, STATUS_FAULT, "is stored in bf16 and has no master");
     device_init();

@@ -78,8 +78,8 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
 typedef struct {
     size_t first, size, rows;
 } Sum;
-// A test puts marks on a described model. Some parameters then have a different sum in each place,
-// a row or a column of ranks. All other parameters have one sum on all ranks.
+// A Case marks parameters of a described model. The parameters of `by_place` then have a different
+// sum in each place, a row or a column of ranks. All other parameters have one sum on all ranks.
 typedef struct {
     const char *name, *label;
     size_t places;
@@ -102,7 +102,7 @@ static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w)
     real *shard[SHARDS];
     model_allocate(m);
     for (size_t i = 0; i < SHARDS; i++) shard[i] = of_shard(t, m, 0, i);
-    // the last turn handles the parameters with one sum on all ranks
+    // The last turn handles the parameters with one sum on all ranks.
     for (size_t place = 0; place <= c->places; place++) {
         set_label(c, place, g, w);
         for (size_t i = 0, at = 0; i < m->n_units && !m->units[i].tied_to; at += m->units[i++].size)
@@ -165,9 +165,9 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
 
 // ---- partial gradients: the ranks of a row share rows, as in sequence parallelism ----
 
-// Returns whether this parameter is partial. The vectors (norms and biases) and the table are
-// partial; both uses of the table are. All other gradients are left as they are, so each column of
-// ranks has its own sum.
+// Returns whether this parameter is partial. The vectors (norms and biases) and both uses of the
+// table are partial. All other gradients are left as they are, so each column of ranks has its own
+// sum.
 static bool partial(const Unit *u, const Param *p) {
     (void)u;
     return p->vector || p->number == 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests the trainer with --compress, which sends the gradient over dp in fewer bytes (01.06). Also
-# tests the table of 08_3d/reference.md, which shows the savings of --compress and of the other
-# optimisations of the hybrid.
+# tests the table of 08_3d/reference.md. This table shows the savings of --compress and of other
+# optimisations.
 use strict;
 use warnings;
 use FindBin;

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Checks every cost of the trainer at three sizes and many meshes, with degree 1 among them. The
 # program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Runs are
-# emulated. Of three rows one runs in fp32 and one in fp64, because only sizes in bytes differ;
-# TEST_ALL=1: every row in both.
+# emulated. One of three rows runs in fp32 and one in fp64, because only sizes in bytes differ.
+# TEST_ALL=1 runs every row in both precisions.
 # slow: about 150 trainings, most of one step
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
-# Each size is a list of options. The degrees divide neither sequences nor heads.
+# Each size is a list of options. Some degrees do not divide the sequences or the heads.
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3

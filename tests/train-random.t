@@ -244,7 +244,7 @@ my @wrong = (
     ['--timeout', 0, qr/--timeout/]
 );
 
-# Starts one run, by its number.
+# Draws run number $i and returns its job.
 sub job {
     my ($i) = @_;
     my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);
@@ -266,7 +266,7 @@ sub job {
     $wrong = ['--width', $width, qr/--check: .*--width $width[ ,]/]
         if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
 
-    # the share of rows that dropout empties
+    # $empty is the share of rows that dropout empties.
     my $empty = "@words" =~ /--dropout (\S+)/ ? $1**$width : 0;
     $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/]
         if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.6;

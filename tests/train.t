@@ -20,8 +20,8 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# The text is fixed, because the tree's text may change. Little is held out, so that evaluation,
-# which is not tested here, takes no time.
+# The text is fixed, because the tree's text may change. Little text is held out, because this test
+# does not test evaluation.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -55,8 +55,8 @@ is(scalar @factorisations, 29, 'the ranks 1, 2, 4, 6 and 8 have 29 factorisation
 is(scalar @combinations, 48, 'there are 48 combinations of schedule, ZeRO and recomputation');
 
 # ---- the matrix ----
-# No degree divides these sizes: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6
-# stages.
+# Some layouts do not divide these sizes: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or
+# 6 stages.
 my @model = (
     qw(--layers 8 --width 48 --heads 8 --context 16 --batch 9 --micro-batch 1 --check --reduce
         ordered --data),
@@ -121,7 +121,7 @@ for my $i (0 .. $#factorisations) {
 }
 
 # A schedule matters only with stages, and ZeRO only with replicas. These rows add the combinations
-# that the rows before lack with both.
+# that no row before has with both stages and replicas.
 my $extra = 0;
 for my $combination (grep { !$met{"@$_"} } @chosen) {
     push @rows,
@@ -138,7 +138,7 @@ for my $combination (grep { !$met{"@$_"} } @chosen) {
 }
 
 # Interleaved stages have 2 or 3 chunks, with every ZeRO stage and recomputation. m is a multiple of
-# the stages.
+# the number of stages.
 my %parts = (
     '2 2' => '3,2,1,2',
     '2 3' => '2,1,1,1,1,2',
@@ -292,7 +292,7 @@ note($_) for @table;
                 --reduce ordered --data), $text,
             $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1)
         );
-        my $whole = $schedule ne 'zero-bubble';    # backwards
+        my $whole = $schedule ne 'zero-bubble';    # backwards are not split
         push @options, '--overlap' if $zero == 0 && $i % 2 && $whole;
         push @options, '--prefetch' if $zero == 3 && $i % 2 && $whole;
         push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
@@ -404,7 +404,7 @@ note($_) for @table;
         [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'],
         [4, '--dp 1 --tp 4 --pp 1 --tensor 2d'],
 
-        # Of 7 positions in zigzag chunks rank 0 has 3 and rank 1 has 4.
+        # Rank 0 has 3 of the 7 positions in zigzag chunks, and rank 1 has 4.
         [2, '--dp 1 --tp 1 --pp 1 --cp 2 --context 7', 40000, 80000]
     );
     my @jobs;
@@ -473,8 +473,8 @@ note($_) for @table;
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
-# No degree divides these sizes: 9 sequences in micro-batches of 3, 5 heads on 2 columns. With
-# micro-batches of 1 a row of the grid has none.
+# Two replicas do not divide 9 sequences in micro-batches of 3, and 2 columns do not divide 5 heads.
+# With micro-batches of 1 a row of the grid has no sequence.
 {
     my @blocks = (
         qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0
@@ -817,8 +817,8 @@ for my $i (0 .. $#ladder) {
 }
 
 # ---- reductions hidden by the last backward ----
-# On this link bytes matter. Computation takes most of a step, so the difference is small, but it is
-# computed exactly.
+# Checks that --overlap makes a step shorter. The difference is small, because computation takes
+# most of a step, but the simulated times are exact.
 {
     my @pairs = map {
         my ($mesh, @how) = @$_;

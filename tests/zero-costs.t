@@ -117,7 +117,7 @@ for my $job (@jobs, @mpi) {
         $m > 1
         ? chunk($others[1], $n)
         : 0;    # if m > 1: the chunk of a block that arrives and is added
-                # units of traffic; elements of state; elements in flight
+                # $units counts traffic; $state and $in_flight count elements
     my ($units, $state, $in_flight) =
           $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $shard, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $shard, 2 * $wte + $others[1] + $part)
@@ -149,7 +149,7 @@ for my $job (@jobs, @mpi) {
 # ---- 16 bits: a weight and its gradient of 2 bytes each; master, m and v of 4 bytes each ----
 # In table I of Rajbhandari et al. 2020, 128e9 parameters on 16 ranks take 608, 368 and 128 GB per
 # rank.
-my @bytes16 = ([4, 12], [2, 14], [0, 16]);    # whole, and divided by N
+my @bytes16 = ([4, 12], [2, 14], [0, 16]);    # bytes held whole, bytes divided by N
 is_deeply(
     [map { 128 * ($_->[0] + $_->[1] / 16) } @bytes16],
     [608, 368, 128],

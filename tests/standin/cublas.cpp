@@ -24,7 +24,7 @@ uint16_t standin::rounded(Format f, float x) {
     const double size = std::fabs(double(x));
     if (size > 1e39) return uint16_t(sign | ones << f.fraction);
     const int exponent = size > 0 ? std::max(std::ilogb(size), f.least) : f.least;
-    // the number of units in the last place; a carry makes the next exponent
+    // `units` counts units in the last place. If `units` carries, the exponent grows by 1.
     const int units = int(std::nearbyint(std::ldexp(size, f.fraction - exponent)));
     const int bits = units + ((exponent - f.least) << f.fraction);
     return uint16_t(sign | std::min(bits, ones << f.fraction));
@@ -48,8 +48,8 @@ static float tf32(float x) {
 }
 static double tf32(double x) { return x; }
 
-// Reals describes the elements of a matrix. Reals has the type of cuBLAS, and functions that read
-// and write an element as a number of the sums' type.
+// Reals, Bf16 and Fp16 describe the elements of a matrix. Element is the type of an element in
+// memory. read() and write() convert between Element and the type of the sums.
 template <class Real> struct Reals {
     using Element = Real;
     static Real read(Real x) { return x; }
@@ -66,8 +66,8 @@ struct Fp16 {
     static uint16_t write(float x) { return rounded(FP16, x); }
 };
 
-// Real is the type of products and sums. In and Out are the types of the elements of the factors
-// and of the result.
+// Real is the type of products and sums. `In` describes the elements of the factors. `Out`
+// describes the elements of the result.
 template <class Real, class In, class Out> struct Product {
     using Factor = typename In::Element;
     using Result = typename Out::Element;
@@ -81,8 +81,9 @@ template <class Real, class In, class Out> struct Product {
         const Real value = In::read(transposed ? x[j + i * ld] : x[i + j * ld]);
         return to_tf32 ? tf32(value) : value;
     }
-    // Computes c column by column. beta = 0 overwrites c, even NaN. If sums may be narrow, the
-    // halves of a sum are rounded to the type of c and then added, as by two blocks of a GPU.
+    // Computes c column by column. beta = 0 overwrites c, even NaN. If sums may be narrow, each
+    // half of a sum is rounded to the type of c, and then the halves are added. On a GPU two blocks
+    // may compute the halves.
     void run() const {
         const std::unique_ptr<Real[]> left(new Real[m * k]), sum(new Real[m]), half(new Real[m]);
         for (size_t l = 0; l < k; l++)

@@ -41,13 +41,13 @@ struct Channel { // messages from one rank to another, one at a time
 struct Member {
     std::atomic<bool> here, gone; // here: a rank has this number. gone: that rank has left
     pid_t process;
-    int memory; // the descriptor of the file with its device memory
+    int memory; // the descriptor of the file with the member's device memory
     char gpu[64];
     std::atomic<uint64_t> splits,
         boards; // number of the rank's calls of ncclCommSplit, and of the boards from these calls
     struct {
         int color, key, board;
-    } split[2]; // the arguments of its last two calls
+    } split[2]; // the arguments of the rank's last two calls of ncclCommSplit
 };
 struct Board {
     std::atomic<int> size, here, ready;
@@ -63,7 +63,7 @@ struct ncclComm {
     int file, rank, size, device;
     bool blocking;
     std::string name;
-    std::vector<int> memory, process; // files: the memory of the other ranks, and their processes
+    std::vector<int> memory, process; // file descriptors of each member's memory and process
     enum { SPLITTING, JOINING, OPENING, READY } state;
     ncclComm *parent; // while splitting
     ncclComm **sub;
@@ -149,8 +149,8 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     return ncclSuccess;
 }
 
-// Opens the memory of all members, after a check of all GPUs. The board lists the GPUs, so every
-// rank reads the same error, even after other rejected ranks are gone.
+// Opens the memory of all members, after a check that no two members have the same GPU. The board
+// lists the GPUs, so every rank reads the same error, even after other rejected ranks are gone.
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
     for (int r = 0; r < comm->size; r++)
@@ -174,7 +174,7 @@ static ncclResult_t open_members(ncclComm *comm) {
 }
 
 // Makes a new communicator from the arguments of all members of the old communicator. The members
-// have one color and are in the order of their keys.
+// of the new communicator have the same color, and are in the order of their keys.
 static ncclResult_t split_board(ncclComm *comm) {
     Member *members = comm->parent->board->member;
     const size_t turn = comm->split % 2;
@@ -205,7 +205,7 @@ static ncclResult_t step(ncclComm *comm) {
         result = comm->board->here < comm->size ? ncclInProgress : open_members(comm);
     if (!result && comm->state == ncclComm::OPENING) {
         if (comm->board->ready < comm->size)
-            return ncclInProgress; // a rank that is done may leave now
+            return ncclInProgress; // no member leaves before all members have opened the memory
         comm->state = ncclComm::READY;
     }
     return result ? result : error_of(comm);
@@ -446,7 +446,7 @@ bool Work::run() {
     if (++turns % 16 == 0) look_for_lost();
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];
-        bool first = !x.done; // true if x is the first unfinished transfer of its channel
+        bool first = !x.done; // whether x is the first unfinished transfer of its channel
         for (size_t j = 0; j < i && tasks.size() > 1 && first; j++) {
             const Transfer &y = transfers[j];
             const Task &ours = tasks[x.task], &theirs = tasks[y.task];
@@ -746,7 +746,8 @@ static ncclComm *new_comm(int size, int rank, const ncclConfig_t *config, const 
     return c;
 }
 
-// Returns the handle at once. A blocking call also waits until the communicator is ready.
+// *out receives the handle at once. Outside a group a blocking call also waits until the
+// communicator is ready.
 static ncclResult_t begin(Entry &entry, ncclComm *c, ncclComm_t *out) {
     *out = c;
     if (group.depth > 0) return group.begun.push_back(c), ncclSuccess;

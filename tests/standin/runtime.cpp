@@ -20,12 +20,12 @@
 namespace standin {
 
 // The device's memory is a file without a name, mapped twice. The program gets addresses at `base`,
-// which it cannot read or write. Operations use the same bytes at `shadow`. Addresses among the
-// arguments of a kernel are replaced by addresses at `shadow`.
+// where it can neither read nor write. Operations use the same bytes at `shadow`. Addresses among
+// the arguments of a kernel are replaced by addresses at `shadow`.
 static const size_t ROOM = size_t(1) << 40; // addresses; none is given out twice
 static const size_t FREED = size_t(256)
-                            << 20; // bytes of freed blocks that stay NaN; older ones read as zero
-static const size_t ZONE = 256;    // bytes before, between and behind blocks, at least
+                            << 20; // bytes of freed blocks that stay NaN; older blocks read as zero
+static const size_t ZONE = 256;    // least number of bytes before, between and behind blocks
 static const int POISON = 0xff;    // each byte: a NaN as a real, negative as an index
 static const size_t QUEUE = 1024;  // operations that a stream holds back at most
 
@@ -60,7 +60,7 @@ struct State {
     cudaError_t sticky = cudaSuccess; // after a kernel has failed, every call fails
     struct sigaction other_handler;
 };
-static State &all = *new State; // never destroyed: a thread may outlive main
+static State &all = *new State; // never destroyed, because a thread may outlive main
 std::vector<Stream *> &streams = *new std::vector<Stream *>;
 static thread_local int device_now;
 static thread_local cudaError_t last_error;
@@ -102,7 +102,7 @@ std::string bus_id(int device) {
     return id;
 }
 
-// Returns the block at p, or the last block before p.
+// Returns the last block that begins at p or before p.
 static std::map<uintptr_t, Block>::iterator find_block(const void *p) {
     auto b = all.blocks.upper_bound(uintptr_t(p));
     return b == all.blocks.begin() ? all.blocks.end() : --b;
@@ -143,7 +143,8 @@ bool overlap(const Range &a, const Range &b) {
 }
 
 // Signalling NaNs of float and of double fill the bytes between blocks. An operation that reads
-// such a NaN gets NaN. An operation that adds to such a NaN leaves a quiet NaN.
+// such a NaN gets NaN. An operation that adds to such a NaN leaves a quiet NaN, which check_zone()
+// finds.
 static const struct Zone {
     uint64_t word[2 * ZONE / sizeof(uint64_t)];
     Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
@@ -191,8 +192,8 @@ size_t number(const char *variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 0) : otherwise;
 }
 
-// Writes the peak of this process's device memory, with a line for each device that the process
-// used.
+// Writes the largest number of bytes of device memory that this process used, in a line for each
+// device.
 static void write_most() {
     FILE *f = fopen(getenv("STANDIN_MEMORY_LOG"), "a");
     for (size_t i = 0; f && i < all.most.size(); i++)
@@ -292,7 +293,8 @@ void issue(Stream *s, Op op) {
 }
 
 // Runs the operations of the stream up to number `count`, and the operations that they must follow.
-// Each operation runs as late as possible.
+// No other operation runs, so each operation runs as late as possible. Returns false while an
+// operation waits for another rank.
 bool run_until(size_t stream, uint64_t count) {
     Stream *s = streams[stream];
     while (s && s->done < count) {
@@ -316,8 +318,8 @@ void pause(std::unique_lock<std::mutex> &lock, int turn) {
     lock.lock();
 }
 
-// Waits until the operation is done. If a GPU would wait for ever, this function ends the process
-// with the reason.
+// Waits until operation `count` of the stream is done. If a GPU would wait for ever, this function
+// ends the process with the reason.
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count) {
     const auto begin = std::chrono::steady_clock::now();
     for (int turn = 0; !run_until(stream, count); turn++) {
@@ -337,8 +339,9 @@ static cudaError_t wait_for_device(std::unique_lock<std::mutex> &lock, int devic
     return all.sticky;
 }
 
-// Returns whether an operation is done. If the operation is not done, query() runs the operation
-// and still says no, because a program may not rely on an earlier yes.
+// Returns whether operation `count` of the stream is done. If the operation is not done, query()
+// runs the operation and still returns cudaErrorNotReady, because a program may not rely on an
+// earlier yes.
 static cudaError_t query(size_t stream, uint64_t count) {
     if (all.sticky) return all.sticky;
     if (!streams[stream] || streams[stream]->done >= count) return cudaSuccess;
@@ -441,8 +444,8 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
 
 // ---- kernels ----
 
-// Checks the arguments of a kernel, as bytes. Calls fault() if a word is an address of host memory
-// or of freed device memory, because a GPU could crash. Addresses of live device memory are
+// Checks the arguments of a kernel, word by word. Calls fault() if a word is an address of host
+// memory or of freed device memory, because a GPU could crash. Addresses of live device memory are
 // replaced by addresses at `shadow`.
 static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
@@ -497,7 +500,7 @@ static cudaError_t launch(cudaStream_t stream, const char *name, void (*run)(voi
 }
 
 static cudaError_t result(cudaError_t e) {
-    if (e) last_error = e; // cudaErrorNotReady too, as on a GPU
+    if (e) last_error = e; // also cudaErrorNotReady, as on a GPU
     return e;
 }
 } // namespace standin
@@ -600,7 +603,8 @@ cudaError_t cudaDeviceSynchronize(void) {
     return result(e);
 }
 
-// Fills a freed block with NaN. The oldest freed blocks give their pages back.
+// Fills a freed block with NaN. While more than FREED bytes of freed blocks hold NaN, the oldest
+// freed block gives its pages back.
 static void bury(uintptr_t first, size_t bytes) {
     memset(reach(reinterpret_cast<void *>(first)), POISON, bytes);
     all.freed.push_back(first);

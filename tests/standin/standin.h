@@ -1,5 +1,5 @@
-// standin.h: declarations shared by the parts of the stand-in. All functions except reach() and
-// fault() need the lock of an Entry.
+// standin.h: declarations shared by the parts of the stand-in. All functions except fault(),
+// number(), reach(), widened() and rounded() need the lock of an Entry.
 #ifndef STANDIN_H
 #define STANDIN_H
 #include <cstdint>
@@ -29,11 +29,11 @@ struct Access {
     bool write;
 };
 bool on_device(const void *p);
-// Returns the address that an operation uses for p. This address is at `shadow` for device memory,
-// and otherwise p itself.
+// Returns the address that an operation uses for p. For device memory this address is at `shadow`,
+// and otherwise it is p itself.
 char *reach(const void *p);
-// The next two functions serve the ranks of other processes. The functions return the name of a
-// GPU, and the file and offset of p in device memory.
+// The next two functions tell the ranks of other processes where memory is. bus_id() returns the
+// name of a GPU. device_file() returns the file of device memory, and the offset of p in this file.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // Calls fault() unless the range lies in one live block of the device.
@@ -75,7 +75,7 @@ struct CUstream_st {
     int device;
     bool blocking; // waits for the default stream, which waits for this stream
     uint64_t issued, done;
-    standin::Clock after;            // the operations before its next operation
+    standin::Clock after;            // the operations before the stream's next operation
     std::deque<standin::Op> pending; // operations done + 1 ... issued
 };
 

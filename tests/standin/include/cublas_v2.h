@@ -65,8 +65,9 @@ cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t m
 const char *cublasGetStatusName(cublasStatus_t status);
 const char *cublasGetStatusString(cublasStatus_t status);
 
-// c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c, in column-major order. ld is the distance between
-// two columns. The 64-bit forms take dimensions beyond the reach of int.
+// c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c, in column-major order. The ld of a matrix is the
+// distance between two columns, in elements. The 64-bit forms take dimensions beyond the reach of
+// int.
 #define STANDIN_GEMM(name, real, integer) \
     cublasStatus_t name(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, \
                         integer m, integer n, integer k, const real *alpha, const real *a, \
@@ -86,7 +87,7 @@ STANDIN_GEMM(cublasDgemm_64, double, int64_t);
 STANDIN_GEMM_BATCH(cublasSgemmStridedBatched, float);
 STANDIN_GEMM_BATCH(cublasDgemmStridedBatched, double);
 
-// These functions compute products of other types. alpha and beta have the type of the sums.
+// These functions compute products of 16-bit elements. alpha and beta have the type of the sums.
 // Strides are in elements.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
                             int m, int n, int k, const void *alpha, const void *a,

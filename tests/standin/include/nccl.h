@@ -62,7 +62,7 @@ typedef enum {
 } ncclDataType_t;
 
 typedef struct {
-    size_t size; // NCCL_CONFIG_INITIALIZER sets the first three fields
+    size_t size; // NCCL_CONFIG_INITIALIZER gives values to the first three fields only
     unsigned int magic;
     unsigned int version;
     int blocking, cgaClusterSize, minCTAs, maxCTAs;
