@@ -344,7 +344,7 @@ void model_grad_squares(const Model *m, double *squares) {
     memset(squares, 0, config_tensors(&m->config) * sizeof *squares);
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to || u->tied_copy) continue; // counted once, on the embedding's rank
+        if (u->tied_to || u->tied_copy) continue; // the embedding's unit counts wte
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
             Range r = param_owned(u, p);
