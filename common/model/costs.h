@@ -120,8 +120,8 @@ size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
 // Each *_reals function returns how many of these elements are reals even if activations have 16
-// bits. These are statistics, and in a head also the logits and their sum. activations_bytes
-// returns the bytes of activations_stage.
+// bits. Such reals are the statistics, and in a head also the logits and their sum.
+// activations_bytes returns the bytes of activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);

@@ -4,8 +4,8 @@
 // communication, and a resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
-// takes each training window once, in an order of its own. The order is a permutation that is
-// computed, not stored (random_permute).
+// takes each training window once, in another order than the other epochs. The order is a
+// permutation that is computed, not stored (random_permute).
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/attention.h"

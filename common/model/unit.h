@@ -32,7 +32,7 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // grouped heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Returns the number of blocks of the width of own_cols. The first block counts as `ratio` blocks.
+// Returns how many blocks as wide as own_cols a row has. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // returns the columns of all blocks

@@ -13,9 +13,9 @@
 
 static _Thread_local double flops_before; // FLOPs before the recording began
 
-// Sets the start of the wall clock on this rank. Each rank counts from its own start. On one
-// machine all ranks read the same clock, so they all count from rank 0's start. On several machines
-// the ranks take the end of a barrier as the same time.
+// Sets the start of the wall clock on this rank. Before this call each rank counts from its own
+// start. On one machine all ranks read the same clock, so they all count from rank 0's start. On
+// several machines the ranks take the end of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];

@@ -50,7 +50,8 @@ typedef struct {
     int status;   // the exit status of this process
 } Program;
 
-// Returns a part of the title: "", or a setting that stops waiting threads from using a core.
+// Returns a part of the title: a hint that lets waiting threads sleep, or "" if the environment
+// already says how threads wait.
 const char *threads_advice(void);
 
 // ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
@@ -126,7 +127,7 @@ void report_free(Run *run);
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
 
-// ---- page.c: the page, which a lesson prints instead of the log without --verbose ----
+// ---- page.c: without --verbose a lesson prints this page instead of the log ----
 bool page_on_terminal(void);
 void page_clear_progress(Run *run); // call this function before printing anything else
 size_t page_width(void);            // returns the columns: COLUMNS, the terminal's width, or 100

@@ -64,7 +64,7 @@ static void print_verdict(Run *run, double seconds, bool pass) {
 }
 
 // Returns the exit status, which is the same on every rank. Writes the JSON before it prints the
-// verdict, because a full disk must not follow a PASS.
+// verdict, because a full disk must be noticed before a PASS is printed.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;

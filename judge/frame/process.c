@@ -75,7 +75,7 @@ static bool single_copy_works(void) {
     pid_t child = fork();
     if (child == 0) {
         struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
-        original = 0; // the parent keeps 1, so a 1 that is read comes from it
+        original = 0; // the parent keeps 1, so a copied 1 comes from the parent
         _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
                                                                                             : 1);
     }
