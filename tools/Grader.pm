@@ -3,8 +3,8 @@
 #
 # The sandbox is bubblewrap. The sandbox has no network, its own processes and user, and a read-only
 # file system. To compile, the file system has the compiler and headers; to run, it has the program.
-# The sandbox limits processor time, memory, processes and files. The compiled file has our other
-# bodies of this file. Apart from that, no sandbox has sources with solutions, the bugs or the
+# The sandbox limits processor time, memory, processes and files. The file that is compiled has our
+# own bodies of its other exercises. No sandbox has other sources with solutions, the bugs or the
 # tests. All processes in the sandbox end when the sandbox ends. Each rank has its own sandbox, so
 # ranks meet only in the broker (tools/grader/broker.c). The broker runs outside and counts the
 # bytes of the ranks. The compared tensors leave the sandbox as records (tools/grader/probe.c).

@@ -16,7 +16,7 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-// query_row and key_row are the first rows of the two ranges of positions in a sequence.
+// query_row and key_row are the rows of a sequence at which the ranges `query` and `key` begin.
 typedef struct {
     Range query, key;
     size_t query_row, key_row;

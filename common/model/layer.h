@@ -114,9 +114,10 @@ struct AttentionKind {
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
-    // The shape of y on this rank. NULL in a wrapper means the shape of its inner layer's y.
+    // The shape of y on this rank. NULL in a wrapper means the shape of its last inner layer's y.
     Shape (*output)(const Layer *l, const Batch *b);
-    // The shape of x. NULL means the shape of y, or in a wrapper the shape of the inner layer's x.
+    // The shape of x. NULL means the shape of y, or in a wrapper without `output` the shape of its
+    // first inner layer's x.
     Shape (*input)(const Layer *l, const Batch *b);
     // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The
     // previous layer must then not need its own y.
@@ -186,7 +187,7 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
 // The unsplit layers, the reference of every split layer.
 extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 
-// Names of a block's parameters and saved items. Chapter 03 uses them, too.
+// Names of a block's parameters and saved items. Chapter 03 uses the same names.
 enum {
     LN1_GAIN,
     LN1_BIAS,
@@ -227,7 +228,7 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT }; // the dropouts 
 
 // ---- Pieces that the unsplit layers and those of chapter 03 share ----
 Shape hidden_shape(const Layer *l, const Batch *b); // returns [B*T, C], whole on this rank
-// Returns [B*T, V], for the local entries of the vocabulary.
+// Returns [B*T, number of local entries of the vocabulary].
 Shape logits_shape(const Layer *l, const Batch *b);
 Shape token_shape(const Layer *l, const Batch *b); // returns [B*T, 1]
 // Returns the dropout of a whole tensor [B*T, C]. For a part of the tensor, the caller sets row0

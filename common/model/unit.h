@@ -56,8 +56,8 @@ typedef struct Unit {
     struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
     struct Unit *tied_to;         // the reverse of tied_use
     bool tied_copy;               // a second copy on another pipeline stage: the norm skips it
-    // The ranks that have the same unit. They reduce its gradient, and under ZeRO each of them owns
-    // a part of its state. NULL until model_replicas().
+    // The ranks that have the same unit. These ranks reduce the unit's gradient, and under ZeRO
+    // each rank owns a part of the unit's state. NULL until model_replicas().
     Comm *replicas;
     // This rank owns the final gradient, the update and the state of these elements. Without ZeRO
     // the rank owns all elements.

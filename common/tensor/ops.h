@@ -113,7 +113,7 @@ typedef struct {
 // Writes to each row of p the softmax of scale*s over the keys that do not come after the query,
 // and 0 elsewhere. A row without such keys is all 0. p may be s.
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
-// ds may be dp.
+// Computes ds = scale p (dp - sum of p dp in the row). ds may be dp.
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);
 // Computes the softmax over some of the keys. The caller joins the parts (online softmax; Milakov
 // and Gimelshein 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s)
@@ -128,7 +128,7 @@ void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPl
 // Computes dot [B*Tq, heads], the sum of p dp over all keys, which equals the sum of o do over the
 // columns of a head. The backward of a softmax over a part of the keys needs dot.
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
-// ds may be dp.
+// Computes ds = scale p (dp - dot) for the keys that a query attends to, else 0. ds may be dp.
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
 // Each op_heads_*_triangle function computes its product for queries that attend to keys 0 .. i
@@ -154,7 +154,7 @@ void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
 // A row of dwpe is zero if no row has its position.
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 
-// --- cross entropy, cut where a vocabulary-parallel head communicates ---
+// --- cross entropy, in parts between which a vocabulary-parallel head communicates ---
 // The columns of logits are the entries vocab0 .. vocab0+cols-1 of the vocabulary. A negative
 // target is not counted, so its loss and its gradient are 0.
 void op_row_max(Tensor max, Tensor logits); // max[M,1]

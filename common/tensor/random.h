@@ -34,7 +34,8 @@ ITEM double random_normal(uint64_t key) {
 }
 // Returns the place of i in a shuffle of 0 .. n-1, without storing the list. A Feistel network
 // permutes the numbers below the next power of 4 (Luby and Rackoff 1988). The network runs again
-// until its result is below n (cycle walking; Black and Rogaway 2002). Keys give different orders.
+// until its result is below n (cycle walking; Black and Rogaway 2002). Different keys give
+// different orders.
 ITEM uint64_t random_permute(uint64_t key, uint64_t i, uint64_t n) {
     int half = 0;
     while (half < 31 && (UINT64_C(1) << 2 * half) < n) half++;

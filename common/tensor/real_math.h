@@ -1,5 +1,5 @@
 // real_math.h: defines exp and sums that a compiler can vectorise without fast-math, in the common
-// subset of C and C++. libm's exp is a function call per element. This exp is a dozen
+// subset of C and C++. libm's exp is a function call per element. real_exp() is a dozen
 // multiplications and additions without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H

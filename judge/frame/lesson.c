@@ -1,5 +1,5 @@
-// lesson.c: the frame of every program. The frame launches the ranks, prints title and verdict, and
-// returns the exit status.
+// lesson.c: implements the frame of every program. The frame launches the ranks, prints title and
+// verdict, and returns the exit status.
 #include "judge/frame/frame.h"
 #include "judge/draw/memory_samples.h"
 #include "judge/frame/presets.h"

@@ -83,7 +83,8 @@ void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3))
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
-// stderr is a terminal. The next line of the page replaces this line; done == all clears it.
+// stderr is a terminal and no launcher started the process. The next line of the page replaces this
+// line; done == all clears it.
 void progress(Run *run, const char *what, size_t done, size_t all);
 // Adds a setting to the JSON's "config", which already has the lesson's own options.
 void report_config_number(Run *run, const char *name, double value);

@@ -63,6 +63,8 @@ void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
+// play_hold counts bytes that the rank allocates, and play_drop bytes that the rank frees, in the
+// order of the calls. These calls append no step and take no time.
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 

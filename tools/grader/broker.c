@@ -12,7 +12,7 @@
 //   none    no numbers
 //   body    the numbers that a rank sends while a graded body runs there
 //   body-K  the numbers that a rank sends while body K runs there
-//   all     the numbers of every message
+//   all     the fp32 numbers of every message, but no doubles
 // A result that stays right although the messages were altered does not come from the messages.
 // Bytes and times are never altered.
 //
@@ -130,8 +130,8 @@ static void count_bytes(int rank, const Comm *c, const char *kind, int type, siz
 }
 
 // Returns an altered value. Every second element grows by half, and the other elements shrink by
-// half. A zero stays zero. So if a body sends only zeros, the results stay right, and the body is
-// noticed.
+// half. A zero stays zero. So if a body sends only zeros, the results stay right, which shows that
+// they do not come from the messages.
 static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
 
 static void change(int rank, const Frame *f, char *data) {
