@@ -24,7 +24,7 @@ our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_
     compare_runs body_symbols);
 my (%flags, $work, $trusted);
 my $suffix = join '',
-    map { sprintf '%x', rand 16 } 1 .. 8;    # a part of names, which no body can know
+    map { sprintf '%x', rand 16 } 1 .. 8;    # a random part of names, which no body can know
 my $build = 'build/cpu-fp32';
 
 sub quiet {

@@ -72,13 +72,13 @@ typedef struct {
     bool norm;
 } WeightGradient;
 typedef struct Saved {
-    Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these
+    Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these tensors
     Element storage;         // type of activations; set by layer_forward()
     Arena arena, attention;  // attention: the [T, T] items, which selective recomputation drops
     Arena later; // used in the first half of a backward: holds the tensors for the second half
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
     size_t n_deferred;
-    Tensor input; // the layer's x; the walker keeps it
+    Tensor input; // the layer's x, which the walk keeps
     // A wrapper of several layers uses this field between the halves of its backward.
     struct ActivationStash *inner;
 } Saved;

@@ -71,8 +71,8 @@ void model_allocate_weights(Model *m);
 // the order of m->w.
 void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
-// Places parameters in their units and counts them. Allocators call this function, after all
-// changes of the description.
+// Sets the offset of each parameter in its unit, and the sizes of the units and of the model.
+// Allocators call this function, after all changes of the description.
 void model_measure(Model *m);
 // Returns the unit whose first parameter has this name, or NULL.
 Unit *model_unit(Model *m, const char *first_param);

@@ -44,7 +44,7 @@ size_t param_global_index(const Param *p, size_t i) {
     size_t width = range_size(p->own_cols), local = param_local_cols(p);
     size_t row = i / local, col = i % local, whole = p->cols / param_narrow_blocks(p);
     size_t place = (p->own_rows.lo + row) * p->cols;
-    // Element i is in the first block.
+    // The condition is true if element i is in the first block.
     if (col < p->ratio * width) return place + p->ratio * p->own_cols.lo + col;
     return place + col / width * whole + p->own_cols.lo + col % width;
 }

@@ -674,7 +674,7 @@ static StateRow state_row(const StateBytes *held, size_t rank) {
     for (size_t k = 0; k < 3; k++) {
         bytes += held->bytes[k];
         size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
-        if (held->bytes[k] && end <= n) end = n + 1; // each kind above 0 bytes has a column
+        if (held->bytes[k] && end <= n) end = n + 1; // at least a column for each kind
         while (n < end && n < WIDE) row.bar[n++] = letter[k];
     }
     row.bar[n] = 0;

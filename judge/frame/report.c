@@ -257,7 +257,8 @@ static void add_number(cJSON *object, const char *name, double value) {
     cJSON_AddNumberToObject(object, name, value);
 }
 
-// Adds --reduce and --seed, the program's own options, then values that the program has set.
+// Adds --reduce and --seed, then the program's own options, then the values that the program has
+// set.
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;
