@@ -30,7 +30,6 @@ typedef struct {
     size_t n;
     Range chunk[MOST_CHUNKS];
 } Positions;
-// Returns the number of positions in all chunks.
 size_t positions_count(const Positions *p);
 
 // A tile is a range of neighbouring query positions times a range of key positions, each at most

@@ -38,7 +38,6 @@ typedef struct {
 } CutSizes;
 // Returns the sizes of all layers, as rank i of t holds them. With t = 1 nothing is split.
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
-// Returns z with sequence parallelism.
 CutSizes cut_sequence(CutSizes z, bool whole_inputs);
 // Returns stage i of p of these layers, in parts as equal as possible.
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
@@ -57,7 +56,6 @@ size_t cut_layers(const CutSizes *z);
 enum { TENSORS_OF_BLOCK = 12 };
 // Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
-// Returns the sum over a block's tensors.
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);
 size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C for an unsplit GPT-2
 // Returns the elements of the table that embedding and head share, or of one table if untied.

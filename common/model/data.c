@@ -77,7 +77,6 @@ static void file_free(DataFile *f) {
     f->mapped = false;
 }
 
-// Gives rank 0's text to all ranks.
 static void share_text(DataFile *f) {
     struct {
         uint64_t print;

@@ -260,7 +260,6 @@ Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch) {
 static real score_scale(const AttentionHeads *h) {
     return (real)(1 / __builtin_sqrt((double)h->D));
 }
-// Returns the place of every query and every key.
 static HeadsPlace heads_place(const AttentionHeads *h) {
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
 }

@@ -38,7 +38,6 @@ typedef struct {
     Element storage;
     bool main_gradients; // gradients of weights are reals (Megatron), else stored as the weights
 } ModelConfig;
-// Returns the element type of the gradients of weights.
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;
 }

@@ -54,7 +54,6 @@ void progress(Run *run, const char *what, size_t done, size_t all) {
 
 // ---- text broken at spaces ----
 
-// Prints text from column `at` on. Further lines begin at column `indent`.
 void page_wrap(const char *text, size_t at, size_t indent) {
     size_t width = page_width();
     while (*text) {

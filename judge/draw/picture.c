@@ -518,7 +518,6 @@ static bool links_alike(const ChartRow *a, const ChartRow *b) {
     return true;
 }
 
-// Returns the first letter of a title, as a capital.
 static char capital(const char *title) { return (char)toupper((unsigned char)*title); }
 
 static void print_chart(Run *run, const Recording *all, const char *title, int what) {
@@ -541,7 +540,6 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%c%s: %s%s%s", capital(title), title + 1, time, fits ? "   " : "\n", key);
-    // These rows show the links, memory and computation.
     ChartRow *link = host_alloc(all->ranks * sizeof *link),
              *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);

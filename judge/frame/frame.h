@@ -131,7 +131,8 @@ uint64_t text_hash(const char *text);
 bool page_on_terminal(void);
 void page_clear_progress(Run *run); // call this function before printing anything else
 size_t page_width(void);            // returns the columns: COLUMNS, the terminal's width, or 100
-// Prints text from column `at` on, broken at spaces. Rank 0 calls this function.
+// Prints text from column `at` on, broken at spaces. Further lines begin at column `indent`. Rank 0
+// calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
 void page_checked(Run *run);            // prints the comparisons and the number of exact costs

@@ -25,9 +25,8 @@ static bool number_in_environment(const char *const *names, size_t *value) {
     return false;
 }
 
-// Returns true if a launcher started this process. The names are variables of Open MPI's mpirun,
-// PMIx (srun --mpi=pmix) and PMI (MPICH, srun --mpi=pmi2). PMIx does not set the size, but Slurm
-// does.
+// The names are variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun
+// --mpi=pmi2). PMIx does not set the size, but Slurm does.
 bool process_launched(size_t *rank, size_t *size) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                               NULL };
