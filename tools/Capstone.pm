@@ -1,5 +1,5 @@
 # Capstone.pm draws the layouts of the capstone, in which the bodies of chapters 01 to 07 train
-# chapter 08. Capstone.pm also finds the exercises whose bodies that training can reach. tools/grade
+# chapter 08. Capstone.pm also finds the exercises whose bodies this training can reach. tools/grade
 # and tools/task use this module.
 package Capstone;
 use strict;

@@ -169,7 +169,7 @@ sub splice_body {
 
 # ---- helper functions beside a body ----
 # A student's tree has this region above the function with the exercise. Its lines are compiled at
-# file level, so a body may use functions of its own:
+# file level, so a body may call helper functions:
 #     // HELPERS 01.02a: functions of your own, if you need any
 #     // END HELPERS
 sub helper_region {
@@ -182,8 +182,8 @@ sub find_helpers {
     return $text =~ m{^// HELPERS \Q$id\E\b[^\n]*\n(.*?)^// END HELPERS}ms ? $1 : '';
 }
 
-# Returns the text with lines above the function of exercise id. The lines stand behind the last
-# top-level line before the function.
+# Returns the text with lines above the function of exercise id. The lines follow the last top-level
+# line before the function.
 sub splice_helpers {
     my ($text, $id, $lines) = @_;
     my ($e) = grep { $_->{id} eq $id } bodies($text, []);

@@ -3,11 +3,12 @@
 #
 # The sandbox is bubblewrap. The sandbox has no network, its own processes and user, and a read-only
 # file system. To compile, the file system has the compiler and headers; to run, it has the program.
-# The sandbox limits processor time, memory, processes and files. No sandbox has the solutions, the
-# bugs or the tests. All processes in the sandbox end when the sandbox ends. Each rank has its own
-# sandbox, so ranks meet only in the broker (tools/grader/broker.c). The broker runs outside and
-# counts the bytes of the ranks. The compared tensors leave the sandbox as records
-# (tools/grader/probe.c). tools/grader/compare.c compares these records with those of our own run.
+# The sandbox limits processor time, memory, processes and files. The file that is compiled has our
+# own bodies of its other exercises. No sandbox has other sources with solutions, the bugs or the
+# tests. All processes in the sandbox end when the sandbox ends. Each rank has its own sandbox, so
+# ranks meet only in the broker (tools/grader/broker.c). The broker runs outside and counts the
+# bytes of the ranks. The compared tensors leave the sandbox as records (tools/grader/probe.c).
+# tools/grader/compare.c compares these records with those of our own run.
 package Grader;
 use strict;
 use warnings;
@@ -23,7 +24,7 @@ our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_
     compare_runs body_symbols);
 my (%flags, $work, $trusted);
 my $suffix = join '',
-    map { sprintf '%x', rand 16 } 1 .. 8;    # a part of names, which no body can know
+    map { sprintf '%x', rand 16 } 1 .. 8;    # a random part of names, which no body can know
 my $build = 'build/cpu-fp32';
 
 sub quiet {
@@ -83,8 +84,8 @@ my %environment = (
 );
 
 # Returns the words that start a command with limits, in the sandbox. `files` is a hash of path
-# outside => path inside. A path that ends in + may be written. All ranks together must fit into the
-# machine's memory.
+# outside => path inside. A path that ends in + may be written. `bytes` limits the memory of each
+# process, because all ranks together must fit into the machine's memory.
 sub confined {
     my ($seconds, $files, $bytes, $processes, @command) = @_;
     my @limits = (
@@ -167,8 +168,8 @@ sub kept_parts {
     return "$build/grader/" . $digest->hexdigest;
 }
 
-# Keeps new parts. Two gradings may run at once, so a part gets its name when it is complete. A tree
-# that cannot be written keeps nothing.
+# Copies new parts to the folder of kept_parts(). Two gradings may run at once, so a part gets its
+# name only when it is complete. If the tree cannot be written, no part is kept.
 sub keep_parts {
     my ($kept, @parts) = @_;
     eval {

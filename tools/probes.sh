@@ -58,7 +58,7 @@ try_blas() {
         "$probe_dir/blas" >>"$probe_dir/log"
 }
 
-# Checks cJSON, which the programs use to read checkpoints.
+# Checks cJSON, which the programs use to read checkpoints and to write results.
 probe_json() {
     cat >"$probe_dir/json.c" <<'END'
 #include <cjson/cJSON.h>

@@ -16,7 +16,7 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-// query_row and key_row are the first rows of the two ranges of positions in a sequence.
+// query_row and key_row are the rows of a sequence at which the ranges `query` and `key` begin.
 typedef struct {
     Range query, key;
     size_t query_row, key_row;
@@ -34,7 +34,7 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
             for (size_t j = 0; j < keys->n; key_row += range_size(keys->chunk[j++]))
                 for (size_t l = 0; l < tiles_of(keys->chunk[j]); l++) {
                     Range key = tile_of(keys->chunk[j], l);
-                    if (key.lo >= query.hi) continue; // all keys come after the queries
+                    if (key.lo >= query.hi) continue; // every key comes after every query
                     if (key.hi > query.lo && key.lo != query.lo)
                         fault("attention of positions %zu to %zu to keys %zu to %zu: chunks are "
                               "the same or apart",

@@ -23,19 +23,19 @@ static inline Tensor attention_keys_values(const AttentionHeads *h, Tensor qkv) 
     return tensor_col_range(qkv, range_size(h->heads) * h->D, qkv.cols);
 }
 
-// The positions that a rank has of each sequence: at most two chunks, ascending. The rank's rows of
-// a sequence have the same order.
+// The positions that a rank has of each sequence, in at most two chunks. The chunks are in
+// ascending order, and the rank's rows of a sequence have the same order.
 enum { MOST_CHUNKS = 2 };
 typedef struct {
     size_t n;
     Range chunk[MOST_CHUNKS];
 } Positions;
-// Returns the number of positions in all chunks.
 size_t positions_count(const Positions *p);
 
 // A tile is a range of neighbouring query positions times a range of key positions, each at most
 // ATTENTION_TILE long. So the scores of a tile need [heads * tile, tile] per sequence at most. A
-// tile with only later keys is left out. A tile on the diagonal is computed as a triangle.
+// tile whose keys all come after its queries is left out. A tile on the diagonal is computed as a
+// triangle.
 enum { ATTENTION_TILE = 64 };
 
 // The sums over tiles of keys are added in reals, and rounded once at the end. attention_sums
@@ -44,9 +44,9 @@ enum { ATTENTION_TILE = 64 };
 Tensor attention_sums(Tensor t, Arena *scratch);
 void attention_round(Tensor t, Tensor sums);
 // attention_begin sets the sums of S_MIX, and S_LSE [B*T, heads], to their values before any key.
-// attention_begin returns `out`, the sums of S_MIX. attention_attend adds keys and values kv [B*Tk,
-// 2K], k | v. merge joins out and lse of the earlier keys with those of further keys, one tile at a
-// time. merge is op_merge_heads, or a lesson's own function.
+// attention_begin returns `out`, the sums of S_MIX. attention_attend adds the contribution of the
+// keys and values kv [B*Tk, 2K], k | v, to `out` and S_LSE. merge joins the results of the earlier
+// tiles with the results of one more tile. merge is op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,

@@ -278,11 +278,11 @@ Work work_scores(const CutSizes *z, size_t B) {
 // s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
-    // q, k, v; projection
+    // the products of q, k, v and of the projection
     Work attention = work_sum(work_product(M, qkv_columns(z), C), work_product(M, C, A));
-    // fc and out
+    // the products of fc and out
     Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F));
-    // q k^T, and its product with v
+    // q k^T, and the product of the softmax with v
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));
 }
 

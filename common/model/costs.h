@@ -1,7 +1,7 @@
 // costs.h: declares the one cost model. From sizes alone the model computes parameters, kept
 // activations, FLOPs and traffic of the cut layers, and their time on the chosen device and link.
-// costs.c never reads a Model, a ledger or the measured time, so its predictions can be compared
-// with measurements. Experiments make their formulas from these functions.
+// costs.c never reads a Model, a ledger or a measured time, so its predictions can be compared with
+// measurements. Experiments make their formulas from these functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"
@@ -38,7 +38,6 @@ typedef struct {
 } CutSizes;
 // Returns the sizes of all layers, as rank i of t holds them. With t = 1 nothing is split.
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
-// Returns z with sequence parallelism.
 CutSizes cut_sequence(CutSizes z, bool whole_inputs);
 // Returns stage i of p of these layers, in parts as equal as possible.
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
@@ -57,13 +56,13 @@ size_t cut_layers(const CutSizes *z);
 enum { TENSORS_OF_BLOCK = 12 };
 // Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
-// Returns the sum over a block's tensors.
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);
 size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C for an unsplit GPT-2
 // Returns the elements of the table that embedding and head share, or of one table if untied.
 size_t elements_wte(const CutSizes *z);
-// stage_tables returns the number of tables with their own weights and state on the stage.
-// stage_table_gradients returns the number of tables with their own gradient on the stage.
+// stage_tables returns how many tables of the vocabulary have their own weights and state on the
+// stage. stage_table_gradients returns how many uses of a table have their own gradient on the
+// stage.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
 bool stage_shares_table(const CutSizes *z); // returns whether another stage uses wte, too
@@ -72,7 +71,8 @@ bool stage_shares_table(const CutSizes *z); // returns whether another stage use
 size_t elements_unit(const CutSizes *z, size_t i);
 // Returns the number of parameters, with a tied wte once.
 size_t elements_stage(const CutSizes *z);
-// Returns the number of gradients. With embedding and head in one stage, a tied wte has two.
+// Returns the elements of all gradients. With embedding and head in one stage, a tied wte has two
+// gradients.
 size_t elements_gradients(const CutSizes *z);
 // Returns the bytes of a weight. gradient_bytes returns the bytes of its gradient, and adamw_bytes
 // those of its state under AdamW. The state is m and v, and with 16-bit weights a master, all in
@@ -105,7 +105,8 @@ void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);
-// Returns the outputs passed between layers, and the input that the stage received.
+// Returns the elements of the outputs that pass between layers, and of the input that the stage
+// received.
 size_t kept_between(const CutSizes *z);
 size_t kept_stage(const CutSizes *z);    // returns everything that the stage keeps
 size_t kept_model(const ModelConfig *c); // returns everything that the whole model keeps
@@ -116,9 +117,9 @@ size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// Each *_reals function returns how many of these elements are reals in any storage. Statistics
-// are reals, and in a head the logits and their sum, too. activations_bytes returns the bytes of
-// activations_stage.
+// Each *_reals function returns how many of these elements are reals even if activations have 16
+// bits. Such reals are the statistics, and in a head also the logits and their sum.
+// activations_bytes returns the bytes of activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);
@@ -151,10 +152,11 @@ Work work_product(size_t m, size_t n, size_t k); // returns the work of [m, k] t
 double copy_time(size_t bytes);
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
-// Each work_* function returns the work of forward for B sequences. Backward has two products of
-// the same size for each product of forward, so its work is twice as much. Blockwise attention
-// computes q k^T once more in backward. work_scores returns the work of q k^T of a block. In
-// blockwise attention only the part that the causal mask leaves counts.
+// work_scores, work_block, work_head and work_stage return the work of forward for B sequences.
+// Backward has two products of the same size for each product of forward, so its work is twice as
+// much. Blockwise attention computes q k^T once more in backward. work_scores returns the work of q
+// k^T of a block. With blockwise attention, work_scores counts only the part that the causal mask
+// leaves.
 Work work_scores(const CutSizes *z, size_t B);
 Work work_block(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
@@ -166,24 +168,24 @@ Work work_model(const ModelConfig *c, size_t B);
 // ---- Traffic: bytes that each of n ranks sends in a ring, and picoseconds of the ring ----
 // A ring sends `count` elements of `size` bytes. Its ranks are neighbours, and its first rank is
 // the first rank of a node. With fewer than n ranks per node the ring takes the link between nodes.
-// A message stays in its node. A reduce-scatter or an all-gather is one pass; an all-reduce is two.
+// A reduce-scatter or an all-gather is one pass, and an all-reduce is two passes.
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);
 // Returns (n - 1) alpha + bytes / beta, the time of a broadcast or a reduce.
 double chain_time(size_t n, size_t bytes);
-double send_time(size_t bytes); // returns alpha + bytes / beta
+double send_time(size_t bytes); // returns alpha + bytes / beta, inside a node
 // Returns the elements of a message between stages, [B*T, C] or its local rows.
 size_t message_elements(const CutSizes *z, size_t B);
 // traffic_tensor_parallel returns the all-reduces of a stage's layers over t ranks, for forward and
 // backward of B sequences. A block has four of [M, C], or six if backward runs the forward again.
-// The embedding's output has one of [M, C], and the head's dx has one. The loss has three of [M,
-// 1]. The all-reduces run one after another.
+// The embedding's output and the head's dx need one of [M, C] each. The loss has three of [M, 1].
+// The all-reduces run one after another.
 typedef struct {
     double calls, bytes, time;
 } Traffic;
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again);
-// traffic_sequence_parallel returns the traffic of sequence parallelism, on [M, C] by rows:
+// traffic_sequence_parallel returns the traffic of sequence parallelism, which cuts [M, C] by rows:
 //                      all-gathers   reduce-scatters
 //     block, forward        2               2
 //     block, backward       2               2
@@ -196,7 +198,7 @@ typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// The sums of partial gradients. The first three belong to a block, and the last to the last norm.
+// The sums of partial gradients over the tensor-parallel ranks. The first three belong to a block.
 //   sum                           GPT-2   without biases
 //   norm 1                        2C      C
 //   projection's bias and norm 2  3C      C

@@ -23,8 +23,8 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-// Maps the file, so all ranks of a node share its pages. Returns NULL if the file is empty or
-// cannot be read; then why[] holds the reason.
+// Maps the file, so all ranks of a node share its pages. Returns NULL if the file is empty. Returns
+// NULL and writes the reason to why[] if the file cannot be read.
 static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_WHY]) {
     char reason[INPUT_WHY];
     int file = input_open(path, bytes, reason);
@@ -44,7 +44,8 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// Returns a hash of some pieces of the text. So texts are told apart without reading all of a text.
+// Returns a hash of some pieces of the text. So texts can be distinguished without reading a whole
+// text.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -76,7 +77,6 @@ static void file_free(DataFile *f) {
     f->mapped = false;
 }
 
-// Gives rank 0's text to all ranks.
 static void share_text(DataFile *f) {
     struct {
         uint64_t print;
@@ -122,8 +122,8 @@ static bool ends_in_bin(const char *path) {
     return n > 4 && strcmp(path + n - 4, ".bin") == 0;
 }
 
-// Returns whether the file begins like text. Every token file has control characters at its
-// beginning.
+// Returns whether the file begins like text. A token file almost always has control characters
+// among its first bytes.
 static bool looks_like_text(const DataFile *f) {
     enum { LOOK = 4096 };
     size_t n = f->bytes < LOOK ? f->bytes : LOOK, i = 0;
@@ -356,7 +356,8 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads tokens and targets of B sequences of `context` tokens, or the local positions of each.
+// Uploads tokens and targets of B sequences. Each sequence has `context` tokens, of which only the
+// local positions are uploaded.
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&local), M = B * T, row = 0;

@@ -4,8 +4,8 @@
 // communication, and a resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
-// takes each training window once, in an order of its own. The order is a permutation that is
-// computed, not stored (random_permute).
+// takes each training window once, in another order than the other epochs. The order is a
+// permutation that is computed, not stored (random_permute).
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/attention.h"
@@ -13,7 +13,7 @@
 typedef struct {
     const char *path;
     const unsigned char *text; // the bytes of the whole file
-    bool mapped;               // text is mapped: all ranks of a node share its pages
+    bool mapped;               // true: text is mapped, and all ranks of a node share its pages
     size_t bytes;              // bytes of the file
     size_t begin, tokens;      // begin: the byte after the file's header
     size_t first;              // number of tokens in the files before this one
@@ -36,15 +36,15 @@ typedef struct {
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // Opens --data and --data-eval. path is a file, or a pattern such as train_*.bin. A pattern means
 // all matching files, sorted by name, as one text (a window may reach from one file into the next).
-// path NULL means this tree's own text. eval names the held-out files, by a file or a pattern. eval
-// NULL means the last tenth of path's tokens.
+// path NULL means the text of this tree (build/text.txt). eval names the held-out files, by a file
+// or a pattern. eval NULL means the last tenth of path's tokens.
 //
 // A file is text of bytes, or tokens in one of two formats. llm.c's format has a header (magic
 // 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
 // vocab 0 means 256, for bytes only.
 //
 // All ranks use rank 0's file. A rank that cannot see the file, or sees another file, gets the text
-// over the side channel. Every rank reads one part of a token file to check the ids.
+// over the side channel. Every rank reads one part of the tokens to check the ids.
 //
 // Returns false on all ranks if the file cannot be read, is corrupt or too short, or has ids beyond
 // the vocabulary. why then names the reason and the fix, and *d needs no data_free().
@@ -56,8 +56,8 @@ void data_free(Data *d);
 // is of all other files. Sets *bytes to the number of these bytes.
 uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 
-// Returns the micro-batch of B sequences from global sequence number `first` on, in a step with a
-// global batch of `global` sequences.
+// Returns the micro-batch of B sequences from global sequence number `first` on, in a step whose
+// global batch has `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
 // Does the same as data_batch, for many micro-batches of a step. The caller computes token_weight
 // once, as 1 / data_count(d, step, 0, global).

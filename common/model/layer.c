@@ -60,8 +60,9 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// Returns a copy of t in s->later, because a deferred gradient of weights needs t after everything
-// else has been freed. The input of the layer is not copied, because its caller keeps it.
+// Returns a copy of t in s->later, because a deferred gradient of weights needs t after the other
+// tensors of s have been freed. The input of the layer is not copied, because the caller of the
+// layer keeps it.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_like(&s->later, t);
@@ -167,7 +168,7 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
-    (void)s; // nothing is kept: backward reads the tokens again
+    (void)s; // nothing is kept, because backward reads the tokens again
     op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
     op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
@@ -259,7 +260,6 @@ Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch) {
 static real score_scale(const AttentionHeads *h) {
     return (real)(1 / __builtin_sqrt((double)h->D));
 }
-// Returns the place of every query and every key.
 static HeadsPlace heads_place(const AttentionHeads *h) {
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
 }
@@ -274,13 +274,14 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
     Shape square = tensor_shape(h->B * heads * h->T, h->T, s->storage); // [B*H/tp*T, T]
     s->t[S_PROBS] = tensor_shaped(&s->attention, square);
-    // The scores are reals. Their memory becomes the probabilities, unless these have 16 bits.
+    // The scores are reals. The probabilities overwrite them, unless the probabilities have 16
+    // bits.
     Tensor scores = s->t[S_PROBS];
     if (square.element != REALS) scores = tensor_new(&scratch, square.rows, square.cols);
     op_heads_scores(scores, attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
     op_causal_softmax(s->t[S_PROBS], scores, score_scale(h), heads_place(h));
     arena_free(&scratch);
-    s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout the two are the same tensor
+    s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout the two names are the same tensor
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_shaped(&s->attention, square);
     dropped(h, s->t[S_DROPPED], s->t[S_PROBS]);
@@ -326,10 +327,10 @@ static const AttentionKind plain = {
 };
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
 
-// Rotates queries and keys by an angle that grows with their position (Su et al. 2021). Then
-// positions enter the score of a query and a key only by their distance. Only this function
-// rotates, right after the product that made q|k|v. So every kind of attention and the cache of
-// keys read rotated rows, on any rank.
+// Rotates queries and keys by an angle that grows with their position (Su et al. 2021). Then the
+// score of a query and a key depends only on the distance of their positions. Only this function
+// rotates, right after the product that made q|k|v. So every kind of attention reads rotated rows,
+// on any rank.
 static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
     size_t turned = range_size(h->heads) * h->D + attention_key_columns(h);
     if (h->theta > 0)
@@ -353,8 +354,9 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
 }
 
 // ---- block: x + attention(norm(x)), then + mlp(norm(.)) ----
-// Compare block_forward and block_backward with those of 03_tensor_parallel/06_transformer.c, where
-// a rank has a part of the weights and a block has four all-reduces.
+// Compare block_forward and block_backward with the functions of
+// 03_tensor_parallel/06_transformer.c, where a rank has a part of the weights and a block has four
+// all-reduces.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
@@ -489,8 +491,8 @@ const LayerKind layer_loss = { .name = "loss",
 
 // ---- shapes and properties of any layer ----
 
-// Returns the shape of y. A wrapper without shapes has the shapes of its inner layers: the input of
-// the first, the output of the last.
+// A wrapper without shapes has the input shape of its first inner layer, and the output shape of
+// its last inner layer.
 Shape layer_output(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
@@ -499,8 +501,8 @@ Shape layer_input(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = l->inner;
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
-// A wrapper around one layer has the property of that layer. A wrapper around several layers has
-// its own property.
+// A wrapper around one layer is in place if that layer is. A wrapper around several layers has its
+// own kind->in_place.
 bool layer_in_place(const Layer *l) {
     while (!l->kind->output && l->n_inner == 1) l = l->inner;
     return l->kind->in_place;
@@ -519,8 +521,8 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i and its inner layer. Does nothing if i is not below n, as 0 - 1 is not. Several
-// inner layers have their own walk.
+// Prepares layer i and its inner layer. Does nothing if i is not below n. For i = 0 - 1 the size_t
+// wraps around and is not below n. A wrapper of several layers walks its inner layers itself.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);

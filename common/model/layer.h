@@ -1,13 +1,13 @@
-// layer.h: declares layers, because a model is a list of layers. So techniques compose. Data
+// layer.h: declares layers. A model is a list of layers, so techniques can be combined. Data
 // parallelism reduces the gradients of the list. A pipeline stage is a sub-list. Tensor parallelism
-// replaces layers by layers with the same interface that hold a part and communicate inside. ZeRO
-// and recomputation wrap a layer in another layer, which gathers or recomputes before it runs the
-// inner layer.
+// replaces layers by layers with the same interface, which hold a part of the weights and
+// communicate inside. ZeRO and recomputation wrap a layer in another layer, which gathers or
+// recomputes before it runs the inner layer.
 //
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is
 // the logits [B*T, V], and the loss's y is [B*T, 1]. A rank may hold only some rows or columns. So
-// code that allocates between layers gets the shape from layer_output().
+// code that allocates a tensor between two layers gets the shape from layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -38,7 +38,6 @@ typedef struct {
     Element storage;
     bool main_gradients; // gradients of weights are reals (Megatron), else stored as the weights
 } ModelConfig;
-// Returns the element type of the gradients of weights.
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;
 }
@@ -50,7 +49,7 @@ static inline size_t config_head_ratio(const ModelConfig *c) {
     return c->heads / config_kv_heads(c);
 }
 
-// ---- What a layer may know of the world: one micro-batch ----
+// ---- The input of every layer: one micro-batch ----
 typedef struct {
     size_t B, T;                 // sequences, positions of each on this rank
     const int *tokens, *targets; // [B*T] each; a negative target is not counted
@@ -62,23 +61,23 @@ typedef struct {
     size_t number;       // number among the micro-batches of a step, for pictures
 } Batch;
 
-// ---- What forward keeps for backward: one object per layer and micro-batch ----
+// ---- Saved has the tensors that forward keeps for backward, per layer and micro-batch ----
 enum { SAVED_TENSORS = 22, SAVED_GRADIENTS = 12 };
-// The work that backward of inputs leaves to backward of weights. The fields are the arguments of
-// linear_gradients, of norm_gradients, or of bias_gradient (w NULL).
+// A gradient of weights, which the first half of a backward leaves to the second half. The fields
+// are the arguments of linear_gradients, of norm_gradients, or of bias_gradient (w NULL).
 typedef struct {
     Param *w, *bias;
     Tensor x, stats, dy;
     bool norm;
 } WeightGradient;
 typedef struct Saved {
-    Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these
+    Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these tensors
     Element storage;         // type of activations; set by layer_forward()
     Arena arena, attention;  // attention: the [T, T] items, which selective recomputation drops
     Arena later; // used in the first half of a backward: holds the tensors for the second half
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
     size_t n_deferred;
-    Tensor input; // the layer's x; the walker keeps it
+    Tensor input; // the layer's x, which the walk keeps
     // A wrapper of several layers uses this field between the halves of its backward.
     struct ActivationStash *inner;
 } Saved;
@@ -114,9 +113,10 @@ struct AttentionKind {
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
-    // The shape of y on this rank. NULL in a wrapper means the shape of its inner layer's y.
+    // The shape of y on this rank. NULL in a wrapper means the shape of its last inner layer's y.
     Shape (*output)(const Layer *l, const Batch *b);
-    // The shape of x. NULL means the shape of y, or in a wrapper the shape of the inner layer's x.
+    // The shape of x. NULL means the shape of y, or in a wrapper without `output` the shape of its
+    // first inner layer's x.
     Shape (*input)(const Layer *l, const Batch *b);
     // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The
     // previous layer must then not need its own y.
@@ -140,7 +140,7 @@ struct Layer {
     const ModelConfig *config;
     size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; dropout depends on it
     size_t chunk;  // the number of its chunk on this rank (model.h)
-    // The embedding has wte and wpe, a block its own unit, the head the last norm and wte (tied).
+    // The embedding has wte and wpe, a block its own unit, the head the last norm and its table.
     Unit **units;
     size_t n_units;
     Range heads; // the local heads
@@ -169,9 +169,9 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // layer_backward_inputs and layer_backward_weights are the two halves of backward, for zero bubble
 // pipelines (Qi et al. 2023). The first half computes dx, because the previous stage waits for dx.
 // The weights' gradients may come at any later time. The bits are the same as those of backward.
-// Every plain layer has both halves. In the first half linear_gradients and norm_gradients copy
-// their arguments into s, where the copies replace forward's items. The second half calls
-// linear_gradients and norm_gradients again with the copies.
+// Every plain layer has both halves. In the first half linear_gradients, bias_gradient and
+// norm_gradients copy their arguments into s, where the copies replace forward's items. The second
+// half calls the same functions again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 // layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper uses
@@ -186,7 +186,7 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
 // The unsplit layers, the reference of every split layer.
 extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 
-// Names of a block's parameters and saved items. Chapter 03 uses them, too.
+// Names of a block's parameters and saved items. Chapter 03 uses the same names.
 enum {
     LN1_GAIN,
     LN1_BIAS,
@@ -227,15 +227,16 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT }; // the dropouts 
 
 // ---- Pieces that the unsplit layers and those of chapter 03 share ----
 Shape hidden_shape(const Layer *l, const Batch *b); // returns [B*T, C], whole on this rank
-// Returns [B*T, V], for the local entries of the vocabulary.
+// Returns [B*T, number of local entries of the vocabulary].
 Shape logits_shape(const Layer *l, const Batch *b);
 Shape token_shape(const Layer *l, const Batch *b); // returns [B*T, 1]
-// Returns the dropout of a whole [B*T, C]. For a part, the caller sets row0 and col0.
+// Returns the dropout of a whole tensor [B*T, C]. For a part of the tensor, the caller sets row0
+// and col0.
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);
 void linear(Tensor y, Tensor x, const Param *w); // computes y = x w
-// Adds the gradients to w.g and bias.g. bias may be NULL.
+// Adds the gradients of y = x w + bias to w->g and bias->g. bias may be NULL.
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);
-void bias_gradient(Param *bias, Tensor dy); // does the bias half of linear_gradients
+void bias_gradient(Param *bias, Tensor dy); // adds only the gradient of the bias
 // Computes y = norm(x). norm[0] is the gain, norm[1] the bias. Keeps the statistics of the rows in
 // s. A layer norm has mean and 1/deviation [rows, 2]. An RMS norm has 1/root mean square [rows, 1].
 void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats);

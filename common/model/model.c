@@ -10,7 +10,7 @@
 
 // ---- description ----
 
-// With these limits no count of elements exceeds the range of size_t.
+// With these limits the number of elements of all blocks fits into a size_t.
 enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };
 
 void config_require(const ModelConfig *c) {
@@ -195,8 +195,8 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
     return l;
 }
 
-// Returns the embedding's unit of wte. With the embedding among the layers, wte is the first unit.
-// With a tied head among the layers, the head's use of wte is the last unit.
+// With the embedding among the layers, wte is the first unit. With a tied head among the layers,
+// the head's use of wte is the last unit.
 Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
     Unit *last = &m->units[m->n_units - 1];
@@ -329,7 +329,6 @@ void model_fold_tied(Model *m) {
 
 // ---- norm, clipping ----
 
-// Returns the elements of p's unit that belong to p and that this rank owns.
 Range param_owned(const Unit *u, const Param *p) {
     size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
     if (lo < u->own.lo) lo = u->own.lo;
@@ -344,7 +343,7 @@ void model_grad_squares(const Model *m, double *squares) {
     memset(squares, 0, config_tensors(&m->config) * sizeof *squares);
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to || u->tied_copy) continue; // counted once, on the embedding's rank
+        if (u->tied_to || u->tied_copy) continue; // the embedding's unit counts wte
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
             Range r = param_owned(u, p);

@@ -21,7 +21,7 @@ typedef struct Model {
     // The model order is wte, wpe, h.0, ..., ln_f, then the head's use of wte, or its own table if
     // untied.
     Unit *units;
-    Unit **units_of_layers; // pointers to units; Layer.units points into this list
+    Unit **units_of_layers; // Layer.units points into this list of pointers to units.
     size_t n_units;
     // w and g [1, size] have all units except a tied use, one after another. w and g exist only
     // if the units are whole.
@@ -56,7 +56,7 @@ Model *model_describe(const ModelConfig *c, Range layers);
 // allocation.
 void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
-// of the new one, so the list gets shorter by n - 1. Returns the new layer.
+// of the new one, so m->layers becomes shorter by n - 1. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
 // Returns a model of several chunks of the list, in model order, for interleaved pipelines
 // (Narayanan et al. 2021, section 2.2).
@@ -67,12 +67,12 @@ Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers i
 void model_allocate(Model *m);
 // Allocates the weights only. The caller provides gradients.
 void model_allocate_weights(Model *m);
-// Makes every unit read its weights from w [1, size], another version of the weights, laid out as
-// m->w.
+// Makes every unit read its weights from w [1, size], which holds another version of the weights in
+// the order of m->w.
 void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
-// Places parameters in their units and counts them. Allocators call this function, after all
-// changes of the description.
+// Sets the offset of each parameter in its unit, and the sizes of the units and of the model.
+// Allocators call this function, after all changes of the description.
 void model_measure(Model *m);
 // Returns the unit whose first parameter has this name, or NULL.
 Unit *model_unit(Model *m, const char *first_param);
@@ -83,8 +83,8 @@ Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
 void model_zero_gradients(Model *m);
-// Walks one micro-batch forward and backward, and adds its gradients. Returns the sum of token
-// losses, without token_weight.
+// Runs forward and backward of one micro-batch, and adds its gradients. Returns the sum of token
+// losses, without the factor token_weight.
 double model_forward_backward(Model *m, const Batch *b);
 // Returns the sum of token losses, from a forward that keeps nothing.
 double model_loss(Model *m, const Batch *b);
@@ -111,7 +111,7 @@ Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 // Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts
 // only elements that this rank owns and whose parameter has in_norm.
 void model_grad_squares(const Model *m, double *squares);
-// Returns the norm. Adds the tensors in model order.
+// Returns the square root of the sum, which adds the tensors in model order.
 double norm_of_squares(const double *squares, size_t n);
 // Returns the norm of the whole gradient. The squares are added over `ranks`, the ranks that share
 // the gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has

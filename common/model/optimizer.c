@@ -78,7 +78,7 @@ void optimizer_step(Optimizer *o, Model *m, double scale) {
     record_enter(EVENT_UPDATE, NO_NUMBER);
     o->step++;
     for (size_t i = 0; i < m->n_units; i++)
-        // a tied use is updated with its owner
+        // a tied use shares the weights of the embedding's unit
         if (!m->units[i].tied_to) optimizer_step_unit(o, &m->units[i], scale);
     record_leave();
 }

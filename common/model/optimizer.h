@@ -6,19 +6,19 @@
 typedef struct {
     enum { SGD, ADAMW } kind;
     double lr, weight_decay; // decay is decoupled in AdamW and L2 in SGD
-    // SGD with momentum sets m <- momentum m + g and subtracts lr m. With momentum 0 it subtracts
-    // lr g and keeps no m.
+    // SGD with momentum sets m <- momentum m + g and subtracts lr m from the weight. With momentum
+    // 0, SGD subtracts lr g and keeps no m.
     double momentum;
     double beta1, beta2, epsilon; // AdamW
     size_t step;                  // steps done
-    bool no_master;               // updates 16-bit weights in place: 06.06 shows what is lost
+    bool no_master;               // updates 16-bit weights in place; 06.06 shows the lost updates
 } Optimizer;
 Optimizer sgd(double lr); // returns SGD without momentum
 // Returns AdamW with betas 0.9 and 0.95, without decay. epsilon is 1e-5, because 1e-8 amplifies the
 // noise of zero gradients.
 Optimizer adamw(double lr);
-// Allocates m and v for the owned elements; SGD needs m or nothing. Weights of 16 bits also get a
-// master in reals.
+// Allocates m and v for the owned elements. SGD needs only m, or nothing without momentum. Weights
+// of 16 bits also get a master in reals, unless no_master is true.
 void optimizer_allocate(const Optimizer *o, Model *m);
 // Multiplies gradients by scale (clipping), then updates all units.
 void optimizer_step(Optimizer *o, Model *m, double scale);

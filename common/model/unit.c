@@ -27,7 +27,8 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
 
 size_t param_local_rows(const Param *p) { return range_size(p->own_rows); }
 size_t param_local_cols(const Param *p) {
-    return p->cols ? param_narrow_blocks(p) * range_size(p->own_cols) : 0; // 0: the family has none
+    return p->cols ? param_narrow_blocks(p) * range_size(p->own_cols) : 0; // 0 columns: the family
+                                                                           // has no such tensor
 }
 bool param_is_whole(const Param *p) {
     return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;
@@ -43,7 +44,7 @@ size_t param_global_index(const Param *p, size_t i) {
     size_t width = range_size(p->own_cols), local = param_local_cols(p);
     size_t row = i / local, col = i % local, whole = p->cols / param_narrow_blocks(p);
     size_t place = (p->own_rows.lo + row) * p->cols;
-    // Element i is in the first block.
+    // The condition is true if element i is in the first block.
     if (col < p->ratio * width) return place + p->ratio * p->own_cols.lo + col;
     return place + col / width * whole + p->own_cols.lo + col % width;
 }
@@ -80,7 +81,7 @@ void unit_zero_gradients(Unit *u) {
 void unit_partial_sums(Unit *u) {
     for (size_t i = 0, end; i < u->n_params; i = end) {
         Comm *ranks = u->params[i].partial;
-        size_t columns = 0; // 0: tensors that the family does not have
+        size_t columns = 0; // stays 0 if the family has none of these tensors
         for (end = i; end < u->n_params && u->params[end].partial == ranks; end++)
             columns += u->params[end].cols;
         size_t hi = end < u->n_params ? u->params[end].offset : u->size;

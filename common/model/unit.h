@@ -20,7 +20,7 @@ typedef struct {
     // the rows. NULL means that g is complete.
     Comm *partial;
     size_t offset;          // offset of its first local element in the unit
-    Tensor w, g;            // the local part [own_rows, blocks * own_cols]; data NULL while absent
+    Tensor w, g;            // the local part [local rows, local cols]; data NULL while absent
     bool gradient_empty;    // no contribution was added to g since it was zeroed
     struct Saved *deferred; // contributions to g wait here for backward of weights; or NULL
 } Param;
@@ -32,7 +32,7 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // grouped heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Returns the number of blocks of the width of own_cols. The first block counts as `ratio` blocks.
+// Returns how many blocks as wide as own_cols a row has. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // returns the columns of all blocks
@@ -56,8 +56,8 @@ typedef struct Unit {
     struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
     struct Unit *tied_to;         // the reverse of tied_use
     bool tied_copy;               // a second copy on another pipeline stage: the norm skips it
-    // These ranks have the same unit. Its gradient is reduced, and its state sharded, over them.
-    // NULL until model_replicas().
+    // The ranks that have the same unit. These ranks reduce the unit's gradient, and under ZeRO
+    // each rank owns a part of the unit's state. NULL until model_replicas().
     Comm *replicas;
     // This rank owns the final gradient, the update and the state of these elements. Without ZeRO
     // the rank owns all elements.
@@ -65,9 +65,9 @@ typedef struct Unit {
     Tensor own_w, own_g;     // [1, own]: views of w and g, or separate buffers
     bool own_gradient_empty; // no contribution was added to a separate own_g since it was zeroed
     Tensor m, v;             // [1, own]: optimizer state, absent under SGD
-    // The weights in reals [1, own], if w has 16 bits. The optimizer updates the master and rounds
-    // it into own_w. The optimizer makes the master from own_w in its first step, after any
-    // broadcast.
+    // The weights in reals [1, own], if w has 16 bits. The optimizer updates the master, then
+    // rounds the master into own_w. The optimizer makes the master from own_w in its first step,
+    // after any broadcast of weights.
     Tensor master;
     bool master_made;
 } Unit;
@@ -82,19 +82,19 @@ void unit_attach_gradients(Unit *u, Tensor g);
 // Marks every gradient as empty, so that the first contribution overwrites it.
 void unit_zero_gradients(Unit *u);
 // Sums the partial gradients, after backward and before any other use of gradients. All ranks of
-// Param.partial must call this function. Neighbouring parameters with the same ranks share one
+// Param.partial must call this function. Adjacent parameters with the same ranks share one
 // all-reduce.
 void unit_partial_sums(Unit *u);
 
-// The tensors of a unit are its weights, and the final gradient and state of the owned elements.
+// The tensors of a unit's owned elements: weights, final gradient, and state.
 typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
 // Returns a tensor [1, own]. Calls fault() if the tensor is absent, such as m and v under SGD, or
 // the master of weights in reals.
 Tensor unit_own(const Unit *u, UnitTensor what);
-// Fills t [1, range], these elements of the unit. `element` gives the value for a parameter and a
-// place in the flattened whole tensor. Initial values, loading and migration use this function.
+// Fills t with elements `range` of the unit. `element` returns the value of a parameter at a place
+// in the flattened whole tensor. Initial values, loading and migration use this function.
 typedef real UnitElement(void *context, const Param *p, size_t global_index);
 void unit_fill(const Unit *u, Tensor t, Range range, UnitElement *element, void *context);
-// Fills w [1, range] with the initial values of these elements.
+// Fills w with the initial values of elements `range`.
 void unit_initialize(const Unit *u, Tensor w, Range range, uint64_t seed);
 #endif

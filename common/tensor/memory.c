@@ -1,6 +1,5 @@
 // memory.c: implements arenas and the ledger of bytes. The live bytes are the bytes of all blocks
-// that are not freed. Freed blocks go back to the device, which reserves the memory for the next
-// step.
+// that are not freed.
 //
 // The ledger and the blocks belong to one rank. Ranks may be threads of one process, so the ledger
 // is thread-local, and a block stores its rank.
@@ -38,7 +37,8 @@ static _Thread_local struct {
     bool poison_off;
 } ledger;
 
-// The bytes of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
+// The bytes of all ranks of this process, with MEM_REFERENCE. No lock is needed, because only one
+// rank of a process runs at a time.
 static size_t process, process_most;
 
 // ---- the ledger ----

@@ -2,9 +2,10 @@
 // The ledger keeps the live bytes and the peak per rank, for each category and for the total. Under
 // a GPU backend the buffers are device memory.
 //
-// New memory is filled with NaN (unless memory_poison is off), so a check fails if unwritten memory
-// is read. Freed memory goes back to the device's allocator, which reserves the memory. So after
-// the first step a training step takes no memory from the operating system.
+// New memory is filled with NaN (unless memory_poison is off), so a check fails if code reads
+// memory that was never written. Freed memory goes back to the device's allocator, which reserves
+// the memory for later buffers. So after the first step the training takes no further memory from
+// the operating system.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -19,7 +20,8 @@ typedef enum {
     // gathered units, whole gradients before a reduction, receive buffers
     MEM_COMMUNICATION,
     MEM_WORKSPACE, // temporaries of one op or layer call; tokens and targets
-    MEM_REFERENCE, // the unsplit twin and everything allocated while the ledger is paused
+    MEM_REFERENCE, // the unsplit model of a comparison, and all memory allocated while the ledger
+                   // is paused
     MEM_CATEGORIES
 } MemoryCategory;
 extern const char *const memory_category_name[MEM_CATEGORIES]; // "parameters", "gradients", ...
@@ -32,14 +34,15 @@ typedef struct {
 Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
-// After this call the ledger counts the arena's buffers under this category.
+// Moves the arena's buffers, and its later buffers, to this category of the ledger. Buffers that
+// were allocated while the ledger was paused stay in MEM_REFERENCE.
 void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
 // Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
-// valid until the next call. The scratch grows, and is freed at the rank's end. The ledger does not
-// count the scratch, because a device that multiplies 16-bit numbers needs no such copies.
-// memory_scratch_bytes returns the present size of the scratch.
+// valid until the next call. The scratch grows if a call asks for more bytes, and is freed at the
+// rank's end. The ledger does not count the scratch, because a device that multiplies 16-bit
+// numbers needs no such copies. memory_scratch_bytes returns the present size of the scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 
@@ -52,12 +55,14 @@ size_t memory_most(void);
 // Returns the peak of all ranks of this process together, with MEM_REFERENCE.
 size_t memory_process_most(void);
 void memory_reset_peaks(void); // sets each category's peak to its live bytes
-// Switches poison on or off for this rank. Poison is on at the start, and costs time.
+// Switches poison (new memory holds NaN) on or off for this rank. Poison is on at the start, and
+// costs time.
 void memory_set_poison(bool on);
 bool memory_poison(void);
 
-// While the ledger is paused, communication is not counted and new memory is MEM_REFERENCE. Calls
-// nest. Checks, digests, logs and the unsplit twin pause the ledger.
+// While the ledger is paused, communication is not counted and new memory is MEM_REFERENCE. Pairs
+// of these calls may be nested. Checks, digests, logs and the unsplit training of a comparison
+// pause the ledger.
 void ledger_pause(void);
 void ledger_resume(void);
 bool ledger_paused(void);

@@ -1,17 +1,16 @@
 // ops.c: implements the ops of ops.h, once for every device. An op is a function of one item (an
-// element, part of a row, a row, a strip of columns). FOR_EACH runs the function for every item, so
-// the function uses the common subset of C and C++. The BLAS computes the GEMMs.
+// element, part of a row, a row, a strip of columns). FOR_EACH runs the function for every item, in
+// a loop in C or in a kernel in CUDA C++. So the function uses the common subset of C and C++. The
+// BLAS computes the GEMMs.
 //
 // Sums down a column are added in row order. Sums along a row have an order that depends on the
-// row's length alone. No op allocates, except scratch in WIDENED. No item writes an element that
-// another item reads, so there are no atomics, and no result depends on timing.
+// row's length alone. No op allocates memory, but WIDENED uses memory_scratch(). No item writes an
+// element that another item reads, so there are no atomics, and no result depends on timing.
 //
 // In C the loops read and write reals, so an op with 16-bit operands goes through WIDENED first. A
 // kernel takes 16 bits as they are (rows.h), unless the kernel reads an output again before the
-// output is complete. The device computes products of 16-bit factors, if it has them.
-//
-// Sections: shapes, 16 bits, products, element by element, SwiGLU, dropout, layer norm, RMS norm,
-// rotary positions, grouped heads, attention, embedding, cross entropy, optimizers.
+// output is complete. The device multiplies 16-bit factors itself, if device_multiplies() returns
+// true.
 #include "common/tensor/ops.h"
 #include "common/base/meter.h"
 #include "common/device/device.h"
@@ -21,8 +20,8 @@
 #include "common/tensor/rows.h"
 #include "common/base/util.h"
 
-// Converts a size for a BLAS, which counts in int. blas_ld() returns the distance of rows. A BLAS
-// requires ld >= columns even for one row, where ld has no meaning.
+// Converts a size for a BLAS, which counts in int. blas_ld() returns the distance between rows. A
+// BLAS requires ld >= columns even for one row, where ld has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
     return (int)n;
@@ -32,7 +31,8 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < 1 ? 1 : ld);
 }
 
-// Charges a product to the clock, which charges no other arithmetic. Then lets messages progress.
+// Charges a product to the clock, then lets messages progress. The clock charges no other
+// arithmetic than products.
 static void charge(size_t m, size_t n, size_t k) {
     if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
@@ -67,7 +67,7 @@ static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
 static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
                        const size_t count[2], Tensor a, BatchSteps a_steps, Tensor b,
                        BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
-    // The loop charges each product alone, because each time is rounded.
+    // The loop charges each product alone, because the clock rounds the time of each product.
     for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);
     if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
     if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
@@ -92,7 +92,8 @@ static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, s
 
 // ---- shapes ----
 
-// Calls fault() unless t is [rows, cols], as the shape of `by` requires.
+// Calls fault() unless t is [rows, cols], as the shape of `other` requires. `by` is the name of
+// `other`.
 static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     if (t.rows != rows || t.cols != cols)
@@ -109,15 +110,15 @@ static void need_reals(const char *op, const char *name, Tensor t, size_t rows, 
     need_shape(op, name, t, rows, cols, by, other);
 }
 
-// Returns a contiguous t as one long row, because element-wise ops ignore the shape.
+// Returns t as one long row if `contiguous` is true, because element-wise ops ignore the shape.
 static Tensor as_one_row(Tensor t, bool contiguous) {
     return contiguous ? tensor_reshape(t, 1, tensor_count(t)) : t;
 }
 
 // ---- 16 bits ----
 
-// Replaces 16-bit operands by widened copies, and returns whether there are any. Outputs are
-// widened, too, because an op may change an operand in place, or only a part of it.
+// Replaces 16-bit operands by widened copies, and returns whether any operand has 16 bits. Outputs
+// are widened, too, because an op may change an operand in place, or only a part of it.
 static bool widen(Tensor *const operand[], Tensor stored[], size_t n) {
     size_t count = 0;
     bool any = false;
@@ -399,8 +400,8 @@ void op_activation_backward(Tensor dx, Tensor x, Tensor dy) {
 
 // ---- dropout ----
 
-// Keeps an element if random_unit of its key is at least p. The function tests the same as "the
-// key's upper 53 bits are at least p 2^53".
+// Keeps an element if the upper 53 bits of its key, read as an integer, are at least `limit` = p
+// 2^53. The probability of this is 1 - p.
 ITEM void dropout_part(Row y, ConstRow x, uint64_t row_key, uint64_t first, uint64_t limit,
                        real scale, size_t lo, size_t hi) {
     INDEPENDENT
@@ -931,7 +932,7 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
 // exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
-    if (lse_more == -(real)HUGE_VAL) return; // no key was seen here
+    if (lse_more == -(real)HUGE_VAL) return; // the other part has no key
     const real own_part = real_exp(*lse - max), more = real_exp(lse_more - max),
                sum = own_part + more;
     for (size_t c = 0; c < D; c++) o[c] = own_part / sum * o[c] + more / sum * o_more[c];
@@ -1004,13 +1005,14 @@ void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real 
 }
 
 // Checks that p has as many keys as queries per sequence. The op_heads_*_triangle functions compute
-// the triangle of p row by row or column by column, with one product per sequence and head.
+// with the triangle of p row by row or column by column. Each row or column has one product per
+// sequence and head.
 static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
     if (B && p.cols != Tq)
         fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,
               p.cols);
 }
-// Returns a window of t that begins at (row, col); the caller knows the window's size.
+// Returns a view of t that begins at (row, col). The caller knows the size of its part.
 static Tensor part(Tensor t, size_t row, size_t col) {
     const size_t n = row * t.ld + col;
     if (t.element == REALS) t.data += n;

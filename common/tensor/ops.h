@@ -1,21 +1,21 @@
-// ops.h: declares the mathematics of a Transformer, forward and backward. A BLAS does the GEMMs;
-// ops.c has everything else, once for every device. Outputs are the first arguments, inputs follow.
-// A wrong shape is a fault() that names both shapes.
+// ops.h: declares the mathematics of a Transformer, forward and backward. A BLAS computes the
+// matrix products (GEMMs). ops.c has all other ops, written once for every device. An op's outputs
+// are its first arguments, before the inputs. A wrong shape is a fault() that names both shapes.
 //
 // Operands may be stored in 16 bits. An op computes in reals, and rounds an output once. Statistics
-// (also lse, dot, sums, maxima), logits, losses, m and v must be reals; other elements are a
-// fault().
+// of norms, lse, dot, the sums and maxima of cross entropy, logits, losses, m and v must be reals;
+// other elements are a fault().
 //
-// Outputs are OVERWRITTEN, gradients of parameters too. The caller adds a finished contribution
-// once (layer.h). Only op_rotate, op_merge_heads, op_exp_sum, op_cross_entropy_backward and the
-// optimizers update operands in place.
+// An op OVERWRITES its outputs, also gradients of parameters. The caller adds each finished
+// contribution to the gradient once (layer.c). Only op_rotate, op_merge_heads, op_exp_sum,
+// op_cross_entropy_backward and the optimizers update operands in place.
 #ifndef OPS_H
 #define OPS_H
 #include "common/tensor/tensor.h"
 
 // --- products ---
-// The BLAS chooses the order of additions by the sizes. So some rows or columns that are computed
-// alone may differ by rounding from those of the whole product.
+// The BLAS chooses the order of additions by the sizes. So rows or columns that are computed alone
+// may differ by rounding from the same rows or columns of the whole product.
 void op_matmul(Tensor y, Tensor x, Tensor w);    // y[M,N] = x[M,K] w[K,N]
 void op_matmul_nt(Tensor y, Tensor x, Tensor w); // y[M,N] = x[M,K] w[N,K]^T
 void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
@@ -24,14 +24,15 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
 void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns. NaN stays
-// NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU transports add the
-// contributions of ranks with op_combine.
+// NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU the transports add the
+// contributions of the ranks with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
-// y = x + bias[1,N] on every row; y may be x. A bias of 0 columns is absent: y = x.
+// y = x + bias[1,N] on every row; y may be x. If bias has 0 columns, the model has no such bias,
+// and y = x.
 void op_add_bias(Tensor y, Tensor x, Tensor bias);
-// sum[1,N] = the sum of the rows, in order: the bias gradient
+// sum[1,N] = the sum of the rows, added in order. The gradient of a bias is such a sum.
 void op_sum_rows(Tensor sum, Tensor x);
 void op_gelu(Tensor y, Tensor x);                      // tanh form, as in GPT-2
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
@@ -43,9 +44,9 @@ void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy);
 void op_activation(Tensor y, Tensor x);
 void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 
-// Dropout computes y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates
-// of an element. The mask is never stored, because backward calls the same function on dy. p = 0
-// copies. y may be x.
+// Dropout computes y = x * keep / (1-p), where the mask `keep` is 0 or 1. The mask is a function of
+// key and the GLOBAL coordinates of an element. The mask is never stored, because backward calls
+// the same function on dy. With p = 0, y = x. y may be x.
 typedef struct {
     uint64_t key;
     double p;
@@ -59,16 +60,16 @@ typedef struct {
 void op_dropout(Tensor y, Tensor x, Dropout d);
 
 // --- layer norm (Ba, Kiros, Hinton 2016), epsilon 1e-5 ---
-// stats[M,2] has mean and 1/deviation of a row.
+// stats[M,2] has the mean and 1/deviation of each row.
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
 // The op_layer_norm_* functions below compute the layer norm of rows that are spread over ranks. x,
-// y, gain, bias hold some of a row's `whole` columns; stats and sums hold all rows. sums[M,2] are
-// over the local columns. The caller adds the sums over the ranks that share the rows, then applies
-// the sums. One all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative
-// error of the variance is a rounding error times 1 + mean^2 / variance. stats may be sums.
-// op_layer_norm_grads needs the local columns only.
+// y, gain and bias hold only some of a row's `whole` columns. stats and sums hold all rows.
+// sums[M,2] has the sums over the local columns. The caller adds the sums over the ranks that share
+// the rows, then applies the sums. One all-reduce is enough, because the variance is mean(x^2) -
+// mean(x)^2. The relative error of the variance is a rounding error times 1 + mean^2 / variance.
+// stats and sums may be the same tensor. op_layer_norm_grads needs only the local columns.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
@@ -77,7 +78,7 @@ void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats
                                   Tensor dy, size_t whole);
 
 // --- RMS norm (Zhang and Sennrich 2019): x / root of the mean of x^2, times a gain ---
-// stats[M,1] has 1 / sqrt(mean(x^2) + epsilon) of a row.
+// stats[M,1] has 1 / sqrt(mean(x^2) + epsilon) of each row.
 void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon);
 void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
@@ -97,11 +98,11 @@ void op_fold_heads(Tensor y, Tensor x, size_t D);
 // --- attention, per head: Tq queries and Tk keys per sequence ---
 // q and o are [B*Tq, heads*D], k and v are [B*Tk, heads*D]. p is [B*heads*Tq, Tk] with rows in
 // (sequence, head, query) order. With 0 heads (a rank without a head) nothing happens.
-// op_heads_scores computes p = q k^T; also dP = do v^T.
+// op_heads_scores computes p = q k^T, and in backward dP = do v^T.
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
-// op_heads_mix computes o = p v; also dq = dS k.
+// op_heads_mix computes o = p v, and in backward dq = dS k.
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
-// op_heads_mix_t computes o = p^T v; also dv = P^T do and dk = dS^T q.
+// op_heads_mix_t computes o = p^T v. Backward needs dv = P^T do and dk = dS^T q.
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // The positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. The positions ascend and
 // may have gaps, so a rank may hold any chunks of a sequence. NULL means 0, 1, 2, ...
@@ -112,14 +113,14 @@ typedef struct {
 // Writes to each row of p the softmax of scale*s over the keys that do not come after the query,
 // and 0 elsewhere. A row without such keys is all 0. p may be s.
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
-// ds may be dp.
+// Computes ds = scale p (dp - sum of p dp in the row). ds may be dp.
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);
 // Computes the softmax over some of the keys. The caller joins the parts (online softmax; Milakov
 // and Gimelshein 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s)
 // over the local keys that a query attends to. lse is -inf if there is no such key.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
-// Joins two parts of attention. o [M, heads*D] and lse [M, heads] are of some keys, and o_more and
-// lse_more of other keys. Writes the result to o and lse.
+// Joins two parts of attention. o [M, heads*D] and lse [M, heads] are results over some keys.
+// o_more and lse_more are results over other keys. Writes the joined results to o and lse.
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
 // Recomputes p from the lse of all keys. p is exp(scale s - lse) for the keys that a query attends
 // to, else 0.
@@ -127,7 +128,7 @@ void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPl
 // Computes dot [B*Tq, heads], the sum of p dp over all keys, which equals the sum of o do over the
 // columns of a head. The backward of a softmax over a part of the keys needs dot.
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
-// ds may be dp.
+// Computes ds = scale p (dp - dot) for the keys that a query attends to, else 0. ds may be dp.
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
 // Each op_heads_*_triangle function computes its product for queries that attend to keys 0 .. i
@@ -142,21 +143,22 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
                       size_t head0, HeadsPlace at);
 
 // --- embedding: y[r] = wte[token r - vocab0] + wpe[position r] ---
-// Writes row token - vocab0 of wte. A token outside wte's rows contributes nothing
-// (vocabulary-parallel), so its row is zero. Outputs are overwritten. The gradient adds a token's
-// rows of dy in order.
+// op_embed_tokens writes row token - vocab0 of wte to each row of y. If wte has no such row,
+// because the token is another rank's entry (vocabulary-parallel), the row of y is zero.
+// op_embed_tokens_grad adds the rows of dy with the same token, in order.
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
-// y is NaN where wpe lacks the row. A wpe of 0 columns is absent: y = x.
+// A row of y is NaN if wpe has no row for its position. If wpe has 0 columns, the model has no wpe,
+// and y = x.
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
 // A row of dwpe is zero if no row has its position.
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 
-// --- cross entropy, cut where a vocabulary-parallel head communicates ---
-// Columns of logits are entries vocab0 .. vocab0+cols-1. A negative target is not counted. Its loss
-// and gradient are 0.
+// --- cross entropy, in parts between which a vocabulary-parallel head communicates ---
+// The columns of logits are the entries vocab0 .. vocab0+cols-1 of the vocabulary. A negative
+// target is not counted, so its loss and its gradient are 0.
 void op_row_max(Tensor max, Tensor logits); // max[M,1]
-// picked[M,1] is the target's logit, or 0 if the target is another rank's entry.
+// picked[M,1] is the target's logit, or 0 if the target is negative or another rank's entry.
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);
 // Replaces logits by exp(logits - max). sum[M,1] is the sum of each row.
 void op_exp_sum(Tensor sum, Tensor logits, Tensor max);

@@ -1,7 +1,7 @@
-// random.h: declares counter-based randomness. A value is a function of its place. The place is
-// seed, tensor and global index, or step, layer, site, sequence, position and feature. A value
-// never depends on a rank, a micro-batch or a local index. So every split draws the same numbers,
-// and a recomputed forward draws them again.
+// random.h: has counter-based random numbers. A value is a function of the seed and of a place. The
+// place of an initial weight is its tensor and global index. The place of a dropout value is step,
+// layer, site, sequence, position and feature. A value never depends on a rank, a micro-batch or a
+// local index. So every split draws the same numbers, and a recomputed forward draws them again.
 //
 // The functions use the common subset of C and C++, so ops can call them on any device.
 #ifndef RANDOM_H
@@ -19,12 +19,12 @@ ITEM uint64_t random_mix(uint64_t x) {
     x *= UINT64_C(0x94d049bb133111eb);
     return x ^ (x >> 31);
 }
-// Returns a key with one more coordinate. The order matters: key(key(s, a), b) differs from
-// key(key(s, b), a).
+// Returns a key with one more coordinate. The order of the coordinates matters: key(key(s, a), b)
+// differs from key(key(s, b), a).
 ITEM uint64_t random_key(uint64_t key, uint64_t coordinate) {
     return random_mix(key + UINT64_C(0x9e3779b97f4a7c15) * (coordinate + 1));
 }
-// Returns a value in (0, 1).
+// Returns a value in (0, 1]. The value is 1 only if all upper 53 bits of the key are 1.
 ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; }
 // Returns a normal value with mean 0 and deviation 1 (Box and Muller 1958). The function computes
 // in double and callers round the result, so both precisions get the same weights.
@@ -34,7 +34,8 @@ ITEM double random_normal(uint64_t key) {
 }
 // Returns the place of i in a shuffle of 0 .. n-1, without storing the list. A Feistel network
 // permutes the numbers below the next power of 4 (Luby and Rackoff 1988). The network runs again
-// until its result is below n (cycle walking; Black and Rogaway 2002). Keys give different orders.
+// until its result is below n (cycle walking; Black and Rogaway 2002). Different keys give
+// different orders.
 ITEM uint64_t random_permute(uint64_t key, uint64_t i, uint64_t n) {
     int half = 0;
     while (half < 31 && (UINT64_C(1) << 2 * half) < n) half++;

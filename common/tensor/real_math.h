@@ -1,5 +1,5 @@
 // real_math.h: defines exp and sums that a compiler can vectorise without fast-math, in the common
-// subset of C and C++. libm's exp is a function call per element. This exp is a dozen
+// subset of C and C++. libm's exp is a function call per element. real_exp() is a dozen
 // multiplications and additions without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
@@ -62,9 +62,9 @@ ITEM float real_sqrt(float x) { return sqrtf(x); }
 ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
 // ROW_SUM(type, total, i, n, term) sets total to the sum of term over i in [0, n), in an order that
-// depends on n alone. The macro adds LANES running sums side by side. After every BLOCK terms the
-// macro adds these sums to a sum in double. So a long row (a vocabulary) loses no accuracy, and
-// every split of the rows gives the same bits.
+// depends on n alone. The macro keeps LANES running sums side by side. After every BLOCK terms the
+// macro adds the LANES sums together, and adds the result to `total`, a double. So a long row (a
+// vocabulary) loses no accuracy, and every split of the rows gives the same bits.
 enum { LANES = 32, BLOCK = 512 };
 #define ROW_SUM(type, total, i, n, ...) \
     do { \

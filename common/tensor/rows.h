@@ -1,4 +1,5 @@
-// rows.h: gives the loops of an op the rows of a tensor, in C and in CUDA C++.
+// rows.h: declares Row and ConstRow, through which the loops of an op read and write the rows of a
+// tensor, in C and in CUDA C++.
 //
 // In C a row is a pointer to reals, so loops vectorise. An op with 16-bit operands widens them
 // first (ops.c). In CUDA C++ a row knows its element type. x[c] loads an element as a real, and
@@ -68,6 +69,6 @@ typedef const real *ConstRow;
 ITEM Row row_of(Tensor t, size_t r) { return t.data + r * t.ld; }
 #endif
 
-// Returns a row of a tensor that is always in reals, such as statistics.
+// Returns row r of a tensor that is always stored in reals, such as statistics.
 ITEM real *row_of_reals(Tensor t, size_t r) { return t.data + r * t.ld; }
 #endif

@@ -1,11 +1,12 @@
 // storage.h: converts numbers of 16 bits to reals, and rounds reals to 16 bits, in the common
 // subset of C and C++.
 //
-// bf16 has float's 8 bits of exponent and 7 bits of fraction, so its range is float's. fp16 (IEEE
-// binary16) has 5 bits of exponent and 10 of fraction. Its largest number is 65504, and below 2^-14
-// its numbers are the multiples of 2^-24. A real is rounded to the nearest number, ties to the even
-// one. A result that is too large is infinite, and NaN stays NaN. Choices are conditional
-// expressions instead of branches, so loops over these functions vectorise.
+// bf16 has 8 bits of exponent, as float has, and 7 bits of fraction. So its range equals that of
+// float. fp16 (IEEE binary16) has 5 bits of exponent and 10 of fraction. Its largest number is
+// 65504, and below 2^-14 its numbers are the multiples of 2^-24. A real is rounded to the nearest
+// number of the format. If two numbers are equally near, the one whose last bit is 0 is taken. A
+// result that is too large is infinite, and NaN stays NaN. Choices are conditional expressions
+// instead of branches, so loops over these functions vectorise.
 #ifndef STORAGE_H
 #define STORAGE_H
 #include <math.h>
@@ -25,10 +26,10 @@ ITEM float bits_float(uint32_t bits) {
     return x;
 }
 
-// A double is rounded to float before it is rounded to 16 bits. To nearest, the first rounding
-// could make a tie that the second one breaks in the wrong direction. So the first rounding is to
-// odd. An inexact result is the neighbour whose last bit is 1, which is never a tie (Boldo and
-// Melquiond 2008).
+// A double is rounded to float before it is rounded to 16 bits. If the first rounding were to the
+// nearest float, its result could be a tie, and the second rounding could break the tie in the
+// wrong direction. So the first rounding is to odd: an inexact result is the neighbour whose last
+// bit is 1. Such a float is never a tie (Boldo and Melquiond 2008).
 #ifdef REAL_IS_DOUBLE
 ITEM float real_float(double x) {
     const float nearest = (float)x;
@@ -42,17 +43,19 @@ ITEM float real_float(float x) { return x; }
 #endif
 
 ITEM float bf16_value(uint16_t h) { return bits_float((uint32_t)h << 16); }
-// Rounds to bf16. The function adds half of the last place, a little less if the last place is
-// even. Then it cuts off the lower half of the bits. A carry into the exponent is right.
+// Rounds to bf16. The function adds half of the last place that remains, or one bit less if the
+// last place is 0. Then the function cuts off the lower 16 bits. A carry into the exponent gives
+// the right number.
 ITEM uint16_t bf16_round(float x) {
     const uint32_t bits = float_bits(x), up = 0x7fff + (bits >> 16 & 1);
     const bool nan = (bits & 0x7fffffff) > 0x7f800000;
     return (uint16_t)(nan ? bits >> 16 | 0x40 : (bits + up) >> 16);
 }
 
-// The biases of the exponents differ by 112, and the fractions by 13 bits. The floats from 0.5 to 1
-// are multiples of 2^-24. So fp16_round() adds 0.5 to a number below 2^-14, and the addition rounds
-// the number to such a multiple. fp16_value() subtracts 0.5 again.
+// float and fp16 differ by 112 in the bias of the exponent, and by 13 bits in the length of the
+// fraction. The floats from 0.5 to 1 are multiples of 2^-24. So fp16_round() adds 0.5 to a number
+// below 2^-14, and the addition rounds the number to such a multiple. fp16_value() subtracts 0.5
+// again.
 enum { FP16_EXPONENTS = 112 << 23, FP16_HALF = 126 << 23, FP16_NORMAL = 113 << 23 };
 enum { FP16_TOO_LARGE = 143 << 23 }; // 65536
 ITEM float fp16_value(uint16_t h) {
@@ -77,7 +80,8 @@ ITEM real stored_value(Element e, uint16_t h) {
 ITEM uint16_t stored_round(Element e, real x) {
     return e == BF16S ? bf16_round(real_float(x)) : fp16_round(real_float(x));
 }
-// Converts elements lo <= c < hi of a row. round_part() converts in the other direction.
+// Converts elements lo <= c < hi of a row from 16 bits to reals. round_part() rounds reals to 16
+// bits.
 ITEM void widen_part(real *y, const uint16_t *x, Element e, size_t lo, size_t hi) {
     if (e == BF16S) {
         INDEPENDENT

@@ -1,7 +1,7 @@
 // tensor.h: declares a tensor, which is a row-major matrix or a rectangle of a larger one. The
-// `cols` elements of a row are neighbours in memory; the next row begins `ld` elements later.
-// Tensors with more axes are stored as matrices: [B*T, C] is B sequences of T positions with C
-// features.
+// `cols` elements of a row are adjacent in memory. The next row begins `ld` elements after the
+// beginning of a row. Tensors with more axes are stored as matrices: [B*T, C] is B sequences of T
+// positions with C features.
 #ifndef TENSOR_H
 #define TENSOR_H
 #include <stdbool.h>
@@ -10,7 +10,8 @@
 #include "common/tensor/memory.h"
 #include "common/base/real.h"
 
-// data may be device memory, so chapters never read it.
+// `data` may point to device memory, so lessons read it only in ops and in FOR_EACH loops.
+// tensor_download() copies it to host memory.
 typedef struct {
     size_t rows, cols, ld;
     Element element;
@@ -32,19 +33,21 @@ static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
     return s;
 }
 
-// New tensors are not zeroed; with memory_poison() they hold NaN. tensor_new makes reals.
+// These functions do not zero a new tensor. While memory_poison() is true, a new tensor holds NaN.
+// tensor_new() makes a tensor of reals.
 Tensor tensor_new(Arena *a, size_t rows, size_t cols);
 Tensor tensor_shaped(Arena *a, Shape s);
 // Returns a new tensor with the shape and the element type of t.
 Tensor tensor_like(Arena *a, Tensor t);
 static inline size_t tensor_bytes(Tensor t) { return t.rows * t.cols * element_size(t.element); }
-// Calls fault() if t is stored in 16 bits, for an op whose loops read reals.
+// Calls fault() if the elements of t are not reals. `op` and `name` are the op and its operand, for
+// the message.
 void tensor_need_reals(const char *op, const char *name, Tensor t);
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 
-// Each tensor_*_range and tensor_reshape returns a view, which does not copy. A range outside t is
-// a fault().
+// The tensor_*_range functions and tensor_reshape() return a view, which shares the memory of t. A
+// range outside of t is a fault().
 Tensor tensor_row_range(Tensor t, size_t lo, size_t hi); // returns rows lo <= r < hi
 Tensor tensor_col_range(Tensor t, size_t lo, size_t hi); // returns columns lo <= c < hi
 // Returns elements lo <= i < hi of a contiguous tensor, as [1, hi-lo].
@@ -59,13 +62,14 @@ void tensor_copy(Tensor to, Tensor from);
 void tensor_upload(Tensor to, const real *from);
 // Copies a tensor to rows*cols reals of host memory.
 void tensor_download(real *to, Tensor from);
-// Fills t with normal values. Element (r, c) is a function of key and r*cols + c.
+// Fills t with normal values of mean 0. Element (r, c) is a function of key and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
-// Returns the sum in double. Adds each row, then the rows in order.
+// Returns the sum of all elements in double. Adds the elements of each row, then the sums of the
+// rows, in order.
 double tensor_sum(Tensor t);
 double tensor_sum_of_squares(Tensor t); // adds in the same order
-// Returns whether the bits are equal. Calls fault() if the counts of elements or the element types
-// differ.
+// Returns whether all bits of a and b are equal. Calls fault() if a tensor is not contiguous, or if
+// the counts of elements or the element types differ.
 bool tensor_equal(Tensor a, Tensor b);
 
 int *ints_new(Arena *a, size_t n); // returns device memory for tokens and targets

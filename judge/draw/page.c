@@ -35,7 +35,6 @@ size_t page_width(void) {
 
 // ---- text broken at spaces ----
 
-// Prints text from column `at` on. Further lines begin at column `indent`.
 void page_wrap(const char *text, size_t at, size_t indent) {
     size_t width = page_width();
     while (*text) {

@@ -13,9 +13,9 @@
 
 static _Thread_local double flops_before; // FLOPs before the recording began
 
-// Sets the start of the wall clock on this rank. Each rank counts from its own start. On one
-// machine all ranks read the same clock, so they all count from rank 0's start. On several machines
-// the ranks take the end of a barrier as the same time.
+// Sets the start of the wall clock on this rank. Before this call each rank counts from its own
+// start. On one machine all ranks read the same clock, so they all count from rank 0's start. On
+// several machines the ranks take the end of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -518,7 +518,6 @@ static bool links_alike(const ChartRow *a, const ChartRow *b) {
     return true;
 }
 
-// Returns the first letter of a title, as a capital.
 static char capital(const char *title) { return (char)toupper((unsigned char)*title); }
 
 static void print_chart(Run *run, const Recording *all, const char *title, int what) {
@@ -541,7 +540,6 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%c%s: %s%s%s", capital(title), title + 1, time, fits ? "   " : "\n", key);
-    // These rows show the links, memory and computation.
     ChartRow *link = host_alloc(all->ranks * sizeof *link),
              *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);
@@ -674,7 +672,7 @@ static StateRow state_row(const StateBytes *held, size_t rank) {
     for (size_t k = 0; k < 3; k++) {
         bytes += held->bytes[k];
         size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
-        if (held->bytes[k] && end <= n) end = n + 1; // each kind above 0 bytes has a column
+        if (held->bytes[k] && end <= n) end = n + 1; // at least a column for each kind
         while (n < end && n < WIDE) row.bar[n++] = letter[k];
     }
     row.bar[n] = 0;

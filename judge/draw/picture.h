@@ -28,8 +28,8 @@ typedef struct {
     // exposed: communication while the rank waits, added over ranks.
     // hidden: communication while the rank computes, added over ranks.
     Picoseconds exposed, hidden;
-    // Under the wall clock data may have moved before a wait. Then this field is true, and hidden
-    // has no value.
+    // Under the wall clock data may have moved before a wait. In this case the field is true, and
+    // `hidden` has no value.
     bool hidden_unknown;
     // flops: added over ranks.
     // utilisation: flops / (ranks step rate), the MFU under the wall clock.
@@ -66,10 +66,10 @@ void picture_summary(Run *run, const Timing *t);
 // SVG odd chunks are pale.
 char *picture_order(Run *run, size_t rank);
 
-// Draws a bar for each rank, as long as the bytes that the rank holds between steps. Neighbours
-// with equal bars share one bar. All ranks must call picture_state(). Call picture_state_now()
-// after the allocation, because picture_state_now() reads the ledger. The scale is the longest bar
-// so far, so show the largest state first.
+// Draws a bar for each rank, whose length shows the bytes that the rank holds between steps.
+// Neighbouring ranks with equal bars share one bar. All ranks must call picture_state(). Call
+// picture_state_now() after the allocation, because picture_state_now() reads the ledger. The scale
+// is the longest bar so far, so show the largest state first.
 typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state

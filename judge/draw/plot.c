@@ -234,8 +234,8 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
 // The sizes are in pixels. The legend is at the right.
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
-// Every line has its own colour. Four lines also differ in marks and dashes, so a chart of four
-// lines is readable without colours.
+// Every line has its own colour. The first four lines also differ in marks and dashes, so a chart
+// of up to four lines is readable without colours.
 static const char *const colour[MOST_LINES] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                 "#e69f00", "#56b4e9", "#000",    "#777" };
 static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3",

@@ -1,4 +1,4 @@
-// sketch.h: draws a curve in the terminal.
+// sketch.h: declares the drawing of a curve in the terminal.
 #ifndef SKETCH_H
 #define SKETCH_H
 #include "judge/frame/lesson.h"

@@ -1,6 +1,6 @@
 // svg.h: declares a recording, and the functions that write a recording as a file. picture.c, svg.c
-// and trace.c define these functions. 05_pipeline_1f1b/experiments/player.c also calls them, to
-// show schedules that no rank has run. plot.c draws its own SVG, with svg_text().
+// and trace.c define these functions. 05_pipeline_1f1b/experiments/player.c calls recording_show()
+// to show schedules that no rank has run. plot.c draws its own SVG, with svg_text().
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>

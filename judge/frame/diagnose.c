@@ -66,8 +66,8 @@ static Factor fit_whole(const Whole *got, const Whole *want) {
 
 // ---- one factor on average, and the wrong elements ----
 
-// These sums are over all wrong tensors. products / squares is the factor that fits these tensors
-// best.
+// Sums over the elements of all wrong tensors. The factor that fits these tensors best is products
+// / squares.
 typedef struct {
     double products, squares;
 } Average;
@@ -78,8 +78,8 @@ static void average_add(Average *sum, const Whole *got, const Whole *want) {
     }
 }
 
-// Returns ", on average 1.75 times too small", or "" if the best factor is nearly 1 or does not
-// exist.
+// Returns ", on average 1.75 times too small", or "" if the best factor is nearly 1, nearly 0, or
+// does not exist.
 static const char *average_text(char text[64], Average sum) {
     double factor = sum.squares > 0 ? sum.products / sum.squares : NAN;
     text[0] = 0;
@@ -90,8 +90,8 @@ static const char *average_text(char text[64], Average sum) {
     return text;
 }
 
-// Returns " (elements 0 to 11 of 48)" if the wrong elements of a tensor are a part of the tensor
-// without a gap.
+// Returns " (elements 0 to 11 of 48)" if the wrong elements are one range of the tensor without a
+// gap, but not the whole tensor. Otherwise returns "".
 static const char *elements_text(char text[80], const Whole *got, const Whole *want, double limit) {
     size_t n = want->rows * want->cols, first = n, last = 0, count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -145,8 +145,8 @@ static const char *step_of(const char *name) {
 }
 
 // Describes the first step that differs. Later steps contain the same error, so the sentence leaves
-// them out. Tensors that are mathematically zero, such as the gradient of the key bias, do not
-// count.
+// them out. A tensor whose elements are all below 1e-3 of the largest element of all tensors does
+// not count. Such a tensor may be mathematically zero, as the gradient of the key bias is.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     size_t ranks = run->world->size, differing = 0, same_factor = 0;
     bool *differs = host_alloc(2 * ranks * sizeof *differs), *holds = differs + ranks;

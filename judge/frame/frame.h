@@ -123,13 +123,15 @@ void report_free(Run *run);
 // Returns good or bad, in colour if colours are on.
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 
-// ---- page.c: the page, which a lesson prints instead of the log without --verbose ----
+// ---- page.c: without --verbose a lesson prints this page instead of the log ----
 bool page_on_terminal(void);
 size_t page_width(void); // returns the columns: COLUMNS, the terminal's width, or 100
-// Prints text from column `at` on, broken at spaces. Rank 0 calls this function.
+// Prints text from column `at` on, broken at spaces. Further lines begin at column `indent`. Rank 0
+// calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
-// Returns a part of the title: "", or a setting that stops waiting threads from using a core.
+// Returns a part of the title: a hint that lets waiting threads sleep, or "" if the environment
+// already says how threads wait.
 const char *threads_advice(void);
 void page_checked(Run *run);            // prints the comparisons and the number of exact costs
 void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, or Wrong

@@ -13,7 +13,7 @@ static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");
     if (!tasks || !process || atol(tasks) <= 1) return;
-    // Every process comes here, and the first process prints the message.
+    // Every process calls this function, but only the first process prints the message.
     if (atol(process) > 0) _exit(STATUS_USAGE);
     usage_error(
         "Slurm gave this step %s tasks, but no way for them to find each other. Start it with "

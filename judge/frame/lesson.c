@@ -1,5 +1,5 @@
-// lesson.c: the frame of every program. The frame launches the ranks, prints title and verdict, and
-// returns the exit status.
+// lesson.c: implements the frame of every program. The frame launches the ranks, prints title and
+// verdict, and returns the exit status.
 #include "judge/frame/frame.h"
 #include "judge/draw/memory_samples.h"
 #include "judge/frame/presets.h"
@@ -59,7 +59,7 @@ static void print_verdict(Run *run, double seconds, bool pass) {
 }
 
 // Returns the exit status, which is the same on every rank. Writes the JSON before it prints the
-// verdict, because a full disk must not follow a PASS.
+// verdict, because a full disk must be noticed before a PASS is printed.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;

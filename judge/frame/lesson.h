@@ -1,5 +1,5 @@
-// lesson.h: declares the frame of every program. The frame has options, the title, checks, costs,
-// the verdict, JSON and the exit status.
+// lesson.h: declares the frame of every program. The frame reads options, checks results and costs,
+// and prints the title and the verdict. The frame also writes the JSON and chooses the exit status.
 #ifndef LESSON_H
 #define LESSON_H
 #include "common/comm/comm.h"
@@ -61,11 +61,11 @@ bool option_given(Run *run, const char *name);
 // the option of this rank alone, so all ranks must make the call. The call may free a text that
 // option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
-// Returns the element type of --storage. A lesson that can store 16 bits lists one of the first two
-// entries among its own options. ONLY_STORAGE_OPTION is for a lesson whose gradients of weights are
-// reals in any storage. REALS_ONLY is for a lesson that stores reals only, with the reason. The
-// frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
-// entries.
+// Returns the element type of --storage. A lesson that can store 16 bits lists STORAGE_OPTION or
+// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson whose gradients of
+// weights are reals in any storage. REALS_ONLY is for a lesson that stores reals only, with the
+// reason. The frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none
+// of the three entries.
 Element option_storage(const Run *run);
 bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
 #define ONLY_STORAGE_OPTION \
@@ -83,7 +83,8 @@ void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3))
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
-// stderr is a terminal. The next line of the page replaces this line; done == all clears it.
+// stderr is a terminal and no launcher started the process. The next line of the page replaces this
+// line; done == all clears it.
 void progress(Run *run, const char *what, size_t done, size_t all);
 // Adds a setting to the JSON's "config", which already has the lesson's own options.
 void report_config_number(Run *run, const char *name, double value);
@@ -103,11 +104,11 @@ void require_one_link(Run *run);
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
 // another order, relative to the largest element. In 16 bits an error near a tie of the rounding
 // becomes a whole unit in the last place, and the next layers pass the unit on. So storage_limit()
-// is 32 halves of a unit. In 16 bits numbers_limit() is an eighth of storage_limit(), because
-// losses are sums of many elements. Each limit is 1.0 to 2.4 times the largest error of two
-// thousand runs of the lessons with 50 seeds. The limits are for trainings that do not diverge. If
-// the loss grows 28 times in two steps, the rounding error grows with the loss. The error then
-// exceeds the limit of reals, too. rounding_limit() and numbers_limit() are the limits of
+// is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of storage_limit(),
+// because losses are sums of many elements. Each limit is 1.0 to 2.4 times the largest error of two
+// thousand runs of the lessons with 50 seeds. The limits are for trainings that do not diverge. For
+// example, if the loss grows 28 times in two steps, the rounding error grows with the loss and
+// exceeds even the limit of reals. rounding_limit() and numbers_limit() are the limits of
 // --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
@@ -127,10 +128,10 @@ Snapshot *snapshot_new_prints(Run *run);
 // Puts a block of the whole tensor `name` [rows, cols]. The block `part` begins at (row0, col0).
 void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0,
                   size_t col0);
-// Puts elements [first, first + count(part)) of the flattened whole.
+// Puts elements [first, first + count(part)) of the flattened whole tensor.
 void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
                        size_t first);
-// Puts single elements. Element i of part is element index[i] of the flattened whole.
+// Puts single elements. Element i of part is element index[i] of the flattened whole tensor.
 void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
                           const size_t *index);
 // Appends the label to the names of all later puts.
@@ -144,10 +145,10 @@ void snapshot_free(Snapshot *s);
 
 // ---- Checks: all ranks call them. Rank 0 judges and prints; all ranks get the verdict. ----
 // Compares every tensor of got with the tensor of the same name in want. The two snapshots must
-// have the same names. No element may be missing or NaN, and replicas must be identical. The error
-// is max |a-b| / max(max |b|, 1e-3 max |b| over all tensors). If want is zero everywhere, the error
-// is absolute. The unsplit computation fills want on rank 0 only. Up to six tensors get a line
-// each. More tensors share one line, which names the worst tensor.
+// have the same names. No element may be missing, NaN or infinite, and replicas must be identical.
+// The error is max |a-b| / max(max |b|, 1e-3 max |b| over all tensors). If want is zero everywhere,
+// the error is absolute. The unsplit computation fills want on rank 0 only. Up to six tensors get a
+// line each. More tensors share one line, which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // Checks that got and want are equal in every bit.
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);
@@ -167,7 +168,8 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 // digest is a commutative sum of hashes of (name, index, bits).
 
 // ---- Costs: the experiment's predictions, and the library's measurements ----
-// An experiment predicts by a closed form, by a list of expected steps for judge/play, or by both.
+// An experiment predicts a cost by a formula, by a list of expected steps for judge/play, or by a
+// formula and a list.
 typedef struct {
     bool given;
     double value;
@@ -203,11 +205,11 @@ typedef struct {
 // Writes a value with a readable unit, as in a cell. Examples are 2.60 ms for "ps", 338 kB for
 // "bytes" and 27.3 % for "millionths".
 void page_value(char *text, size_t room, double value, const char *unit);
-// Writes the same as a cell with a text: "=2.60 ms".
+// Writes the same value as a text for a cell, such as "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
 // Formats a text as printf does, for a cell, a title, an id or a part of a sentence. The text lasts
-// to the end of the run. value_text and value_cell do the same with the texts of page_value and
-// page_cell.
+// to the end of the run. value_text and value_cell return the texts of page_value and page_cell,
+// which also last to the end of the run.
 const char *page_text(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *value_text(Run *run, double value, const char *unit);
 const char *value_cell(Run *run, double value, const char *unit);
@@ -215,14 +217,14 @@ void results(Run *run, const char *const *columns, const Result *rows);
 
 // ---- The end of the page. Every rank calls these functions, after the costs. ----
 // say_answer gives one sentence that answers the lesson's question with measured numbers. say_cost
-// gives the cost of the technique. say_use_when says when a practitioner uses the technique. If
-// every check holds, the page prints these sentences before the verdict, and the JSON has them.
+// gives the cost of the technique. say_use_when says when a practitioner uses the technique. If the
+// run passes, the page prints these sentences before the verdict, and the JSON has them.
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Returns the measured value of a cost, on rank 0. cost_text returns a readable text ("2.60 ms",
 // "46..246 kB"), valid for the next seven calls. cost_value returns the largest value over all
-// ranks. The other ranks get "" and 0.
+// ranks. On the other ranks cost_text returns "", and cost_value returns 0.
 const char *cost_text(Run *run, const char *id);
 double cost_value(Run *run, const char *id);
 #endif

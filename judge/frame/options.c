@@ -45,7 +45,7 @@ static const Option common_options[] = {
     { 0 },
 };
 
-// A program for GPUs adds these options. Some of these options replace common options.
+// A program for GPUs adds these options. `transport` replaces the common option of this name.
 static const Option gpu_options[] = {
     { "transport", "emu|staged|nccl", NULL,
       "how ranks communicate; without it: nccl if a launcher starts them with a GPU for each rank, "
@@ -208,7 +208,8 @@ static OptionValues options_table(const Option *own) {
     return s;
 }
 
-// Returns the number of letters to change, add or remove (Levenshtein 1966).
+// Returns how many letters of a must be changed, added or removed to get b, of which only the first
+// 64 letters count (Levenshtein 1966).
 static size_t edit_distance(const char *a, const char *b) {
     size_t row[65], n = strlen(b) < 64 ? strlen(b) : 64;
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -250,8 +251,8 @@ static size_t help_distance(const char *word, const char *help) {
     return best;
 }
 
-// Suggests the option with the nearest name. If no name is near, suggests the option whose help
-// contains the word.
+// Suggests the option with the nearest name. If no name is near, suggests an option whose help
+// contains a similar word.
 static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
     enum { NEAR = 2, LETTERS_PER_SLIP = 5 };
     char word[64];
@@ -276,8 +277,8 @@ static _Noreturn void unknown_option(const OptionValues *s, const char *argument
                 nearest->name);
 }
 
-// Rejects the beginning of a name, which getopt_long() accepts. A later option must not change the
-// meaning of an old command line.
+// Rejects the beginning of a name, which getopt_long() accepts. Otherwise a new option with the
+// same beginning could change the meaning of an old command line.
 static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
     if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0)

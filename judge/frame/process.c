@@ -25,9 +25,8 @@ static bool number_in_environment(const char *const *names, size_t *value) {
     return false;
 }
 
-// Returns true if a launcher started this process. The names are variables of Open MPI's mpirun,
-// PMIx (srun --mpi=pmix) and PMI (MPICH, srun --mpi=pmi2). PMIx does not set the size, but Slurm
-// does.
+// The names are variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun
+// --mpi=pmi2). PMIx does not set the size, but Slurm does.
 bool process_launched(size_t *rank, size_t *size) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                               NULL };
@@ -75,7 +74,7 @@ static bool single_copy_works(void) {
     pid_t child = fork();
     if (child == 0) {
         struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
-        original = 0; // the parent keeps 1, so a 1 that is read comes from it
+        original = 0; // the parent keeps 1, so a copied 1 comes from the parent
         _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
                                                                                             : 1);
     }

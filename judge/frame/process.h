@@ -8,7 +8,7 @@
 // answer. Without a launcher *rank is 0 and *size is 1.
 bool process_launched(size_t *rank, size_t *size);
 void process_begin(int *argc, char ***argv); // calls MPI_Init if a launcher started the process
-// Chooses a GPU for this process. Returns true if no two processes of one host have the same GPU.
+// Chooses a GPU for this process. Returns true if on every host all processes have different GPUs.
 // All processes must call this function.
 bool process_own_gpus(void);
 void process_end(int status); // status: the exit status that main() returns next

@@ -120,8 +120,8 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-// Returns whether the prediction equals the measured value, and also the player's number, if there
-// is one. Returns false for NaN.
+// Returns whether the prediction equals the measured value. If the player gives a number, too, this
+// number must also equal the measured value. Returns false for NaN.
 static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
@@ -272,7 +272,8 @@ static void add_number(cJSON *object, const char *name, double value) {
     cJSON_AddNumberToObject(object, name, value);
 }
 
-// Adds --reduce and --seed, the program's own options, then values that the program has set.
+// Adds --reduce and --seed, then the program's own options, then the values that the program has
+// set.
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;
@@ -314,7 +315,7 @@ static void add_check(cJSON *item, const CheckRecord *c) {
 }
 
 static void add_cost(cJSON *item, const CostRecord *c) {
-    // These are the largest numbers, or those of the first wrong rank.
+    // The pair has the largest numbers of all ranks, or the numbers of the first wrong rank.
     const CostPair *pair = c->pass ? &c->hi : &c->wrong;
     add_text(item, "id", c->id);
     add_text(item, "name", c->name);

@@ -46,7 +46,7 @@ void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what)
     Tensor part = { 0 };
     if (whole) part = p->w;
     else if (n) part = param_owned_part(u, unit_own(u, what), r);
-    if (param_local_cols(p) == p->cols) { // then the part is also contiguous in the whole
+    if (param_local_cols(p) == p->cols) { // then the part is also contiguous in the whole tensor
         snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
         return;
     }

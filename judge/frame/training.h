@@ -1,6 +1,6 @@
 // training.h: declares a short training and its recorded values, which are compared with those of
-// another training. The same Training describes a split and the unsplit training. The lesson writes
-// the step of the split training.
+// another training. The same Training describes a split and the unsplit training. The lesson
+// provides the function that makes a step of the split training.
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "common/model/data.h"
@@ -81,15 +81,15 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 // Compares two trainings. Limit 0 compares every bit. what is a name, such as "split = unsplit".
 // Under AdamW in fp32 or with 16-bit storage, a limit above 0 applies to losses, norms and the
 // gradients of step 0 only. AdamW divides a gradient by its own size, so a rounding error near zero
-// becomes a whole step. Then the two trainings have different weights.
+// becomes a whole step. After such a step the two trainings have different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
 // training_compare_tensors and training_compare_numbers are the two halves of training_compare().
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
-// Returns storage_limit() of the training's model. training_compare_numbers takes an eighth of a
-// limit of 16 bits for losses, a quarter for gradient norms.
+// Returns storage_limit() of the training's model. With 16-bit storage training_compare_numbers
+// allows an eighth of its limit for losses, and a quarter for gradient norms.
 double training_limit(const Training *t);
 // Returns the limit for the same terms in the same order. The limit is 0, or training_limit() with
 // --reduce fast.
@@ -101,9 +101,9 @@ void config_store(Run *run, ModelConfig *c);
 // Returns whether every step was clipped. Otherwise a comparison does not test clipping in every
 // step.
 bool trajectory_clipped(const Trajectory *c, double clip);
-// Compares the split training with the unsplit training, within training_limit(), with every step
-// clipped. The first comparison is under SGD, the second under AdamW. With t->recorded, AdamW's
-// last step is recorded.
+// Compares the split training with the unsplit training, within training_limit(), first under SGD,
+// then under AdamW. Also checks that every step was clipped. With t->recorded, AdamW's last step is
+// recorded.
 typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson);

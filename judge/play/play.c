@@ -180,7 +180,7 @@ size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t coun
     const Group *g = &p->group[group];
     if (kind == COMM_BROADCAST || kind == COMM_REDUCE)
         fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
-    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // a ring has these steps
+    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // the steps of a ring
     PlayStep s = { .what = PLAY_START, .group = group, .member = member_of(g, rank) };
     s.number = g->member[s.member].listed++;
     s.takes = transfer_time(p, g->cards, steps, steps * ceil_div(count, g->n) * size);
@@ -304,7 +304,8 @@ static bool do_step(Play *p, size_t rank) {
     return true;
 }
 
-// Plays all lists. No step prevents another rank's step, so the order of the ranks does not matter.
+// Plays all lists. A step of one rank never prevents a step of another rank, so the order of the
+// ranks does not matter.
 bool play_run(Play *p) {
     for (bool moved = true; moved;) {
         moved = false;

@@ -2,7 +2,7 @@
 // alone. The steps are products, collectives, messages, and bytes held and dropped. The player
 // computes their cost, which is peaks of memory, the time of the step, and exposed and hidden
 // communication. If the ranks wait for each other, the player shows which rank waits for which. The
-// player calls no model and nothing of common/comm.
+// player runs no model and sends no message.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -17,10 +17,10 @@
 // order. A group has one lane for its collectives. A collective starts when all members have
 // called it and the lane is free. The collective takes the time of the ring in comm.h. An ordered
 // pair of ranks of a group has one lane for its messages. A message leaves when it is sent and the
-// lane is free. A rank that starts a collective, or waits for one, first waits for all members.
-// Each member must have started every collective that this rank has started on the group, because
-// comm.c then needs the ends of these collectives. The player has no broadcast, no reduce and no
-// clock_set_one_port.
+// lane is free. A rank that starts a collective, or waits for a collective, first waits for all
+// members. Each member must have started every collective that this rank has started on the group,
+// because comm.c then needs the ends of these collectives. The player has no broadcast, no reduce
+// and no clock_set_one_port.
 //
 // Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
@@ -41,15 +41,15 @@ size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
 
 // ---- the steps of a rank, in their order ----
 
-// Most of these functions append a step to this rank's list and return the step's place in the
-// list.
+// play_work and the functions that start a collective or a message append a step to this rank's
+// list. They return the step's place in the list.
 size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // Starts a collective. `count` is the elements of the whole tensor, and `size` the bytes per
-// element. Calls that end in _rows cut between rows, so count is the number of rows, and size the
-// bytes per row. The group's other members must have the same collective at the same place;
-// otherwise the function calls fault(). play_send and play_post call fault() if the lengths of a
-// message and its receive differ.
+// element. A call of comm.h whose name ends in _rows cuts between rows. For such a call, `count` is
+// the number of rows, and `size` the bytes per row. The group's other members must have the same
+// collective at the same place; otherwise the function calls fault(). play_send and play_post call
+// fault() if the lengths of a message and its receive differ.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message to member `to` of the group. play_post starts a receive from member `from`.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
@@ -63,6 +63,8 @@ void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
+// play_hold counts bytes that the rank allocates, and play_drop bytes that the rank frees, in the
+// order of the calls. These calls append no step and take no time.
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 

@@ -3,8 +3,8 @@
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
 //
-// Every rank is a process of its own. A rank runs COMMAND, usually in its own sandbox, with a
-// socket to the broker as file descriptor 3. No rank can reach the memory of another rank or of the
+// Every rank is a separate process. A rank runs COMMAND, usually in its own sandbox, with a socket
+// to the broker as file descriptor 3. No rank can reach the memory of another rank or of the
 // broker. So a graded body can change neither the broker's counts of calls and bytes, nor the
 // contents of a message after it was sent.
 //
@@ -12,7 +12,7 @@
 //   none    no numbers
 //   body    the numbers that a rank sends while a graded body runs there
 //   body-K  the numbers that a rank sends while body K runs there
-//   all     the numbers of every message
+//   all     the fp32 numbers of every message, but no doubles
 // A result that stays right although the messages were altered does not come from the messages.
 // Bytes and times are never altered.
 //
@@ -130,7 +130,8 @@ static void count_bytes(int rank, const Comm *c, const char *kind, int type, siz
 }
 
 // Returns an altered value. Every second element grows by half, and the other elements shrink by
-// half. A zero stays zero, so zeros that are sent for show change nothing.
+// half. A zero stays zero. So if a body sends only zeros, the results stay right, which shows that
+// they do not come from the messages.
 static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
 
 static void change(int rank, const Frame *f, char *data) {

@@ -1,7 +1,7 @@
 // compare.c: the judge of a graded run. The judge reads the records of a run with a submitted body
-// and the records of a run with our own body. probe.c wrote both. The judge compares the submitted
-// results with the expected results of OUR run. So the verdict of the submitted process does not
-// count.
+// and the records of a run with our own body. probe.c wrote both records. The judge compares the
+// submitted results with the expected results of OUR run. So the verdict of the submitted process
+// does not count.
 //
 //     compare THEIRS OURS [bits]
 //

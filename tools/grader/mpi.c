@@ -40,8 +40,8 @@ static void write_all(const void *data, size_t bytes) {
     }
 }
 
-// These bytes have been read from the socket, but not been taken. Several small frames need one
-// call of the kernel.
+// Bytes that have been read from the socket, but that no frame has taken. So one call of the kernel
+// reads several small frames.
 static struct {
     char data[1 << 16];
     size_t at, count;
@@ -66,7 +66,7 @@ static void read_all(void *data, size_t bytes) {
 }
 
 static void put(Frame f, const void *data, size_t bytes) {
-    static char whole[1 << 16]; // a small frame is sent in one call of the kernel
+    static char whole[1 << 16]; // one call of the kernel sends a small frame
     f.bytes = bytes;
     told_waiting = false;
     if (sizeof f + bytes > sizeof whole) {

@@ -9,7 +9,7 @@
 typedef int MPI_Comm, MPI_Datatype, MPI_Op, MPI_Info, MPI_Win, MPI_Errhandler;
 typedef struct Pending *MPI_Request;
 typedef intptr_t MPI_Aint;
-typedef int MPI_Status; // no call here fills one
+typedef int MPI_Status; // no function of mpi.c fills a status
 
 enum { MPI_BYTE = 1, MPI_CHAR, MPI_INT, MPI_FLOAT, MPI_DOUBLE, MPI_UINT16_T, MPI_UINT64_T };
 enum { MPI_SUM = 1, MPI_MAX, MPI_MIN };
