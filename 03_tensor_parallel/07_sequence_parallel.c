@@ -26,7 +26,7 @@
 // An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c the all-gather
 // follows at once. Here norms and residual paths run between the two collectives, and there every
 // rank has only its own rows. sequence_layers.c has the embedding and the head.
-#include "03_tensor_parallel/sequence_layers.h"
+#include "03_tensor_parallel/sequence_rows.h"
 
 // -------------------------------------------------------- from own rows to all rows, and back
 // Gathers all rows, in forward before A (the paper's g). A rank multiplies all rows by its columns
@@ -146,11 +146,9 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-#define BLOCK(text) \
-    { \
-        .name = text, .output = sequence_shape, .forward = block_forward, \
-        .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild \
-    }
-const LayerKind sequence_parallel_block = BLOCK("sequence-parallel block");
-const LayerKind sequence_parallel_block_whole =
-    BLOCK("sequence-parallel block that keeps gathered inputs");
+const LayerKind sequence_parallel_block = { .name = "sequence-parallel block",
+                                            .output = sequence_shape,
+                                            .forward = block_forward,
+                                            .backward = block_backward,
+                                            .shed = block_shed,
+                                            .rebuild = block_rebuild };

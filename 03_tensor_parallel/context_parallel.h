@@ -25,24 +25,40 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 // recompute(). Returns this rank's positions, for Data.positions. Calls usage_error() if there are
 // fewer positions than ranks, or, for Ulysses, fewer heads of key and value than ranks.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
-// Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A].
-Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room);
-// Returns room for dk | dv of a block. dk and dv are sums over all ranks, so they are reals in any
-// storage.
-Tensor ring_sums(const AttentionHeads *h, size_t owner, Arena *room);
-// Returns a copy of this rank's k | v in one contiguous tensor, which can be sent.
-Tensor ring_own_block(const AttentionHeads *h, Tensor qkv, Arena *room);
 
 // ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----
 extern const AttentionKind ring_self_attention, ulysses_attention;
 
 // ---- for all of these files ----
-Positions context_positions_of(const AttentionHeads *h, size_t rank); // rank: a number in h->cp
+// Returns the positions of a rank of h->cp.
+static inline Positions context_positions_of(const AttentionHeads *h, size_t rank) {
+    return context_positions(h->length, h->cp->size, rank, h->kind);
+}
 static inline size_t ring_next(const Comm *c) { return (c->rank + 1) % c->size; }
 static inline size_t ring_previous(const Comm *c) { return (c->rank + c->size - 1) % c->size; }
 // Returns the rank whose block this rank has after `step` hops. A hop takes a block to the next
 // rank.
 static inline size_t ring_owner(const Comm *c, size_t step) {
     return (c->rank + 2 * c->size - step) % c->size;
+}
+
+// Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A]. If
+// heads are grouped, k has fewer columns than q.
+static inline Tensor ring_block(const AttentionHeads *h, size_t owner, Element element,
+                                Arena *room) {
+    Positions p = context_positions_of(h, owner);
+    size_t rows = h->B * positions_count(&p);
+    return tensor_shaped(room, tensor_shape(rows, 2 * attention_key_columns(h), element));
+}
+// Returns room for dk | dv of a block. dk and dv are sums over all ranks, so they are reals in any
+// storage.
+static inline Tensor ring_sums(const AttentionHeads *h, size_t owner, Arena *room) {
+    return ring_block(h, owner, REALS, room);
+}
+// Returns a copy of this rank's k | v in one contiguous tensor, which can be sent.
+static inline Tensor ring_own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
+    Tensor copy = ring_block(h, h->cp->rank, qkv.element, room);
+    tensor_copy(copy, attention_keys_values(h, qkv));
+    return copy;
 }
 #endif

@@ -1,40 +1,9 @@
-// sequence_layers.c: computes the embedding and the head of a sequence-parallel model, finds a
-// rank's rows, and gives a model these layers. 07_sequence_parallel.c has the block and the four
+// sequence_layers.c: computes the embedding and the head of a sequence-parallel model, and gives a
+// model the layers of sequence parallelism. 07_sequence_parallel.c has the block and the four
 // functions that communicate. Each collective has M*C elements. The embedding makes a
 // reduce-scatter forward and an all-gather of dy backward. The head makes an all-gather forward and
 // a reduce-scatter backward. With KEEP_SHARD the head makes one more all-gather in backward.
-#include "03_tensor_parallel/sequence_layers.h"
-
-Range sequence_rows(const Layer *l, const Batch *b) {
-    return shard_range(b->B * b->T, l->comm->size, l->comm->rank);
-}
-Shape sequence_shape(const Layer *l, const Batch *b) { // pipeline messages have this shape, too
-    return stored_shape(l, range_size(sequence_rows(l, b)), l->config->width);
-}
-Dropout sequence_dropout(const Layer *l, const Batch *b, int site) {
-    Dropout d = layer_dropout(l, b, site);
-    d.row0 = sequence_rows(l, b).lo; // else every rank would use the masks of the first rows
-    return d;
-}
-
-static bool keeps_whole(const Layer *l) {
-    return l->kind == &sequence_parallel_block_whole || l->kind == &sequence_parallel_head_whole;
-}
-SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch) {
-    Range rows = sequence_rows(l, b);
-    size_t M = b->B * b->T, C = l->config->width;
-    saved_tensor(s, name, keeps_whole(l) ? M : range_size(rows), C);
-    if (keeps_whole(l))
-        return (SequenceInput){ tensor_row_range(s->t[name], rows.lo, rows.hi), s->t[name] };
-    return (SequenceInput){ s->t[name], tensor_shaped(scratch, stored_shape(l, M, C)) };
-}
-Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int name,
-                            Arena *scratch) {
-    if (keeps_whole(l)) return s->t[name];
-    Tensor whole = tensor_shaped(scratch, hidden_shape(l, b));
-    sequence_enter(l->comm, whole, s->t[name]); // a second all-gather of M*C
-    return whole;
-}
+#include "03_tensor_parallel/sequence_rows.h"
 
 // ---------------------------------------------------------------- embedding
 // Looks up this rank's vocabulary entries for all rows and puts zeros for entries of other ranks.
@@ -101,14 +70,11 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     normalize_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
-#define HEAD(text) \
-    { \
-        .name = text, .output = logits_shape, .input = sequence_shape, .forward = head_forward, \
-        .backward = head_backward \
-    }
-const LayerKind sequence_parallel_head = HEAD("sequence-parallel head");
-const LayerKind sequence_parallel_head_whole =
-    HEAD("sequence-parallel head that keeps its gathered input");
+const LayerKind sequence_parallel_head = { .name = "sequence-parallel head",
+                                           .output = logits_shape,
+                                           .input = sequence_shape,
+                                           .forward = head_forward,
+                                           .backward = head_backward };
 
 // ---------------------------------------------------------------- the model
 // Cuts the parameters with tensor_parallel(), and replaces the layers. Norms, and biases that are
@@ -117,18 +83,19 @@ const LayerKind sequence_parallel_head_whole =
 // backward adds them.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
     static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
-    bool whole = keep == KEEP_WHOLE;
     tensor_parallel(m, tp);
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         if (l->kind == &tensor_parallel_embedding) l->kind = &sequence_parallel_embedding;
         if (l->kind == &tensor_parallel_block) {
-            l->kind = whole ? &sequence_parallel_block_whole : &sequence_parallel_block;
+            l->kind = &sequence_parallel_block;
+            sequence_keep(l, keep);
             for (size_t k = 0; k < sizeof of_rows / sizeof *of_rows; k++)
                 l->units[0]->params[of_rows[k]].partial = tp;
         }
         if (l->kind == &tensor_parallel_head) {
-            l->kind = whole ? &sequence_parallel_head_whole : &sequence_parallel_head;
+            l->kind = &sequence_parallel_head;
+            sequence_keep(l, keep);
             for (size_t k = 0; k < 2; k++) l->units[0]->params[k].partial = tp;
         }
     }

@@ -75,9 +75,7 @@ typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
 // and the losses have all rows. Gradients of norms, and of biases that are added after a sum, are
 // partial sums. So call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
-extern const LayerKind sequence_parallel_embedding;
-extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
-extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
+extern const LayerKind sequence_parallel_embedding, sequence_parallel_block, sequence_parallel_head;
 
 // ---- grid_layers.c: a grid of ranks ----
 // A grid has `depth` layers, each with rows x cols ranks: rank = col + cols * (row + rows * layer).

@@ -1,8 +1,8 @@
-// sequence_layers.h: declares functions that find a rank's rows under sequence parallelism, and
+// sequence_rows.h: declares functions that find a rank's rows under sequence parallelism, and
 // that keep the input of a column-parallel product. 07_sequence_parallel.c (the block) and
 // sequence_layers.c (the embedding and the head) call these functions.
-#ifndef SEQUENCE_LAYERS_H
-#define SEQUENCE_LAYERS_H
+#ifndef SEQUENCE_ROWS_H
+#define SEQUENCE_ROWS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // sequence_rows returns this rank's rows, of the M = B*T rows of a micro-batch. sequence_shape
@@ -20,6 +20,7 @@ typedef struct {
     Tensor own;   // [M/tp, C]: this rank's rows, which the norm writes
     Tensor whole; // [M, C]: all rows, which the product and the gradient of its weights read
 } SequenceInput;
+void sequence_keep(Layer *l, KeptInput keep); // says what sequence_input() keeps of this layer
 SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch);
 // Returns all rows for backward. Forward has kept these rows, or an all-gather of M*C elements
 // fetches these rows again.
