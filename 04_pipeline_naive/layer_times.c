@@ -5,7 +5,7 @@
 #include "common/device/device.h"
 
 static double moment(void) {
-    // A GPU may still run queued kernels.
+    // Waits for the kernels that a GPU has not run yet.
     if (!clock_config()->simulated) device_synchronize();
     return (double)clock_now();
 }
