@@ -32,7 +32,8 @@ static real layer_backward(ChainLayer *l, real x, real y, real dy) {
 static void run_forward(Chain *c, size_t i, Range samples) {
     Device *d = &c->device[i];
     for (size_t s = samples.lo; s < samples.hi; s++) {
-        // The message is the last output of the device before. It becomes the input of this device.
+        // The message is the last output of the device before, and becomes the input of this
+        // device.
         d->h[s][0] = i == 0 ? c->x[s] : d[-1].h[s][d[-1].n];
         for (size_t l = 0; l < d->n; l++) d->h[s][l + 1] = layer_forward(&d->layer[l], d->h[s][l]);
     }

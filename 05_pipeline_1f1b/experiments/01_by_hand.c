@@ -38,7 +38,8 @@ static void judge_all(Run *run) {
 
 enum { P = 4, M = 8 };
 
-// Draws the lists. Two columns are a unit of time. "F0" and "B0--" are ops, and ".." is idle time.
+// Draws the lists. A unit of time is two columns wide. "F0" and "B0--" are ops, and ".." is an idle
+// unit.
 static void chart(Run *run, const char *title, ScheduleRule rule) {
     Schedule *stage = schedule_all(rule, P, M);
     Outcome played = by_hand_judge(stage, P, M);
@@ -110,7 +111,7 @@ static void table(Run *run) {
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player(run)) return; // make play-05: any schedule
+    if (player(run)) return; // make play-05 shows any schedule
     say(run, "F: forward, f = 1 unit of time. B: backward, b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
