@@ -10,7 +10,8 @@
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
 // The layer is the linear layer of chapter 01, y = xW + b. pieces_accumulated divides every squared
 // error by the number of elements of the whole batch, not by that of the piece, because the last
-// piece may be smaller. Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
+// piece may be smaller.
+// Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
 // Returns the samples of micro-batch k. Each micro-batch has `room` samples, or fewer at the end.

@@ -12,9 +12,10 @@
 //         same gradients. The matrix products have the same rows in m smaller pieces, which can
 //         take longer.
 // The gradient must equal the gradient of the whole batch within rounding, not in every bit,
-// because a sum over tokens is added in m parts. Huang et al. 2018 (GPipe), section 2.2. PyTorch
-// users call the method gradient accumulation. Left out: several devices (03_no_sync.c), and
-// overlapping micro-batches, which is a pipeline (chapter 04).
+// because a sum over tokens is added in m parts.
+// Huang et al. 2018 (GPipe), section 2.2. PyTorch users call the method gradient accumulation.
+// Left out: several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline
+// (chapter 04).
 #include "02_grad_accumulation/accumulation.h"
 
 // Leaves the gradient of the whole batch's mean loss in model->g [Psi]. The gradients are zeroed

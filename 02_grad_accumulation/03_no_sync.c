@@ -14,8 +14,8 @@
 //         overlapped_step also needs up to Psi elements of communication memory.
 // no_sync_step and overlapped_step must give one device's gradient within rounding. With sums in
 // rank order these two steps have the same bits. PyTorch's DDP has the same steps, with no_sync()
-// and buckets (Li et al. 2020, section 3.2). Left out: replicas with different numbers of
-// micro-batches.
+// and buckets (Li et al. 2020, section 3.2).
+// Left out: replicas with different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"
 
 // Computes the norm and updates the weights, after the reduction. Every rank has the same bits of

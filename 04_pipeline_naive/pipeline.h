@@ -187,8 +187,8 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
 // ----------------------------------------------------- 04_partition.c: the layers that a stage has
 
 // Cuts the list cost [n] into p <= n parts of neighbouring elements, so that the largest sum of a
-// part is as small as possible. Part i has elements first[i], ..., first[i+1] - 1, and first has p
-// + 1 elements. Returns the largest sum.
+// part is as small as possible. Part i has elements first[i], ..., first[i+1] - 1, and first has
+// p + 1 elements. Returns the largest sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // Returns the number of measured costs, L + 2: one for the embedding, one for each block, and one
 // for the head with the loss.

@@ -17,10 +17,10 @@
 //     gradient.
 //
 // Every bit must equal that of GPipe and of one device, because each stage runs the backwards in
-// the same order, micro-batch 0 first. PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503,
-// section 3.2; PTD-P, section 2.2.1. The end of a step is pipeline_update in
-// 04_pipeline_naive/02_naive.c. Left out: several chunks of layers per stage (03_interleaved.c); no
-// flush (04_pipedream.c).
+// the same order, micro-batch 0 first.
+// PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
+// end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
+// Left out: several chunks of layers per stage (03_interleaved.c); no flush (04_pipedream.c).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
@@ -91,9 +91,9 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     // (wait_received). Calls: these three functions.
     // Warm-up: receives activations from the stage before, sends activations to the next stage.
     for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
-    // Steady state: does the same for micro-batch k. Then receives the gradient of micro-batch k -
-    // ahead from the next stage, and sends a gradient to the stage before. At most ahead + 1 =
-    // min(p - i, m) micro-batches are in flight.
+    // Steady state: does the same for micro-batch k. Then receives the gradient of micro-batch
+    // k - ahead from the next stage, and sends a gradient to the stage before. At most
+    // ahead + 1 = min(p - i, m) micro-batches are in flight.
     for (size_t k = ahead; k < micro_batches; k++) {
         forward_step(pp, &s, k, activations);
         backward_step(pp, &s, k - ahead, activations, &gradient);

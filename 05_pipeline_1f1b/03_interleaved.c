@@ -15,9 +15,9 @@
 //     in flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
 //     each through the whole stage.
 // Every bit must equal that of one device that accumulates the same micro-batches, because each
-// chunk runs its backwards in the same order, micro-batch 0 first. Narayanan et al. 2021 (PTD-P),
-// section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B. Left out: a number of micro-batches
-// that p does not divide, because the order takes groups of p.
+// chunk runs its backwards in the same order, micro-batch 0 first.
+// Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
+// Left out: a number of micro-batches that p does not divide, because the order takes groups of p.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 

@@ -98,8 +98,8 @@ static void table_finish(Stage *s, Model *m) {
 
 // Updates the weights after the last backward of batch t. m->w, version t, becomes version t + 1
 // with a gradient that was computed with version t - 1. On the first and the last stage this
-// function leaves the table out, and table_finish updates the table before any op reads version t +
-// 1.
+// function leaves the table out, and table_finish updates the table before any op reads version
+// t + 1.
 static void update(Stage *s, Model *m) {
     table_finish(s, m);                   // for the update of batch t - 1
     if (!s->table) model_fold_tied(m);    // a single stage has both uses of the table

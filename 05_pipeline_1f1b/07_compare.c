@@ -11,8 +11,8 @@
 //     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
 // Costs: PipeDream and 2BW use gradients of old weights. The first five ways give the bits of one
 //     device.
-// Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06. Left out: recomputation, data
-// and tensor parallelism (chapters 07 and 08).
+// Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
+// Left out: recomputation, data and tensor parallelism (chapters 07 and 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // Returns the list of stage i for `batches` batches of m micro-batches. In a way with a flush every

@@ -1,5 +1,5 @@
-// stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
-// E is the number of bytes of a weight or an activation.
+// stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them. E is
+// the number of bytes of a weight or an activation.
 #include "04_pipeline_naive/experiments/experiments.h"
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i) {
