@@ -172,7 +172,7 @@ typedef struct Executor Executor;
 // interleaved_begin (05.03). s and list must outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Call this function before op `at` of the list computes. The function receives x (forward) or dy
-// (backward), and waits for a free send buffer. It returns k, and s->micro[k] is the op's
+// (backward), and waits for a free send buffer. The function returns k, and s->micro[k] is the op's
 // micro-batch.
 size_t executor_receive(Executor *e, size_t at);
 // Call this function after op `at` has computed. The function starts to send y (forward) or dx

@@ -24,9 +24,9 @@ static double step_time(const Training *t, size_t p) {
     return work + transfer + stage_sums_time(&t->model, p); // the sums come last
 }
 
-// Returns a line that names the blocks of each rank and the ranks that compute longest. These are
-// the first ranks, which have one block more than the others. The head of the last rank takes less
-// time than a block. If all ranks have equally many blocks, the line is empty.
+// Returns a line that names the blocks of each rank and the ranks that compute longest. The first
+// ranks compute longest, because they have one block more than the others, and the last rank's head
+// takes less time than a block. If all ranks have equally many blocks, the line is empty.
 static const char *cut_line(Run *run, const ModelConfig *c) {
     const size_t p = run->world->size, longer = c->layers % p;
     const char *blocks = page_text(run, "%zu", range_size(shard_range(c->layers, p, 0)));

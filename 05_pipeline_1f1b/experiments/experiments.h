@@ -98,8 +98,8 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 
 // LISTS_LEGAL: zero_bubble_run can run the lists.
 // LISTS_NOT_ONCE: an op occurs twice in a list, or never.
-// LISTS_WRONG_MESSAGE: a stage takes a message for another op's message. Such a mistake can happen
-//     because messages carry no names and arrive in the order in which they were sent.
+// LISTS_WRONG_MESSAGE: a stage takes a message for another op's message, because messages carry no
+//     names and arrive in the order in which they were sent.
 // LISTS_DEADLOCK: stages wait for each other, for a result or for a send buffer (pipeline.h gives
 //     the number of buffers), or a stage waits for a later op of its own list.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
