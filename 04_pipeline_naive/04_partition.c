@@ -56,8 +56,6 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 
 // ---- the best cut for the costs that layer_times.c has measured ----
 
-// Returns the number of costs, L + 2: one for the embedding, one for each block, and one for the
-// head with the loss.
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
 
 // Fills blocks [p v], for v chunks per stage, with the best cut for the costs that all stages have

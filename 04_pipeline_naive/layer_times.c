@@ -38,7 +38,6 @@ static const LayerKind timed = {
     .backward_weights = timed_backward_weights,
 };
 
-// Wraps this stage's layers. Each step then adds the layers' times to cost [L+2], in picoseconds.
 void partition_time_layers(Model *m, double *cost) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t number = m->layers[i].number;

@@ -15,8 +15,8 @@
 // ---------------------------------------------------------------- stage.c: one stage computes
 
 // Returns the layers of stage i. blocks [p] has the number of blocks of each stage, such as {3, 4,
-// 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the last
-// stage has the head and the loss.
+// 3}. If blocks is NULL, the stages are as equal as possible. Stage 0 also has the embedding, and
+// the last stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage, or on one chunk of the stage. The code that communicates sets x
@@ -120,7 +120,7 @@ void schedule_add_op(Schedule *s, PipeOp op);
 size_t schedule_chunks(const Schedule *s); // returns v, one more than the list's largest chunk
 void schedule_free(Schedule *s);
 
-// The groups and the settings of this rank in a training of a pipeline.
+// This rank's groups and settings in the training of a pipeline.
 typedef struct {
     Comm *pp;              // all stages
     Comm *tied;            // {first, last}, or NULL
@@ -132,8 +132,8 @@ typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, cons
                                 size_t micro_batches);
 PipelineStep naive_step;    // 02_naive.c: runs a step by pipeline_naive
 PipelineStep pipeline_step; // 03_gpipe.c: runs a step by the list of rank->schedule
-// Ends a step of any schedule (02_naive.c): sums the tied gradient, the loss and the gradient's
-// squares, then updates the weights.
+// Ends a step of any schedule with a flush (02_naive.c). Sums the tied gradient, the loss and the
+// gradient's squares, then updates the weights.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r);
 
@@ -148,7 +148,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 //     backward of weights k     its own backward of inputs k
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes this op's y (forward) or dx (backward). *feeds becomes
-// that op and its stage. Returns false if no op takes a result of `op`.
+// that op and its stage. Returns false if no other part takes a result of `op`.
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 // Returns whether `op` is the needed op. A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_is(PipeOp op, PipeOp needed);

@@ -5,8 +5,8 @@
 //
 // Holds: stage i has shard_range(L, p, i) of the L blocks. The first stage also has the embedding,
 //     the last stage also has the last norm and the head. Both stages have wte. Stage i keeps the
-//     activations of min(p-i, m) micro-batches, because a backward runs as early as possible and
-//     frees the activations of its forward.
+//     activations of at most min(p-i, m) micro-batches, because a backward runs as early as
+//     possible and frees the activations of its forward.
 // Sends: the messages of GPipe. Per micro-batch a stage sends y [B*T, C] to stage i + 1 and dx
 //     [B*T, C] to stage i - 1. Per step the first and the last stage all-reduce wte's gradient, V*C
 //     elements. All stages sum the loss (1 double) and the tensors' squares (12L + 4 doubles).

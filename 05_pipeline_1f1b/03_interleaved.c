@@ -10,7 +10,8 @@
 //     boundaries. The link from the last stage to the first stage is new. Per step the first and
 //     the last stage all-reduce wte's gradient, V*C elements. All stages sum 1 and 12L + 4 doubles.
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
-//     chunks. f, b: a stage's forward and backward of a micro-batch through all v chunks.
+//     chunks. f and b are the times of a stage's forward and backward of a micro-batch through all
+//     v chunks.
 // Costs: about v times as many messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks
 //     in flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
 //     each through the whole stage.
@@ -22,9 +23,9 @@
 #include <stdlib.h>
 
 // Returns the n-th forward or backward in the order of Megatron-LM, which is the same for all
-// stages. p micro-batches go through chunk 0, then the same p through chunk 1, ..., chunk v - 1.
-// Then the next p micro-batches follow. The backwards have the same order, but begin with the last
-// chunk.
+// stages. p micro-batches go through chunk 0, then the same p micro-batches go through chunk 1, and
+// so on to chunk v - 1. Then the next p micro-batches follow. The backwards have the same order,
+// but begin with the last chunk.
 static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
     size_t group = n / (p * v), chunk = n % (p * v) / p;
     return (PipeOp){ .what = what,
@@ -32,8 +33,8 @@ static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
                      .chunk = what == FORWARD ? chunk : v - 1 - chunk };
 }
 
-// Returns the list of stage i. An example: p = 2, v = 2, m = 4. F1c0 is the forward of micro-batch
-// 1 through chunk 0. A micro-batch visits stages 0, 1, 0, 1.
+// Returns the list of stage i. These are the lists for p = 2, v = 2, m = 4. F1c0 is the forward of
+// micro-batch 1 through chunk 0. A micro-batch visits stages 0, 1, 0, 1.
 //     stage 0   F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0
 //     stage 1   F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
@@ -77,7 +78,7 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
     Request **request = host_alloc(list.n * sizeof *request);
     for (size_t n = 0; n < list.n; n++) {
         PipeOp op = list.ops[n];
-        // s.micro: chunk 0's micro-batches, then chunk 1's
+        // s.micro has chunk 0's micro-batches, then those of chunk 1, and so on.
         size_t k = op.chunk * m + op.micro_batch;
         PipelineBatch *b = &s.micro[k];
         bool first = op.chunk == 0 && i == 0, last = op.chunk + 1 == v && i + 1 == p;

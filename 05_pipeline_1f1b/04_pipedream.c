@@ -31,8 +31,8 @@ static size_t version(size_t k, size_t updates_old) {
 //     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
 //     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.
-// An example: p = 2, four mini-batches. U0 is the update with the gradient of mini-batch 0. U0
-// makes version 1.
+// These are the lists for p = 2 and four mini-batches. U0 is the update with the gradient of
+// mini-batch 0. U0 makes version 1.
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {

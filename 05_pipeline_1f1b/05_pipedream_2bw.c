@@ -8,13 +8,14 @@
 //     micro-batches are kept. The first and the last rank also hold a second gradient of the tied
 //     table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1. Per update the first and the
-//     last stage exchange their gradients of the tied table, V*C elements, and add both.
+//     last stage exchange their gradients of the tied table, V*C elements, and add the two
+//     gradients.
 // Saves: 1F1B's bubble. Each further batch of m micro-batches takes m(f+b), with 1F1B (m+p-1)(f+b).
 //     f and b are the times of a stage's forward and backward of a micro-batch. 2BW also saves
 //     versions of the weights, because a stage has 2 versions, with PipeDream p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0),
-//     as batch 1 does.
-//     Two versions suffice if m >= p, because at most two batches are then in flight.
+//     as batch 1 does. Two versions are enough if m >= p, because at most two batches are then in
+//     flight.
 // Every bit of the weights must equal that of one device that follows this rule.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
@@ -23,8 +24,8 @@
 
 static size_t version_of_batch(size_t t) { return t ? t - 1 : 0; }
 
-// Returns the list of stage i. An example: p = 2, m = 2, two batches. U1 is the update of batch 1.
-// All ops of batch 1 read version 0.
+// Returns the list of stage i. These are the lists for p = 2, m = 2 and two batches. U1 is the
+// update of batch 1. All ops of batch 1 read version 0.
 //     stage 0   F0 F1 B0 F2 B1 U0 F3 B2 B3 U1
 //     stage 1   F0 B0 F1 B1 U0 F2 B2 F3 B3 U1
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {

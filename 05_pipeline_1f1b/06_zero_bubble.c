@@ -82,7 +82,7 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 // in the time B, not in B + W, and the late W's fill the end of the step. Stage i has p - i
 // micro-batches between F and B, and i between B and W. So p micro-batches are in flight on every
 // stage, as on stage 0 of 1F1B.
-// If m >= p, and W is no longer than F and B, a step takes
+// If m >= p, and W is no longer than F and no longer than B, a step takes
 //     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W).
 // The last stage starts after (p-1)F. The last stage runs all its F's and B's and m - p of its W's.
 // Then its last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The

@@ -3,7 +3,6 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Describes the layers of stage i. Chunk c of stage i is part c p + i of the model.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i) {
     Range *chunk = host_alloc(v * sizeof *chunk);

@@ -89,7 +89,8 @@ static void naive(Run *run) {
     const StagesWay way = { "naive = unsplit", .step = naive_step };
     const StagesWay single = { "a sequence each = unsplit", .step = naive_step };
     StageCosts seen, unused;
-    // Trains one step in which each sequence is a micro-batch, so that the loop has several turns.
+    // Trains one step in which each sequence is a micro-batch, so that the loop runs several
+    // micro-batches.
     Training one_by_one = t;
     one_by_one.micro_batches = SEQUENCES;
     one_by_one.steps = 1;

@@ -26,8 +26,8 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
 }
 
 // Returns the time of a step of GPipe on unequal stages. The first micro-batch passes all stages;
-// the later micro-batches follow as closely as the slowest stage or link lets them. The sums at the
-// end of the step come last. A backward takes twice the time of a forward.
+// each later micro-batch adds the time of the slowest stage or link. The sums at the end of the
+// step come last. A backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
     double others = (double)t->micro_batches - 1;

@@ -58,7 +58,7 @@ bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
 // that op and its stage. Returns false if no op takes the result.
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
-// Returns whether `op` is the needed op, by the rule of pipe_op_is.
+// Returns whether `op` is the needed op, as pipe_op_is does.
 bool steps_op_is(PipeOp op, PipeOp needed);
 
 // The places of an op's steps in its rank's list. PLAY_NEVER means that the op has no such step.

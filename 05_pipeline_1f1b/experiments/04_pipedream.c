@@ -26,8 +26,8 @@ static const VersionsWay ways[WAYS] = {
 };
 
 // Returns the relative error of the gradient of mini-batch 1 without stashing, over all stages. On
-// all stages but the last one the backward of mini-batch 1 reads weights that its forward never
-// read. The loss of mini-batch 1 has the right bits, and its gradient is wrong.
+// all stages but the last stage the backward of mini-batch 1 reads other weights than the forward
+// of mini-batch 1. The loss of mini-batch 1 has the right bits, and its gradient is wrong.
 static double error_without_stashing(Run *run, const Training *t) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     size_t size = elements_gradients(&z);

@@ -1,5 +1,6 @@
-// 07_compare.c (experiment): measures the time, idle share, memory, messages and age of gradients
-// of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published figures.
+// 07_compare.c (experiment): measures time, idle share, memory, messages and versions of the
+// weights of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published
+// figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>

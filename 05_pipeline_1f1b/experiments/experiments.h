@@ -109,7 +109,7 @@ typedef struct {
     char why[JUDGE_REASON]; // lines that name the mistakes
     size_t end;             // end of the last op, if the lists are legal
     // The longest wait between two ops of legal lists. `stage` waits `units` before op, such as
-    // "B0", for stage `from`. 0 units: no stage waits.
+    // "B0", for stage `from`. 0 units: no stage waits between two ops.
     struct {
         size_t units, stage, from;
         char op[32];
