@@ -3,17 +3,18 @@
 // question: A batch does not fit on the device. How can the device compute it in pieces and still make the same training step?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
-// Holds:  one device has plain arrays: w [in, out], b [out], one gradient of the same size, and
-//         `room` samples at a time.
+// Holds:  one device has w [in, out] and b [out], the sum of the gradients and the gradient of one
+//         piece (each as large as w and b), and `room` samples at a time.
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
-// The layer is the linear layer of chapter 01, y = xW + b. Every squared error is divided by the
-// elements of the whole batch, never by those of its piece, because the last piece may be smaller.
+// The layer is the linear layer of chapter 01, y = xW + b. pieces_accumulated divides every squared
+// error by the number of elements of the whole batch, not by that of the piece, because the last
+// piece may be smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
-// Returns the samples of micro-batch k, if the batch is taken `room` samples at a time.
+// Returns the samples of micro-batch k. Each micro-batch has `room` samples, or fewer at the end.
 Range pieces_range(size_t samples, size_t room, size_t k) {
     return (Range){ k * room, (k + 1) * room < samples ? (k + 1) * room : samples };
 }
@@ -21,8 +22,8 @@ Range pieces_range(size_t samples, size_t room, size_t k) {
 // ---------------------------------------------------------------- one micro-batch
 
 // Sets g to the gradient of the loss, and returns the loss. The loss is the sum of the squared
-// errors of `samples`, divided by `elements`. The caller chooses `elements`: the number of elements
-// in the whole batch, or in this micro-batch. The chapter's question is which of the two is right.
+// errors of `samples`, divided by `elements`. The caller chooses `elements`. The number of elements
+// of the whole batch is right. The number of elements of `samples` is the trap.
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -52,8 +53,8 @@ double pieces_at_once(Linear *sum, const Linear *l, Samples all, size_t room) {
     return pieces_gradient(sum, l, all, (Range){ 0, all.n }, all.n * l->out);
 }
 
-// Accumulates gradients, which is the technique. One buffer is zeroed once per step. Every
-// micro-batch adds its gradient to this buffer, and the step uses the buffer once.
+// Accumulates gradients, which is the technique. `sum` is zeroed once per step. Every micro-batch
+// adds its gradient to `sum`, and the step uses `sum` once.
 double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room) {
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };
@@ -73,7 +74,7 @@ double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room
 }
 
 // Averages the means of the micro-batches, which is the trap. Each micro-batch takes the mean over
-// its own samples. The result is right only where all micro-batches are equally large.
+// its own samples. The result is right only if all micro-batches are equally large.
 double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t room) {
     size_t m = ceil_div(all.n, room);
     double loss = 0;
@@ -87,9 +88,9 @@ double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t ro
     return loss;
 }
 
-// Plays data parallelism (chapter 01) with the same pieces. All devices work at the same time, each
-// with one piece and its own gradient. Then the gradients are added in the order of the devices.
-// The sum is the same, over devices instead of over time.
+// Imitates data parallelism (chapter 01) with the same pieces. Each device would compute the
+// gradient of one piece, all at the same time. Then the gradients are added in the order of the
+// devices. The terms of the sum and their order are those of pieces_accumulated.
 double pieces_on_devices(Linear *sum, const Linear *l, Samples all, size_t room) {
     Linear g[MOST_PIECES];
     double loss = 0;

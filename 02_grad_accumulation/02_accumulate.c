@@ -3,23 +3,25 @@
 // question: How much memory does a batch need when it comes in m micro-batches, and are its gradients the same?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  one device has the weights, one gradient buffer, and the activations of one micro-batch
-//         at a time.
+// Holds:  one device has the weights, one gradient per use of a tensor (the table wte has two
+//         uses), and the activations of one micro-batch at a time.
 // Sends:  nothing.
-// Saves:  memory for activations, because ceil(B / m) sequences have activations at a time, not B.
-// Costs:  no memory, because all micro-batches add to one gradient buffer, and no FLOPs. The matrix
-//         products have the same rows in m smaller pieces, which can take longer.
-// The gradient must equal that of the whole batch within rounding, not in every bit, because a sum
-// over tokens is added in m parts.
-// Huang et al. 2018 (GPipe), section 2.2. PyTorch users call the method gradient accumulation. Left
-// out: several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter
-// 04).
+// Saves:  memory for activations, because at most ceil(B / m) sequences have activations at a time,
+//     not B.
+// Costs:  scratch memory for the gradient of one tensor at a time. All micro-batches add to the
+//         same gradients. The matrix products have the same rows in m smaller pieces, which can
+//         take longer.
+// The gradient must equal the gradient of the whole batch within rounding, not in every bit,
+// because a sum over tokens is added in m parts.
+// Huang et al. 2018 (GPipe), section 2.2. PyTorch users call the method gradient accumulation.
+// Left out: several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline
+// (chapter 04).
 #include "02_grad_accumulation/accumulation.h"
 
-// Leaves the gradient of the whole batch's mean loss in model->g [Psi], the only gradient buffer.
-// The buffer is zeroed once, m micro-batches add to it, and the tied table is folded once. Every
-// token weighs 1 / (counted tokens of the whole batch). data_count() knows this number before the
-// first micro-batch runs.
+// Leaves the gradient of the whole batch's mean loss in model->g [Psi]. The gradients are zeroed
+// once, m micro-batches add to the gradients, and the tied table is folded once. Every token weighs
+// 1 / (counted tokens of the whole batch). data_batch() has set this weight before the first
+// micro-batch runs.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in
@@ -37,7 +39,7 @@ double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     return loss;
 }
 
-// Makes one step: m micro-batches, then one norm and one update.
+// Makes one step. Runs m micro-batches, then computes the norm once and updates the weights once.
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = accumulate_gradients(model, batch, m);
     double norm = model_grad_norm(model, NULL);

@@ -3,24 +3,25 @@
 // question: When data-parallel ranks also accumulate, when must they communicate, and what does it cost to communicate too often?
 // vary: SEQUENCES 11..30, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank has all weights, one gradient buffer g [Psi], and its share of the sequences
-//         in m micro-batches.
+// Holds:  every rank has all weights, their gradient g [Psi], a second gradient of the tied table
+//         wte, and its share of the sequences in m micro-batches.
 // Sends:  one all-reduce of g per step, after the last micro-batch. Each rank sends 2(N-1)/N Psi e
 //         bytes. overlapped_step sends the same bytes in buckets during the last micro-batch's
 //         backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
-// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step, and one gradient buffer (N ranks, e
-//         bytes per element). overlapped_step: up to Psi elements of communication memory.
+// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step, with N ranks and e bytes per element.
+//         overlapped_step also needs up to Psi elements of communication memory.
 // no_sync_step and overlapped_step must give one device's gradient within rounding. With sums in
-// rank order these two steps have the same bits.
-// PyTorch's DDP.no_sync() and buckets (Li et al. 2020, section 3.2). Left out: replicas with
-// different numbers of micro-batches.
+// rank order these two steps have the same bits. PyTorch's DDP has the same steps, with no_sync()
+// and buckets (Li et al. 2020, section 3.2).
+// Left out: replicas with different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"
 
 // Computes the norm and updates the weights, after the reduction. Every rank has the same bits of
-// the whole batch's gradient, so all ranks make the same update. `loss` is the sum over this rank's
-// tokens. A token weighs 1 / (counted tokens of all ranks), in the loss and in the gradient.
+// the whole batch's gradient, so all ranks make the same update. `loss` is the sum of the losses of
+// this rank's tokens. token_weight is 1 / (counted tokens of all ranks). The gradient already
+// contains this factor.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight) {
     double norm = model_grad_norm(model, NULL);
     optimizer_step(o, model, 1);
@@ -38,25 +39,27 @@ StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *bat
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
     // Each rank has the gradient of its own sequences, a partial sum of the batch's gradient. This
-    // partial sum is complete only after the last micro-batch. Sends 2(N-1)/N Psi e bytes.
+    // partial sum is complete only after the last micro-batch. The all-reduce sends 2(N-1)/N Psi e
+    // bytes.
     data_parallel_all_reduce(r->dp, model);
     // END
     return replica_update(model, o, loss, batch->token_weight);
 }
 
-// Makes one step, and sends the bytes of no_sync_step earlier. r->buckets->sync is set before a
-// forward begins, because the forward decides whether its backward will reduce. The last backward
-// completes g layer by layer. This backward starts an all-reduce for a bucket of g as soon as the
-// bucket is complete. Before the bucket of wte, the buckets' hook calls model_fold_tied() (01.04).
+// Makes one step with the bytes of no_sync_step, but starts to send them during the last backward.
+// r->buckets->sync is set before a forward begins, because the forward decides whether its backward
+// will reduce. The last backward completes g layer by layer. This backward starts an all-reduce for
+// a bucket of g as soon as the bucket is complete. buckets_layer_ready() calls model_fold_tied()
+// before the bucket of wte starts (01.04).
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = 0;
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++) {
         r->buckets->sync = k + 1 == m;
-        // k = m - 1: starts one all-reduce per bucket (01.04)
+        // With k = m - 1 the backward starts one all-reduce per bucket (01.04).
         loss += model_forward_backward(model, &batch[k]);
     }
-    buckets_wait(r->buckets); // for the last all-reduce: now g is the sum over all ranks
+    buckets_wait(r->buckets); // afterwards g is the sum over all ranks
     r->buckets->sync = false;
     return replica_update(model, o, loss, batch->token_weight);
 }

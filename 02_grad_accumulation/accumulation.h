@@ -1,26 +1,26 @@
-// accumulation.h: training steps that take a batch in m micro-batches, on one device and on
-// data-parallel replicas.
+// accumulation.h: declares training steps that take a batch in m micro-batches, on one device and
+// on data-parallel replicas.
 #ifndef ACCUMULATION_H
 #define ACCUMULATION_H
 #include "01_data_parallel/data_parallel.h"
 #include "common/model/optimizer.h"
 
 // ---- 02_accumulate.c ----
-// Leaves the gradient of the whole batch's mean loss in model->g, and returns that loss.
+// Leaves the gradient of the whole batch's mean loss in model->g, and returns the mean loss.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m);
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m);
 
 // ---- 03_no_sync.c ----
 
-// A data-parallel rank. The buckets are wrapped around the layers, and do nothing while
-// buckets->sync is false.
+// A data-parallel rank. buckets_new() has wrapped every layer. While buckets->sync is false, no
+// all-reduce starts.
 typedef struct {
     Comm *dp;
     Buckets *buckets; // for overlapped_step only
 } Replica;
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
-// Computes the norm and updates the weights, after the reduction. `loss` is the sum over this
-// rank's tokens, without the weight of a token.
+// Computes the norm and updates the weights, after the reduction. `loss` is the sum of the losses
+// of this rank's tokens, not yet multiplied by token_weight.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight);
 #endif

@@ -1,5 +1,5 @@
-// by_hand.h: a linear layer in plain C arrays, and its gradient from pieces of a batch
-// (01_by_hand.c).
+// by_hand.h: declares the functions of 01_by_hand.c. These functions compute the gradient of a
+// linear layer from pieces of a batch, in plain C arrays.
 #ifndef ACCUMULATION_BY_HAND_H
 #define ACCUMULATION_BY_HAND_H
 #include "01_data_parallel/by_hand.h" // Linear, Samples
@@ -11,8 +11,8 @@ double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, s
 void pieces_add(Linear *to, const Linear *from, real scale); // to += scale * from
 
 // Leaves the gradient of the batch in `sum`, and returns the loss. pieces_at_once takes all samples
-// at once. The other functions take pieces of `room` samples. The trap is pieces_mean_of_means,
-// because its result is wrong where pieces differ in size.
+// at once. The other functions take pieces of `room` samples. pieces_mean_of_means is the trap: its
+// result is wrong if the pieces differ in size.
 typedef double PiecesGradient(Linear *sum, const Linear *l, Samples all, size_t room);
 PiecesGradient pieces_at_once, pieces_accumulated, pieces_mean_of_means, pieces_on_devices;
 #endif

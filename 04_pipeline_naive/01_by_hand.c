@@ -2,8 +2,9 @@
 // level: core
 // question: When a model's layers are spread over devices, which device works when, and what do micro-batches gain?
 //
-// Holds: device i of p has LAYERS/p neighbouring layers y = tanh(w x + b), each of one number.
-// Sends: nothing. One process imagines all devices and reads a neighbour's array in place of a
+// Holds: device i of p has LAYERS/p neighbouring layers y = tanh(w x + b), in which x and y are one
+//     number per sample.
+// Sends: nothing. One process computes for all devices, and reads a neighbour's array in place of a
 //     message.
 // Saves: idle time. With m micro-batches a step takes (m+p-1)(f+b) units instead of mp(f+b).
 // Costs: every device keeps the outputs of all micro-batches until their backwards.
@@ -31,7 +32,8 @@ static real layer_backward(ChainLayer *l, real x, real y, real dy) {
 static void run_forward(Chain *c, size_t i, Range samples) {
     Device *d = &c->device[i];
     for (size_t s = samples.lo; s < samples.hi; s++) {
-        // The message: the last output of the device before becomes the input of this device.
+        // The message is the last output of the device before, and becomes the input of this
+        // device.
         d->h[s][0] = i == 0 ? c->x[s] : d[-1].h[s][d[-1].n];
         for (size_t l = 0; l < d->n; l++) d->h[s][l + 1] = layer_forward(&d->layer[l], d->h[s][l]);
     }
@@ -42,13 +44,13 @@ static double run_backward(Chain *c, size_t i, Range samples) {
     double loss = 0;
     for (size_t s = samples.lo; s < samples.hi; s++) {
         if (i + 1 == c->p) {
-            // The loss is half the squared error, divided by all samples of the batch, so the
-            // gradients of the micro-batches add up.
+            // The loss is half the squared error, divided by the number of samples of the whole
+            // batch. So the gradients of the micro-batches add up.
             real error = d->h[s][d->n] - c->target[s];
             loss += 0.5 * (double)(error * error) / SAMPLES;
             d->d[s] = error / SAMPLES;
         } else {
-            d->d[s] = d[1].d[s]; // the message: the gradient of this device's last output
+            d->d[s] = d[1].d[s]; // the message is the gradient of this device's last output
         }
         for (size_t l = d->n; l-- > 0;)
             d->d[s] = layer_backward(&d->layer[l], d->h[s][l], d->h[s][l + 1], d->d[s]);
@@ -56,7 +58,7 @@ static double run_backward(Chain *c, size_t i, Range samples) {
     return loss;
 }
 
-// ---------------------------------------------- two ways to order the ops, alike on every device
+// -------------------------------- two ways to order the ops, each the same on every device
 
 static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, k }; }
 // Writes the naive list: a forward starts after the backward of the previous micro-batch.
@@ -79,11 +81,11 @@ typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;
 
-// Returns whether the op has ended whose result `op` of device i needs. *ready becomes the time at
-// which that op ended, or 0 if `op` needs no result.
+// Returns whether the input of `op` on device i is there. If another op computes this input, *ready
+// becomes the time at which that op ended. Otherwise *ready becomes 0.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
-    if (op.what == 'F' && i == 0) return true; // samples are always there
+    if (op.what == 'F' && i == 0) return true; // device 0 reads the samples
     if (op.what == 'F') *ready = ends->forward[i - 1][op.k];
     else if (i + 1 == c->p) *ready = ends->forward[i][op.k];
     else *ready = ends->backward[i + 1][op.k];

@@ -9,7 +9,8 @@
 // Sends: per micro-batch y [B*T, C] to rank i + 1 and dx [B*T, C] to rank i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all
 //     ranks.
-// Saves: weights, gradients and optimizer state of the other stages, about (p-1)/p of each.
+// Saves: memory for the weights, gradients and optimizer state of the other stages, about (p-1)/p
+//     of each.
 // Costs: time. At most one rank computes at a time, so a step takes m(p(f+b) + 2(p-1)d). Without
 //     messages each rank is idle for 1 - 1/p of the step.
 // Every bit of loss, norm and weights must equal that of one device that adds the gradients of the
@@ -19,9 +20,10 @@
 // Left out: ranks that work at the same time (03_gpipe.c).
 #include "04_pipeline_naive/pipeline.h"
 
-// Runs all micro-batches of a step on this stage, one after the other. x is the input of the
-// stage's layers, and y is their output. dx and dy are the gradients of x and y. comm_send returns
-// when the neighbour has received the message, so the sent tensor can be freed.
+// Runs all micro-batches of a step on this stage, each forward and backward before the next one. x
+// is the input of the stage's layers, and y is their output. dx and dy are the gradients of x and
+// y. comm_send returns when the neighbour has received the message, so the sent tensor can be
+// freed.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.02a (4 points): the naive loop. For each micro-batch: receive x, forward, send y;
@@ -79,7 +81,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
     rank->in_flight = r.in_flight;
-    return (StepResult){ r.loss * batch[0].token_weight, norm }; // 1 / counted tokens
+    return (StepResult){ r.loss * batch[0].token_weight, norm }; // the weight is 1 / counted tokens
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
@@ -95,7 +97,7 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
     // model_wte_head(m) is the head's copy of this unit on the last stage. The gradient g of both
     // units must become the sum of the two. Make one call. tied is the group of these two stages.
     Unit *table = model_wte(m) ? model_wte(m) : model_wte_head(m);
-    comm_all_reduce(tied, table->g); // V*C elements; g is a partial sum, of one use
+    comm_all_reduce(tied, table->g); // V*C elements; before this call g has the part of one use
     // END
 }
 

@@ -63,8 +63,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 
 // ------------------------------------------------------- a schedule becomes data: a list per stage
 
-// Returns the naive list, F0 B0 F1 B1 ... The list of schedule_gpipe is F0 F1 ... B0 B1 ... Both
-// lists have the same ops in different orders, and one executor runs any list.
+// Returns the naive list, F0 B0 F1 B1 ... The list of schedule_gpipe is F0 F1 ... B0 B1 ... The two
+// lists have the same ops in different orders, and the executor runs either list.
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
     (void)i; // all stages have the same list

@@ -4,13 +4,12 @@
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
 // Holds: after a new cut stage i has part i of the best cut, with weights, gradients and moments.
-// In
-//     the best cut the part that costs most is as small as possible (min-max). Every rank knows all
-//     L + 2 measured costs.
-// Sends: per new cut one all-reduce of L + 2 doubles. Per block that moves its weights and AdamW's
-//     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
-// Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
-//     pace.
+//     In the best cut the part that costs most is as cheap as possible (min-max). Every rank knows
+//     all L + 2 measured costs.
+// Sends: per new cut one all-reduce of L + 2 doubles. For each block that moves, its old stage
+//     sends the weights and AdamW's two moments to its new stage, 12C^2 + 13C elements each.
+// Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), and the best cut has the smallest
+//     maximum. f and b are the times of a stage's forward and backward.
 // Costs: O(L^2 p) comparisons to find a cut, and the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
@@ -20,8 +19,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Cuts cost [n], in model order, into p stages, none empty. Stage i has layers first[i], ...,
-// first[i+1] - 1. Returns the largest cost of a stage, which is as small as possible.
+// Cuts the layers' costs cost [n] into p stages, none empty. Stage i has layers first[i], ...,
+// first[i+1] - 1. Returns the cost of the most expensive stage, which is as small as possible.
 // best[k][j] is the smallest possible largest cost, for the first j layers on k stages. The k-th
 // stage begins at some i:
 //     best[k][j] = min over i of max(best[k-1][i], cost of layers i, ..., j-1)
@@ -57,15 +56,14 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 
 // ---- the best cut for the costs that layer_times.c has measured ----
 
-// Returns the number of costs, L + 2: one for the embedding, one for each block, and one for the
-// head with the loss.
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
 
 // Fills blocks [p v], for v chunks per stage, with the best cut for the costs that all stages have
-// measured. Afterwards `cost` has the costs of all layers.
+// measured.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
     size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
-    // Sums L + 2 doubles. For each layer its stage adds the cost, and the other stages add zeros.
+    // Sums L + 2 doubles. For each layer one stage adds the measured cost, and the other stages add
+    // zeros.
     comm_all_reduce_doubles(pp, cost, n);
     partition_min_max(cost, n, p, first);
     for (size_t i = 0; i < p; i++) blocks[i] = first[i + 1] - first[i] - (i == 0) - (i + 1 == p);
@@ -77,7 +75,7 @@ void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, siz
 static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     size_t i = 0;
     for (; k >= blocks[i]; i++) k -= blocks[i];
-    return i % pp->size; // several chunks per stage go round the stages (05.03)
+    return i % pp->size; // with several chunks part i is on stage i % p (05.03)
 }
 // Returns the unit of block k, or NULL if another stage has the block.
 static Unit *block_of(const Model *m, size_t k) {
@@ -87,7 +85,7 @@ static Unit *block_of(const Model *m, size_t k) {
 }
 // Returns the whole weights, or this replica's shard if ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
-// Copies the weights and the optimizer state of a unit. A unit of 16-bit weights also has masters
+// Copies the weights and the optimizer state of a unit. A unit of 16-bit weights also has a master
 // (06.06), which the optimizer made in its first step.
 static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));

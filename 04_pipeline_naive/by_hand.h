@@ -1,5 +1,4 @@
-// by_hand.h: declares the chain of small layers on imagined devices (01_by_hand.c). The experiment
-// uses these declarations, too.
+// by_hand.h: declares the chain of small layers on imagined devices (01_by_hand.c).
 #ifndef PIPELINE_BY_HAND_H
 #define PIPELINE_BY_HAND_H
 #include "common/base/util.h"
@@ -34,8 +33,8 @@ typedef struct {
     Device device[LAYERS]; // [p]
 } Chain;
 
-// A rule writes a device's list of ops. A rule writes the same list for every device, but the two
-// rules write different lists.
+// A rule writes a device's list of ops. Each of the two rules below writes the same list for every
+// device.
 typedef void Rule(Device *d, size_t pieces);
 Rule chain_there_and_back, chain_all_there_all_back;
 // Returns the chain on p devices. Weights and samples depend on the seed alone, not on p.

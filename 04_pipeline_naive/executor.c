@@ -1,5 +1,6 @@
-// executor.c: finds the op that another op needs, and runs any list of ops. The executor sends and
-// receives while the stage computes. pipeline.h states the executor's guarantees.
+// executor.c: finds the op that another op needs, and communicates for any list of ops. The
+// executor sends and receives while the stage computes. pipeline.h states the executor's
+// guarantees.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
@@ -51,8 +52,8 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 // ---------------------------------------------------------------- the executor
 
 // Messages move while stages compute, because the executor posts each receive one message ahead and
-// does not wait for its sends. A message keeps its buffer until its receive is posted. Meanwhile
-// the next micro-batch is computed into another buffer.
+// does not wait for its sends. A message keeps its buffer until the receiver has posted the
+// receive. Meanwhile the stage computes the next micro-batch into the other buffer.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
     size_t peer;                 // the stage that receives
@@ -73,14 +74,14 @@ struct Executor {
     Arena buffers;
     Sends activations;   // to the next stage
     Sends gradients;     // to the stage before
-    Receives receive[2]; // from the stage before, from the next stage; with p = 2 [0] is both
+    Receives receive[2]; // [0] from the stage before, [1] from the next; with p = 2 [0] serves both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {
     return &e->stage->micro[op.chunk * e->stage->micro_batches + op.micro_batch];
 }
 
-// Returns whether op `at` of the list needs a message. *stage becomes the stage that sends the
+// Returns whether op `at` of the list takes a message. *stage becomes the stage that sends the
 // message. Messages need no names, because the lists of the two stages have the messages in the
 // same order.
 static bool receives(const Executor *e, size_t at, size_t *stage) {
@@ -127,8 +128,8 @@ static void sends_done(Sends *out) {
     for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
 }
 
-// Allocates and returns the input of op `to`: x of the next chunk, or dy of the chunk before. In a
-// pipeline of one stage with several chunks this tensor stays on the stage.
+// Allocates and returns the input of op `to`, which is x of the next chunk or dy of the chunk
+// before. A pipeline of one stage with several chunks needs no message for this tensor.
 static Tensor hand_over(const Executor *e, PipeOp to) {
     PipelineBatch *b = batch_of(e, to);
     if (to.what == FORWARD) return b->x = tensor_shaped(&b->input, b->in);
@@ -164,7 +165,7 @@ void executor_send(Executor *e, size_t at) {
     bool gives = pipe_op_feeds(op, e->pp->rank, e->pp->size, e->stage->chunks, &feeds);
     if (gives && e->pp->size > 1) {
         Sends *out = forward ? &e->activations : &e->gradients;
-        // B*T*C elements; the stage does not wait.
+        // Sends B*T*C elements; the stage does not wait.
         out->request[out->turn] = comm_start_send(e->pp, forward ? b->y : b->dx, out->peer);
         out->turn = (out->turn + 1) % out->n;
     }

@@ -5,7 +5,7 @@
 #include "common/device/device.h"
 
 static double moment(void) {
-    // A GPU may still run queued kernels.
+    // Waits for the kernels that a GPU has not run yet.
     if (!clock_config()->simulated) device_synchronize();
     return (double)clock_now();
 }
@@ -38,7 +38,6 @@ static const LayerKind timed = {
     .backward_weights = timed_backward_weights,
 };
 
-// Wraps this stage's layers. Each step then adds the layers' times to cost [L+2], in picoseconds.
 void partition_time_layers(Model *m, double *cost) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t number = m->layers[i].number;

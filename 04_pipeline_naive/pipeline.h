@@ -1,7 +1,7 @@
-// pipeline.h: declares pipelines. A pipeline cuts a model into stages of neighbouring layers, one
-// stage per rank. Stage i of p is rank i of the group pp. A step has m micro-batches. The files
-// are:
-//     stage.c        forward and backward of a stage; no message
+// pipeline.h: declares the functions of pipelines. A pipeline cuts a model into stages of
+// neighbouring layers, one stage per rank. Stage i of p is rank i of the group pp. A step has m
+// micro-batches. The files are:
+//     stage.c        forward and backward of a stage, without messages
 //     02_naive.c     the naive loop with its messages, and the end of a step
 //     03_gpipe.c     GPipe's loops; schedules, which are lists of ops
 //     executor.c     the rule that says which op needs which other op; the executor, which runs
@@ -15,12 +15,12 @@
 // ---------------------------------------------------------------- stage.c: one stage computes
 
 // Returns the layers of stage i. blocks [p] has the number of blocks of each stage, such as {3, 4,
-// 3}. NULL makes the stages as equal as possible. Stage 0 also has the embedding, and the last
-// stage has the head and the loss.
+// 3}. If blocks is NULL, the stages are as equal as possible. Stage 0 also has the embedding, and
+// the last stage has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
-// One micro-batch on this stage. The code that receives and sends messages sets those of x, y, dy
-// and dx that a message carries.
+// One micro-batch on this stage, or on one chunk of the stage. The code that communicates sets x
+// and dy if it receives them, and allocates y and dx if it sends them.
 typedef struct {
     const Batch *batch; // the micro-batch's tokens and targets
     Layer *layers;      // [n_layers] of the stage, or of one chunk of the stage
@@ -32,9 +32,9 @@ typedef struct {
     Tensor y;              // the layers' output; none on the last stage
     Tensor dy;             // the gradient of y; if `end`, the backward itself makes dy
     Tensor dx;             // the gradient of x; none on the first stage
-    Arena input;           // holds x until the backward is done
+    Arena input;           // holds x until the last op of the micro-batch that reads x
     Arena gradient;        // holds dy under the executor
-    ActivationStash *kept; // what layers keep from forward to backward; NULL before and after
+    ActivationStash *kept; // kept by the layers from forward to backward; NULL before and after
     double loss;           // sum of token losses on the last stage, 0 elsewhere
     bool half;             // dx is computed, but the weights' gradients are not (05.06)
 } PipelineBatch;
@@ -71,16 +71,18 @@ PipelineResult pipeline_end(PipelineStage *s);
 typedef PipelineResult PipelineLoop(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineLoop pipeline_naive, pipeline_gpipe;
 
-// Sums the gradients of the tied embedding over the two stages that hold a copy of the embedding.
-// `tied` is the group {first, last}, and NULL on other stages. In a pipeline of one stage the
-// function adds the gradients of the two uses. Call this function after the last backward.
+// Sums the gradients of the tied table wte over the two stages that hold a copy of wte. `tied` is
+// the result of pipeline_tied_group(). In a pipeline of one stage the function adds the gradients
+// of the two uses. If head and embedding have a table each, the function does nothing. Call this
+// function after the last backward.
 void pipeline_tied_sum(Model *m, Comm *tied);
 // Returns the group {first, last} of the pipeline pp, or NULL on middle stages and in a pipeline of
 // one stage. All ranks of pp must call this function.
 Comm *pipeline_tied_group(Comm *pp);
 
-// Runs the forward of one micro-batch for evaluation, and keeps no activations. A stage waits until
-// the next stage has received y. Returns the sum of token losses on the last stage, 0 elsewhere.
+// Runs the forward of one micro-batch for evaluation, and keeps no activations. Each stage waits
+// until the next stage has received y. Returns the sum of token losses on the last stage, 0
+// elsewhere.
 double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // --------------------------------------------------------- 03_gpipe.c: a schedule is a list of ops
@@ -108,7 +110,8 @@ typedef struct {
     size_t n;
 } Schedule; // the list of one stage; free with schedule_free
 typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // returns the list of stage i
-// Returns the list that runs forward and backward of one micro-batch, then of the next.
+// Returns the list that runs forward and backward of one micro-batch, then those of the next
+// micro-batch.
 Schedule schedule_naive(size_t p, size_t m, size_t i);
 // Returns the list of all forwards, then all backwards (Huang et al. 2018).
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);
@@ -117,20 +120,20 @@ void schedule_add_op(Schedule *s, PipeOp op);
 size_t schedule_chunks(const Schedule *s); // returns v, one more than the list's largest chunk
 void schedule_free(Schedule *s);
 
-// The groups and the settings of this rank in a training of a pipeline.
+// This rank's groups and settings in the training of a pipeline.
 typedef struct {
     Comm *pp;              // all stages
     Comm *tied;            // {first, last}, or NULL
-    double clip;           // largest norm of the gradient; 0: no clipping
+    double clip;           // the gradient is clipped to this norm; 0: no clipping
     ScheduleRule schedule; // writes the list that pipeline_step runs
     size_t in_flight;      // most micro-batches in flight in the last step
 } PipelineRank;
 typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                 size_t micro_batches);
-PipelineStep naive_step;    // 02_naive.c: the step by its own loop
-PipelineStep pipeline_step; // 03_gpipe.c: the step by any list
-// Ends a step of any schedule (02_naive.c): sums the tied gradient, the loss and the gradient's
-// squares, then updates the weights.
+PipelineStep naive_step;    // 02_naive.c: runs a step by pipeline_naive
+PipelineStep pipeline_step; // 03_gpipe.c: runs a step by the list of rank->schedule
+// Ends a step of any schedule with a flush (02_naive.c). Sums the tied gradient, the loss and the
+// gradient's squares, then updates the weights.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r);
 
@@ -145,21 +148,21 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 //     backward of weights k     its own backward of inputs k
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes this op's y (forward) or dx (backward). *feeds becomes
-// that op and its stage. Returns false if no op takes a result of `op`.
+// that op and its stage. Returns false if no other part takes a result of `op`.
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 // Returns whether `op` is the needed op. A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_is(PipeOp op, PipeOp needed);
 
-// The executor sends and receives the messages of any list; a lesson's loop computes. The executor
-// starts a send and goes on, and posts each receive one message ahead. The executor has two send
-// buffers for activations and two for gradients:
+// The executor sends and receives the messages of any list. The loop of a lesson calls the executor
+// and computes. The executor starts a send and goes on, and posts each receive one message ahead.
+// The executor has two send buffers for activations and two for gradients:
 //     the first receive is posted at the start, the next one when a message has arrived
 //     a send buffer is free again when the receiver has posted the receive for its message
 //     an op receives its message, waits for a send buffer, computes, then starts its send
 // So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
 // the buffers. The op that makes a fourth message waits until the neighbour has received one more
 // message. If every stage waits, the lists deadlock. The lists of chapters 04 and 05 never
-// deadlock; 05_pipeline_1f1b/experiments/judge.c finds a deadlock in any list.
+// deadlock. 05_pipeline_1f1b/experiments/judge.c finds out whether given lists deadlock.
 //
 // For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
 // each as large as the largest message. If the stage has one chunk and one micro-batch, there is
@@ -168,12 +171,14 @@ typedef struct Executor Executor;
 // Makes an executor for this list. s comes from pipeline_begin or, with several chunks, from
 // interleaved_begin (05.03). s and list must outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
-// Runs before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for a
-// free send buffer. Returns k: s->micro[k] is the op's micro-batch.
+// Call this function before op `at` of the list computes. The function receives x (forward) or dy
+// (backward), and waits for a free send buffer. The function returns k, and s->micro[k] is the op's
+// micro-batch.
 size_t executor_receive(Executor *e, size_t at);
-// Runs after op `at` has computed. Starts to send y (forward) or dx (backward).
+// Call this function after op `at` has computed. The function starts to send y (forward) or dx
+// (backward).
 void executor_send(Executor *e, size_t at);
-void executor_free(Executor *e); // waits until the neighbours have received all messages
+void executor_free(Executor *e); // first waits until the neighbours have received all messages
 // Runs one step's list of forwards and backwards by the executor (03_gpipe.c). Adds to m's
 // gradients in the order of the list's backwards.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
@@ -181,19 +186,19 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
 
 // ----------------------------------------------------- 04_partition.c: the layers that a stage has
 
-// Cuts the list cost [n] into p <= n parts of neighbouring elements. The largest sum of a part is
-// as small as possible. Part i is first[i], ..., first[i+1] - 1; first has p + 1 elements. Returns
-// the largest sum.
+// Cuts the list cost [n] into p <= n parts of neighbouring elements, so that the largest sum of a
+// part is as small as possible. Part i has elements first[i], ..., first[i+1] - 1, and first has
+// p + 1 elements. Returns the largest sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // Returns the number of measured costs, L + 2: one for the embedding, one for each block, and one
 // for the head with the loss.
 size_t partition_items(const ModelConfig *c);
-// Wraps m's layers, so that every step adds the layers' times to `cost` (layer_times.c). Call this
-// function after all other wraps. `cost` must live as long as the model.
+// Wraps m's layers, so that every step adds the layers' times to cost [L+2], in picoseconds
+// (layer_times.c). Call this function after all other wraps. `cost` must live as long as the model.
 void partition_time_layers(Model *m, double *cost);
-// Finds the best cut for the costs that the stages have measured. Fills blocks [p v] with the
-// number of blocks of each stage, or of each chunk, in model order. All stages must call this
-// function, and all get the same result.
+// Finds the best cut for the costs that the stages have measured. Afterwards `cost` has the costs
+// of all layers. Fills blocks [p v] with the number of blocks of each stage, or of each chunk, in
+// model order. All stages must call this function, and all get the same result.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
 // Moves weights and moments of all layers from the model `from` to the model `to`. before [p v] is
 // the cut of `from`, after [p v] the cut of `to`. `to` is allocated and has its optimizer state.

@@ -49,7 +49,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
     arena_set_category(&b->input, MEM_ACTIVATIONS); // the message x is kept for the backward
-    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y; // last stage: a loss per token
+    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y; // last stage: y is a loss per token
     b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
     if (b->end) {
         b->loss = tensor_sum(y);
@@ -74,7 +74,7 @@ void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     pipeline_require_forward(s, k);
     Arena losses = arena(MEM_WORKSPACE);
-    if (b->end) { // the loss is divided by the counted tokens of the batch
+    if (b->end) { // token_weight is 1 / (counted tokens of the batch)
         b->dy = tensor_shaped(&losses, b->out);
         tensor_fill(b->dy, (real)b->batch->token_weight);
     }

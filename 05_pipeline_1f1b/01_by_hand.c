@@ -2,10 +2,10 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// Holds: a list of ops per stage. This lesson computes nothing. A list is legal if it has every
-//     op once, every receive gets the message that it waits for, and every send gets a buffer.
-// Sends: at most one message per op, in list order. A forward sends to the next stage if there is
-//     one, a backward to the previous stage.
+// Holds: a list of ops per stage. This lesson runs no op. Lists are legal if each list has every op
+//     once, every receive gets the message that it waits for, and every send gets a buffer.
+// Sends: at most one message per op, in list order. A forward sends to the next stage, a backward
+//     to the previous stage, if there is such a stage.
 // Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i, GPipe has m.
 // Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
 //     none.
@@ -54,8 +54,8 @@ static bool receive(Mailbox *from, size_t k, bool *wrong) {
 }
 // Adds a message. The sender goes on at once.
 static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }
-// A message leaves its send buffer when the other stage has received the message before it, because
-// then that stage posts the next receive.
+// A message leaves its send buffer when the receiver has received the previous message, because
+// then the receiver posts the next receive.
 enum { SEND_BUFFERS = 2 };
 static bool buffers_full(const Mailbox *to) { return to->n > to->read + SEND_BUFFERS; }
 
@@ -63,21 +63,22 @@ size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T
 
 static Outcome illegal(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
 
-// Plays the lists. The judge visits the stages in turn and runs a stage's next op if that op can
+// Plays the lists. The judge visits the stages in turn, and runs a stage's next op if the op can
 // run. An op starts at max(end of the op that it needs, end of the stage's previous op).
 // pipe_op_needs names the needed op. Forward k needs forward k of the previous stage. Backward k
 // needs backward k of the next stage, or on the last stage forward k. A result of another stage
-// comes as a message. In a wrong list this message belongs to another op. The op's own message
-// needs a send buffer. If an op can run, the ops of other stages cannot stop it. So if one order of
-// play reaches the end, every order does.
+// comes as a message. In wrong lists the message may belong to another op. The op's own message
+// needs a send buffer. If an op can run, the ops of other stages cannot stop this op. So if one
+// order of visits reaches the end of the lists, every order does.
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, { { 0 } } };
     Mailbox on[MOST_STAGES] = { 0 };   // from stage i to stage i + 1
     Mailbox back[MOST_STAGES] = { 0 }; // from stage i to stage i - 1
-    // The times at which forward k and backward k end. 0: the op has not run yet.
+    // end[i][0][k] is the time at which forward k ends on stage i, and end[i][1][k] that of
+    // backward k. 0: the op has not run yet.
     size_t end[MOST_STAGES][2][MOST_MICRO] = { { { 0 } } };
     size_t next[MOST_STAGES] = { 0 }, free_at[MOST_STAGES] = { 0 };
-    bool received[MOST_STAGES] = { 0 }; // whether the next op has its message
+    bool received[MOST_STAGES] = { 0 }; // the next op has its message, and waits for a buffer
     for (size_t i = 0; i < p; i++)
         if (stage[i].n != 2 * m) return illegal(NOT_ONCE);
     for (bool moved = true; moved;) {
@@ -94,7 +95,7 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
                 if (wrong) return illegal(WRONG_MESSAGE);
                 size_t needed_end = end[needs.stage][needs.op.what != FORWARD][k];
-                // The needed op comes later in this stage's own list.
+                // The stage waits for a later op of its own list.
                 if (!needed_end) return illegal(DEADLOCK);
                 if (needed_end > start) start = needed_end;
             }

@@ -5,18 +5,19 @@
 //
 // Holds: stage i has shard_range(L, p, i) of the L blocks. The first stage also has the embedding,
 //     the last stage also has the last norm and the head. Both stages have wte. Stage i keeps the
-//     activations of min(p-i, m) micro-batches, because a backward runs as early as possible and
-//     frees the activations of its forward.
+//     activations of at most min(p-i, m) micro-batches, because a backward runs as early as
+//     possible and frees the activations of its forward.
 // Sends: the messages of GPipe. Per micro-batch a stage sends y [B*T, C] to stage i + 1 and dx
 //     [B*T, C] to stage i - 1. Per step the first and the last stage all-reduce wte's gradient, V*C
 //     elements. All stages sum the loss (1 double) and the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: a step takes (m+p-1)(f+b), as with GPipe. f, b: a stage's forward and backward of a
-//     micro-batch. Messages of time d add 2(p-1)d to GPipe's step. In 1F1B messages add about
-//     2(p-1)d for every p micro-batches, because a stage waits for the next stage's gradient.
+// Costs: a step takes (m+p-1)(f+b), as with GPipe. f and b are the times of a stage's forward and
+//     backward of a micro-batch. Messages of time d add 2(p-1)d to GPipe's step. In 1F1B messages
+//     add about 2(p-1)d for every p micro-batches, because a stage waits for the next stage's
+//     gradient.
 //
-// Every bit must equal GPipe's and one device's, because each stage runs the backwards in the same
-// order, micro-batch 0 first.
+// Every bit must equal that of GPipe and of one device, because each stage runs the backwards in
+// the same order, micro-batch 0 first.
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
 // end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
 // Left out: several chunks of layers per stage (03_interleaved.c); no flush (04_pipedream.c).
@@ -28,7 +29,7 @@
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
-// the next stage sends it a gradient. If both stages waited until their messages are received,
+// the next stage sends a gradient back. If both stages waited until their messages are received,
 // neither stage would receive. So a send is only started, and its tensor stays until the message
 // has been received.
 typedef struct {
@@ -70,7 +71,7 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
         wait_received(&activations[k]);
     }
     if (!s->first) {
-        // Waits until the previous dx has been received. Before the first backward there is no dx.
+        // Waits until the previous dx has been received. Returns at once in the first backward.
         wait_received(gradient);
         b->dx = output_buffer(gradient, b->in);
     }
@@ -90,15 +91,14 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     // (wait_received). Calls: these three functions.
     // Warm-up: receives activations from the stage before, sends activations to the next stage.
     for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
-    // Steady state: does the same for k. Then receives the gradient of k - ahead from the next
-    // stage and sends a gradient to the stage before. ahead + 1 = min(p - i, m) micro-batches are
-    // in flight.
+    // Steady state: does the same for micro-batch k. Then receives the gradient of micro-batch
+    // k - ahead from the next stage, and sends a gradient to the stage before. At most
+    // ahead + 1 = min(p - i, m) micro-batches are in flight.
     for (size_t k = ahead; k < micro_batches; k++) {
         forward_step(pp, &s, k, activations);
         backward_step(pp, &s, k - ahead, activations, &gradient);
     }
-    // Cool-down: receives the gradients of the last `ahead` micro-batches and sends gradients. This
-    // stage sends no more activations.
+    // Cool-down: receives the gradients of the last `ahead` micro-batches and sends gradients.
     for (size_t k = micro_batches - ahead; k < micro_batches; k++)
         backward_step(pp, &s, k, activations, &gradient);
     wait_received(&gradient);
@@ -108,7 +108,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
 }
 
 // Returns the order of pipeline_1f1b as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c)
-// runs any such list and starts each receive one message early. The trainer of chapter 08 uses the
+// runs any such list and starts each receive one message early. The trainer of chapter 08 uses this
 // list.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);

@@ -10,21 +10,22 @@
 //     boundaries. The link from the last stage to the first stage is new. Per step the first and
 //     the last stage all-reduce wte's gradient, V*C elements. All stages sum 1 and 12L + 4 doubles.
 // Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
-//     chunks. f, b: a stage's forward and backward of a micro-batch through all v chunks.
-// Costs: about v times the messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks in
-//     flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
+//     chunks. f and b are the times of a stage's forward and backward of a micro-batch through all
+//     v chunks.
+// Costs: about v times as many messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks
+//     in flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
 //     each through the whole stage.
 // Every bit must equal that of one device that accumulates the same micro-batches, because each
 // chunk runs its backwards in the same order, micro-batch 0 first.
 // Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
-// Left out: a number of micro-batches that p does not divide. The order takes groups of p.
+// Left out: a number of micro-batches that p does not divide, because the order takes groups of p.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
 // Returns the n-th forward or backward in the order of Megatron-LM, which is the same for all
-// stages. p micro-batches go through chunk 0, then the same p through chunk 1, ..., chunk v - 1.
-// Then the next p micro-batches follow. The backwards have the same order, but begin with the last
-// chunk.
+// stages. p micro-batches go through chunk 0, then the same p micro-batches go through chunk 1, and
+// so on to chunk v - 1. Then the next p micro-batches follow. The backwards have the same order,
+// but begin with the last chunk.
 static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
     size_t group = n / (p * v), chunk = n % (p * v) / p;
     return (PipeOp){ .what = what,
@@ -32,8 +33,8 @@ static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
                      .chunk = what == FORWARD ? chunk : v - 1 - chunk };
 }
 
-// Returns the list of stage i. An example: p = 2, v = 2, m = 4. F1c0 is the forward of micro-batch
-// 1 through chunk 0. A micro-batch visits stages 0, 1, 0, 1.
+// Returns the list of stage i. These are the lists for p = 2, v = 2, m = 4. F1c0 is the forward of
+// micro-batch 1 through chunk 0. A micro-batch visits stages 0, 1, 0, 1.
 //     stage 0   F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0
 //     stage 1   F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
@@ -53,22 +54,22 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// The warm-up contains 2 (p-1-i) and not p-1-i, for two reasons. If messages take no time, both
-// warm-ups are equally fast. But with p-1-i the next stage needs a chunk's output as soon as it is
-// computed. With 2 (p-1-i) the next stage has another op to run while the message travels.
-// The second reason is that two ranks match their messages by the order alone. If p = 2 and v > 1,
-// the next and the previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0,
-// so stage 0 would send dx of 0 before y of 2. But stage 1 runs F2c0 before B0c0, so stage 1 would
-// take dx of 0 for its x of 2. If v = 1, all messages from one rank to another are of one kind, so
-// p-1-i is enough.
+// The warm-up contains 2 (p-1-i) and not p-1-i, for two reasons. The first reason is the time of
+// messages. With p-1-i the next stage needs a chunk's output as soon as this stage has computed the
+// output. With 2 (p-1-i) the next stage has another op to run while the message travels. If
+// messages take no time, both warm-ups are equally fast. The second reason is that two ranks match
+// their messages by the order alone. If p = 2 and v > 1, the next and the previous stage are the
+// same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so stage 0 would send dx of 0 before y of
+// 2. But stage 1 runs F2c0 before B0c0, so stage 1 would take dx of 0 for x of 2. If v = 1, all
+// messages from one rank to another are of one kind, so p-1-i is enough.
 
 // Runs the list with its messages. The messages go round a ring, y to the next stage and dx to the
 // previous stage. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So
 // y of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only
 // part v p - 1 sends no y. No stage waits for its sends, because in the warm-up all stages send y
 // round the ring. If each stage waited until its y is received, no stage would receive. For
-// simplicity a message keeps its buffer to the end of the step. The executor reuses two buffers per
-// neighbour.
+// simplicity each message keeps its own buffer to the end of the step. The executor has only two
+// send buffers per neighbour.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
     PipelineStage s = interleaved_begin(pp, model, batch, m);
     size_t p = pp->size, i = pp->rank, v = s.chunks;
@@ -77,7 +78,7 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
     Request **request = host_alloc(list.n * sizeof *request);
     for (size_t n = 0; n < list.n; n++) {
         PipeOp op = list.ops[n];
-        // s.micro: chunk 0's micro-batches, then chunk 1's
+        // s.micro has chunk 0's micro-batches, then those of chunk 1, and so on.
         size_t k = op.chunk * m + op.micro_batch;
         PipelineBatch *b = &s.micro[k];
         bool first = op.chunk == 0 && i == 0, last = op.chunk + 1 == v && i + 1 == p;
@@ -106,8 +107,8 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
 
 // Sends y by scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C],
 // and all t ranks of the next stage need y. So each rank sends 1/t of y over the link between
-// nodes, to the rank of the next stage that has the same number in tp. On the next stage an
-// all-gather over the link inside the node puts y together. pp: the ranks of all stages that have
+// nodes. The receiver is the rank of the next stage with the same number in tp. On the next stage
+// an all-gather over the link inside the node puts y together. pp has the ranks of all stages with
 // this number in tp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {
     Range r = shard_range(tensor_count(y), tp->size, tp->rank);

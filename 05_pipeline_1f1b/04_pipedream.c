@@ -3,14 +3,16 @@
 // question: A pipeline that never runs empty computes with old weights. Does it equal one device that uses equally old weights?
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i, with gradients and optimizer state once. The weights exist p - i times
-//     (weight stashing) or p times (vertical sync). Activations of p - i mini-batches are kept.
+// Holds: rank i has stage i, with one copy of gradients and optimizer state. The weights exist
+//     p - i times (weight stashing) or p times (vertical sync). Activations of at most p - i
+//     mini-batches are kept.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
 //     move, and there is no sum over stages, because embedding and head have a table each.
 // Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
 // Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
-//     the training differs from the unsplit one. With weight stashing and SGD, for all i:
-//     W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)).
+//     the training differs from the unsplit training. With weight stashing and SGD,
+//     W_i(k+1) = W_i(k) - eta g_i on every stage i. g_i is stage i's part of the gradient of loss
+//     k, at the weights W_j(k-(p-1-j)) of all stages j.
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -29,8 +31,8 @@ static size_t version(size_t k, size_t updates_old) {
 //     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
 //     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.
-// An example: p = 2, four mini-batches. U0 is the update with the gradient of mini-batch 0. U0
-// makes version 1.
+// These are the lists for p = 2 and four mini-batches. U0 is the update with the gradient of
+// mini-batch 0. U0 makes version 1.
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
@@ -58,7 +60,7 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
 
 WeightVersions weight_versions_new(const Model *m, size_t older) {
     WeightVersions w = { .arena = arena(MEM_PARAMETERS), .older = older };
-    // m->w is the newest version, so a stage has older + 1 versions in all.
+    // m->w is one more version, so a stage has older + 1 versions in all.
     if (older) w.copy = tensor_shaped(&w.arena, tensor_shape(older, m->size, m->w.element));
     return w;
 }
@@ -75,9 +77,9 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
     model_attach_weights(m, version == w->newest ? m->w : copy_of(w, version));
 }
 
-// Overwrites the oldest copy with the newest version. The versions newest and newest - older have
-// the same row. No op needs the oldest version any more, because the last backward that reads this
-// version has just run.
+// Overwrites the oldest copy, version newest - older, with the newest version. The two versions
+// have the same row. No op needs the oldest version any more, because the last backward that reads
+// it has just run.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
@@ -85,8 +87,7 @@ void weight_versions_keep(WeightVersions *w, const Model *m) {
 // ---------------------------------------------------------- the list, with messages and updates
 
 // Updates m->w after the backward of mini-batch k. The update changes version k of the weights, not
-// the older version that the backward read. m->w is always the newest version, but the layers may
-// read an older version.
+// the older version that the backward may have read.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
     weight_versions_keep(w, m); // version k, for the backwards that will read it
     optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
@@ -99,7 +100,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
                                   const TrainingObserver *observer) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
     // The executor starts each receive one message early (comm_start_recv). The executor waits for
-    // a send (comm_start_send) only when the buffer of the send is needed again.
+    // a send (comm_start_send) only when another message needs the send's buffer.
     Executor *e = executor_new(pp, &s, list);
     WeightVersions w = weight_versions_new(m, older);
     model_zero_gradients(m);
@@ -130,7 +131,7 @@ void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {
         snprintf(last->params[0].name, sizeof last->params[0].name, "lm_head.weight");
-        last->tied_to = NULL; // the head gets own weights, at first with the values of tensor 0
+        last->tied_to = NULL; // the head's own weights begin with the values of tensor 0
         last->tied_copy = false;
     }
     if (first) first->tied_use = NULL;

@@ -4,16 +4,18 @@
 // vary: SEQUENCES 9..12, STEPS 5..6, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i of p, with the blocks shard_range(L, p, i). Gradients and optimizer
-//     state exist once, the weights twice (double-buffered). Activations of p - i micro-batches
-//     are kept. The first and the last rank also hold a second gradient of the tied table.
+//     state exist once, the weights twice (double-buffered). Activations of at most p - i
+//     micro-batches are kept. The first and the last rank also hold a second gradient of the tied
+//     table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1. Per update the first and the
-//     last stage exchange their gradients of the tied table, V*C elements, and add both.
-// Saves: 1F1B's bubble. Each further batch of m micro-batches takes m(f+b), with 1F1B
-//     (m+p-1)(f+b). f, b: a stage's forward and backward of a micro-batch. 2BW also saves versions,
-//     because a stage has 2, with PipeDream p - i.
+//     last stage exchange their gradients of the tied table, V*C elements, and add the two
+//     gradients.
+// Saves: 1F1B's bubble. Each further batch of m micro-batches takes m(f+b), with 1F1B (m+p-1)(f+b).
+//     f and b are the times of a stage's forward and backward of a micro-batch. 2BW also saves
+//     versions of the weights, because a stage has 2 versions, with PipeDream p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0),
-//     as batch 1 does.
-//     Two versions suffice if m >= p, because at most two batches are then in flight.
+//     as batch 1 does. Two versions are enough if m >= p, because at most two batches are then in
+//     flight.
 // Every bit of the weights must equal that of one device that follows this rule.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
@@ -22,8 +24,8 @@
 
 static size_t version_of_batch(size_t t) { return t ? t - 1 : 0; }
 
-// Returns the list of stage i. An example: p = 2, m = 2, two batches. U1 is the update of batch 1.
-// All ops of batch 1 read version 0.
+// Returns the list of stage i. These are the lists for p = 2, m = 2 and two batches. U1 is the
+// update of batch 1. All ops of batch 1 read version 0.
 //     stage 0   F0 F1 B0 F2 B1 U0 F3 B2 B3 U1
 //     stage 1   F0 B0 F1 B1 U0 F2 B2 F3 B3 U1
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
@@ -48,10 +50,10 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ------------------------------------------------------ the update, and the tied table after it
 
-// Stage holds the weights' versions and the exchange of the tied table's gradient. table: the unit
-// of the tied table, on the first and the last of several stages. The table's gradient has two
-// buffers, each [1, V*C]. Backwards add into table->g while table->own_g travels to the other end
-// of the pipeline.
+// Stage holds the weights' versions and the exchange of the tied table's gradient. `table` is the
+// unit of the tied table, on the first and the last of several stages, else NULL. The table's
+// gradient has two buffers, each [1, V*C]. Backwards add into table->g while table->own_g travels
+// to the other end of the pipeline.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
@@ -63,7 +65,7 @@ typedef struct {
     Request *sends, *receives; // NULL if no exchange is in flight
 } Stage;
 
-// Lets the layers read the newest version, and calls updated() of the observer.
+// Lets the layers read the newest version, and calls the observer's updated().
 static void notify(Stage *s, Model *m, UpdatedPart part) {
     weight_versions_attach(&s->weights, m, s->weights.newest);
     if (s->observer) s->observer->updated(s->observer->context, m, s->weights.newest - 1, part);
@@ -73,7 +75,7 @@ static void notify(Stage *s, Model *m, UpdatedPart part) {
 // the table's gradient, the last stage the head's part. Both stages need the sum. The first stage
 // finishes its part p - 1 backwards later than the last stage. If the last stage waited here, it
 // would be idle for that long. So table_finish waits for the exchange when an op first reads the
-// new table, most of a batch later. Backwards continue with another buffer.
+// new table, most of a batch later. Until then backwards add to the other buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;
@@ -81,15 +83,15 @@ static void table_start(Stage *s) {
     s->sends = comm_start_send(s->tied, s->table->own_g, other_end); // V*C elements
     unit_attach_gradients(s->table, s->spare);
 }
-// Waits for both messages, adds the gradients, and updates the table. After that the newest version
-// is complete.
+// Waits for both messages, adds the two gradients, and updates the table. Afterwards the newest
+// version is complete.
 static void table_finish(Stage *s, Model *m) {
     if (!s->sends) return;
     comm_wait(s->receives);
     comm_wait(s->sends);
     s->sends = NULL;
     s->spare = s->table->own_g;
-    // The stages add in different order. a + b = b + a, so both get the same bits.
+    // One end computes a + b, the other end b + a. The two sums have the same bits.
     op_add(s->table->own_g, s->table->own_g, s->received);
     optimizer_step_unit(s->optimizer, s->table, 1);
     notify(s, m, UPDATED_TABLE);
@@ -97,10 +99,10 @@ static void table_finish(Stage *s, Model *m) {
 
 // Updates the weights after the last backward of batch t. m->w, version t, becomes version t + 1
 // with a gradient that was computed with version t - 1. On the first and the last stage this
-// function leaves the table out. There table_finish updates the table before any op reads version
+// function leaves the table out, and table_finish updates the table before any op reads version
 // t + 1.
 static void update(Stage *s, Model *m) {
-    table_finish(s, m);                   // of batch t - 1
+    table_finish(s, m);                   // for the update of batch t - 1
     if (!s->table) model_fold_tied(m);    // a single stage has both uses of the table
     weight_versions_keep(&s->weights, m); // version t; no op reads t - 1 any more
     record_enter(EVENT_UPDATE, NO_NUMBER);
@@ -143,7 +145,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
             continue;
         }
         size_t k = executor_receive(e, at); // B*T*C elements: x from i - 1, or dy from i + 1
-        // The newest version may still lack the table's update.
+        // If the op reads the newest version, this version must include the table's update.
         if (op.version == u.weights.newest) table_finish(&u, m);
         // Forward and backward of batch t read version t - 1, those of batch 0 version 0.
         weight_versions_attach(&u.weights, m, op.version);
@@ -154,7 +156,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
     }
     executor_free(e);
     table_finish(&u, m);
-    if (tied) { // the model has its own gradient buffer again
+    if (tied) { // gives the model its own gradient buffer again
         u.table->own_g = g;
         unit_attach_gradients(u.table, g);
     }

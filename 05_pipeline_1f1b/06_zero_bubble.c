@@ -3,16 +3,16 @@
 // question: Can a stage fill its bubble with the half of a backward that no other stage waits for?
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i, some neighbouring layers. x and dy of every layer stay until W,
-//     because W reads x and dy. ZB-H1 keeps p micro-batches until their W, a planner's list at most
-//     cap.
+// Holds: rank i has stage i, some neighbouring layers. x and dy of every product with weights stay
+//     until W, because W reads x and dy. ZB-H1 keeps at most p micro-batches until their W, a
+//     planner's list at most cap.
 // Sends: an F sends y [B*T, C] to stage i + 1 at its end. A B sends dx [B*T, C] to stage i - 1 at
 //     its end. A W sends nothing. Per step the stages make the sums of 1F1B: V*C elements over
 //     {first, last}, 1 and 12L + 4 doubles over all stages.
 // Saves: idle time. Without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and 1F1B
 //     takes (m+p-1)(F+B+W).
-// Costs: every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the planner
-//     keeps about twice as many.
+// Costs: activations. Every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the
+//     planner keeps about twice as many.
 // F: a forward, or its time.
 // B (of inputs), W (of weights): halves of a backward, or their times.
 // Qi et al. 2023, sections 2 and 3.
@@ -21,13 +21,13 @@
 
 // ---------------------------------------------------------------- one backward, two halves
 
-// Compute the two products in the backward of y = x w. B computes dx, for which the previous stage
-// waits. W computes dw, which only the update at the end of the step needs.
+// The backward of y = x w has two products. B computes dx, for which the previous stage waits. W
+// computes dw, which only the update at the end of the step needs.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }  // dy w^T
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
-// Runs B of all layers of a stage. Each layer computes its dx, copies the tensors that its W reads
-// (layer_defer in common/model/layer.c), and frees the tensors that only B needs.
+// Runs B of all layers of a stage. Each layer computes its dx, copies the tensors that its W reads,
+// and frees the tensors that only B needs (layer_defer in common/model/layer.c).
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     pipeline_require_forward(s, k);
@@ -73,8 +73,8 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
     executor_free(e);
     return pipeline_end(&s);
 }
-// pipeline_update (04_pipeline_naive/02_naive.c) ends the step and is a barrier, because clipping
-// needs the norm of all gradients. So no stage updates before the last W of all stages.
+// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. Because clipping needs the norm of
+// all gradients, no stage updates before the last W of all stages.
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 
@@ -82,7 +82,7 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 // in the time B, not in B + W, and the late W's fill the end of the step. Stage i has p - i
 // micro-batches between F and B, and i between B and W. So p micro-batches are in flight on every
 // stage, as on stage 0 of 1F1B.
-// If m >= p, and W is no longer than F and B, a step takes
+// If m >= p, and W is no longer than F and no longer than B, a step takes
 //     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W).
 // The last stage starts after (p-1)F. The last stage runs all its F's and B's and m - p of its W's.
 // Then its last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The
@@ -108,6 +108,6 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 }
 
 // zb_auto.c plans such lists for any op times. A free stage runs a B if a B can start, otherwise an
-// F, and a W only if nothing else can start. cap: the most micro-batches in flight on a stage.
+// F, and a W only if nothing else can start. At most `cap` micro-batches are in flight on a stage.
 // Stage 0 gets its first gradient after p F's and p - 1 B's. If cap = 2p - 1, F = B = W and
 // m >= 2p - 1, no stage is idle between its first op and its last op.

@@ -12,11 +12,12 @@
 // Costs: PipeDream and 2BW use gradients of old weights. The first five ways give the bits of one
 //     device.
 // Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
-// Left out: recomputation, data and tensor parallelism, which combine with all of them (07, 08).
+// Left out: recomputation, data and tensor parallelism (chapters 07 and 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // Returns the list of stage i for `batches` batches of m micro-batches. In a way with a flush every
-// batch is a step of its own, so the list is one batch. v: the chunks of each stage.
+// batch is a step of its own, so the list has one batch. v is the number of chunks per interleaved
+// stage.
 Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches,
                            size_t i) {
     switch (way) {

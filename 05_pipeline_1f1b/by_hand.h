@@ -1,4 +1,4 @@
-// by_hand.h: declares the lists of 01_by_hand.c and their judge. The experiment uses both.
+// by_hand.h: declares the list and the judge of 01_by_hand.c.
 #ifndef PIPELINE_1F1B_BY_HAND_H
 #define PIPELINE_1F1B_BY_HAND_H
 #include "04_pipeline_naive/pipeline.h"
@@ -6,12 +6,12 @@
 enum { MOST_STAGES = 8, MOST_MICRO = 24, T_FORWARD = 1, T_BACKWARD = 2 };
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i); // returns the list of stage i
 typedef enum { LEGAL, NOT_ONCE, WRONG_MESSAGE, DEADLOCK } Verdict;
-// start: the time at which each op starts, in the order of its list. end: the time at which the
-// last op of all stages ends.
+// `start` has the time at which each op of each stage starts, in list order. `end` is the time at
+// which the last op of all stages ends.
 typedef struct {
     Verdict verdict;
     size_t end, start[MOST_STAGES][2 * MOST_MICRO];
 } Outcome;
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m); // plays the lists stage[p]
-size_t by_hand_duration(PipeOp op);                               // returns units of time
+size_t by_hand_duration(PipeOp op);                               // in units of time
 #endif

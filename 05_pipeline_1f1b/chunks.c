@@ -1,9 +1,8 @@
-// chunks.c: makes a stage of several chunks (03_interleaved.c) and its micro-batches, and runs an
-// evaluation.
+// chunks.c: describes a stage of several chunks (03_interleaved.c), prepares its micro-batches, and
+// runs evaluations.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Describes the layers of stage i. Chunk c of stage i is part c p + i of the model.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i) {
     Range *chunk = host_alloc(v * sizeof *chunk);
@@ -29,7 +28,7 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
 }
 
 // Runs one micro-batch forward through chunk after chunk for evaluation, and keeps no activations.
-// If the pipeline has one stage, the stage has all chunks in a row and runs these as one chunk.
+// If the pipeline has one stage, this stage runs all its chunks as one chunk, without messages.
 double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
     size_t p = pp->size, i = pp->rank, v = model_chunks(m);
     if (p == 1 || v == 1) return pipeline_loss(pp, m, b);

@@ -1,5 +1,5 @@
-// pipeline_1f1b.h: declares the schedules after GPipe (chapter 04): 1F1B, interleaved 1F1B,
-// PipeDream, 2BW, zero bubble. A pipeline has stages i of p, and a step has m micro-batches.
+// pipeline_1f1b.h: declares the schedules of this chapter: 1F1B, interleaved 1F1B, PipeDream, 2BW,
+// zero bubble. A pipeline has p stages, numbered i from 0, and a step has m micro-batches.
 #ifndef PIPELINE_1F1B_H
 #define PIPELINE_1F1B_H
 #include "04_pipeline_naive/pipeline.h"
@@ -7,16 +7,16 @@
 // --------------------------------------------------------- 02_1f1b.c: one forward, one backward
 
 PipelineLoop pipeline_1f1b; // runs a step's forwards, backwards and messages in loops
-Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns this order as a list of ops
+Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns the order of pipeline_1f1b
 
 // --------------------------------------------------------- 03_interleaved.c: v chunks per stage
 
-// Returns the list of stage i. If v > 1, m must be a multiple of p. If v = 1, the list is that of
-// schedule_1f1b.
+// Returns the list of stage i. If v > 1, m must be a multiple of p. If v = 1, the list equals that
+// of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
-// of each part. If blocks is NULL, the parts are as equal as possible. This function and the next
-// two are in chunks.c.
+// Describes the chunks of stage i, which are parts i, p + i, ... of v p parts. blocks [v p] gives
+// the blocks of each part. If blocks is NULL, the parts are as equal as possible. This function and
+// the next two are in chunks.c.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
 // interleaved_begin and interleaved_loss do what pipeline_begin and pipeline_loss do, for stages
@@ -26,15 +26,14 @@ double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved; // if pp has one rank, the model must have one chunk
 // Send and receive a message between two stages of t tensor-parallel ranks each (PTD-P section
 // 4.1). The t ranks of a stage have the same y. The message travels in t parts over pp, and an
-// all-gather over tp puts the parts together. to, from: ranks of pp.
+// all-gather over tp puts the parts together. `to` and `from` are ranks of pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
 // ------------------------------------------------------ 04_pipedream.c: updates without a flush
 
-// WeightVersions holds the weights of a stage in several versions. Version v is the result of v
-// updates. m->w is always the newest version. `older` copies hold the versions before the newest
-// version. The next copy overwrites the oldest copy.
+// WeightVersions holds the older versions of a stage's weights, in `older` copies. Version v is the
+// result of v updates. m->w is always the newest version. A new copy overwrites the oldest copy.
 typedef struct {
     Arena arena; // MEM_PARAMETERS
     Tensor copy; // [older, size]: version v in row v % older
@@ -42,21 +41,21 @@ typedef struct {
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
 void weight_versions_free(WeightVersions *w);
-// Lets m's layers read this version from now on. Calls fault() if the versions do not include it.
-// The optimizer still updates m->w.
+// Lets m's layers read this version from now on. Calls fault() if the version is neither the newest
+// nor in a copy. The optimizer still updates m->w.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
-// Copies the newest version, so that the optimizer may change m->w. Call this function before an
-// update.
+// Copies the newest version, because the optimizer is going to change m->w. Call this function
+// before an update.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
 // The rule says which version of the weights mini-batch k reads on stage i of p. The update of
 // mini-batch k makes version k + 1 on every stage.
-//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when forward k ran
+//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. No function
 //                       has this gradient, so this rule is wrong.
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
-// Returns the number of versions that stage i keeps besides the newest.
+// Returns the number of versions that stage i keeps besides the newest version.
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);
 // Returns the list of stage i for n mini-batches.
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);
@@ -64,15 +63,16 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);
 // A TrainingObserver follows a training. The training adds the loss of each micro-batch to loss
 // [n], which is 0 at first. After each update the training calls updated() with the context and the
 // number of the update, counted from 0. At that moment the model reads the newest weights and still
-// has the gradients. 2BW updates the tied table (tensor 0) later than all other tensors.
+// has the gradients. 2BW updates the tied table (tensor 0) later than all other tensors, so `part`
+// says which tensors were updated.
 typedef enum { UPDATED_ALL, UPDATED_TABLE, UPDATED_OTHERS } UpdatedPart;
 typedef struct {
     double *loss;
     void (*updated)(void *context, Model *m, size_t update, UpdatedPart part);
     void *context;
 } TrainingObserver;
-// Runs a list that has an update after every mini-batch, with `older` copies of the weights. The
-// observer may be NULL.
+// Runs a list with an update after every mini-batch. `older` is the number of older versions to
+// keep. The observer may be NULL.
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
                                   const Batch *batch, size_t n, const TrainingObserver *observer);
 // Gives embedding and head a table each, with equal values at first. The head's table is called
@@ -81,28 +81,29 @@ void model_untie(Model *m);
 
 // ------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
 
-// Returns the list of stage i for steps * m micro-batches, m >= p. Forwards and backwards of batch
-// t read version max(0, t - 1) on every stage. The micro_batch of an UPDATE is the number of the
-// batch.
+// Returns the list of stage i for steps * m micro-batches. m must be at least p. Forwards and
+// backwards of batch t read version max(0, t - 1) on every stage. The micro_batch of an UPDATE is
+// the number of the batch.
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
-// Runs a list of schedule_2bw. tied: the group {first, last}. Its two ranks add their gradients of
-// the embedding's table before they update the table. tied is NULL on all other stages, and if the
-// pipeline has one stage.
+// Runs a list of schedule_2bw with n micro-batches. `tied` is the result of pipeline_tied_group().
+// The two ranks of `tied` add their gradients of the tied table before they update the table.
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s,
                             const Batch *batch, size_t n, const TrainingObserver *observer);
 
 // ---------------------------------------------------- 06_zero_bubble.c: backwards in two halves
 
-// Run the two halves of the backward of y = x w, and the two halves of a stage's backward.
+// linear_backward_inputs and linear_backward_weights are the two halves of the backward of y = x w.
+// pipeline_backward_inputs and pipeline_backward_weights are the two halves of a stage's backward.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k); // computes dx from dy
 // Adds the weights' gradients and frees x. This half may run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
-// Returns the list of ZB-H1. min(p, m) micro-batches are in flight, counted until their W.
+// Returns the list of ZB-H1. At most min(p, m) micro-batches are in flight, counted until the
+// backward of their weights.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);
-// Returns the list of a planner (zb_auto.c), from the times of the ops and of a message. At most
-// cap (1 or more) micro-batches are in flight on each stage.
+// Returns the list that a planner (zb_auto.c) computes from the times of the ops and of a message.
+// At most cap (1 or more) micro-batches are in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
 // Runs any list without updates. Backwards may be whole or in halves, and stages may have several
 // chunks.
@@ -122,11 +123,11 @@ typedef enum {
     WAY_2BW,
     PIPELINE_WAYS
 } PipelineWay;
-// Returns the list of stage i. v: the chunks of each stage, for WAY_INTERLEAVED. batches: the
-// batches in the list of a way without a flush. The list of a way with a flush is one batch.
+// Returns the list of stage i. v is the number of chunks per stage, for WAY_INTERLEAVED. In a way
+// without a flush the list has `batches` batches. In a way with a flush the list has one batch.
 Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches, size_t i);
-// Runs `batches` batches of m micro-batches. A way with a flush runs one batch. tied has the
-// meaning that tied has in pipeline_2bw.
+// Runs `batches` batches of m micro-batches. A way with a flush runs one batch. Only WAY_2BW reads
+// `tied`, as pipeline_2bw does.
 PipelineResult pipeline_way_run(PipelineWay way, Comm *pp, Comm *tied, Model *model, Optimizer *o,
                                 const Batch *batch, size_t m, size_t batches);
 #endif

@@ -1,11 +1,11 @@
-// zb_auto.c: plans the automatic lists of 06_zero_bubble.c. The planner takes the op that can start
-// first, and of equally early ops of a stage the most urgent one.
+// zb_auto.c: plans lists of forwards (F) and of the two halves of backwards, B (of inputs) and W
+// (of weights), from the times of the ops. 06_zero_bubble.c explains these ops.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Planned holds the planned ops of a stage.
+// Planned holds the ops of one stage that are planned so far.
 typedef struct {
-    Schedule list;  // the planned ops of this stage
+    Schedule list;  // the planned ops, in order
     size_t free_at; // the time at which the last op of the list ends
     size_t n[4];    // n[what]: the ops of this kind in the list
     size_t *end[4]; // end[what][k]: the time at which op k of this kind ends
@@ -13,8 +13,8 @@ typedef struct {
 
 // Returns the time at which the next op of this kind could start on stage i. Returns SIZE_MAX if
 // the stage has no such op, if its memory is full, or if the op needs another op that is not
-// planned yet (pipe_op_needs, 04_pipeline_naive/executor.c). No stage runs more than AHEAD messages
-// ahead of their receiver, because the executor would then wait for a send buffer.
+// planned yet (pipe_op_needs, 04_pipeline_naive/executor.c). Also returns SIZE_MAX if the stage is
+// AHEAD messages ahead of the receiver, because the executor would then wait for a send buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {
@@ -35,8 +35,9 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
 }
 
 // Plans one op after the other, each time the op that can start first. If several ops of a stage
-// can start first, B goes before F, because stages wait for B, and F goes before W. cap: the most
-// micro-batches in flight on a stage. Every rank plans all stages and keeps its own list.
+// can start equally early, B goes before F, because other stages wait for B, and F goes before W.
+// At most `cap` micro-batches are in flight on a stage. Every rank plans all stages and keeps its
+// own list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward,
@@ -49,7 +50,7 @@ Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
         size_t earliest = 0, first = SIZE_MAX;
         PipeWhat what = FORWARD;
         for (size_t k = 0; k < p; k++)
-            for (size_t n = 0; n < 3; n++) { // of equal starts the loop takes the first
+            for (size_t n = 0; n < 3; n++) { // of equally early ops the first one stays
                 size_t at = ready_at(stage, p, m, k, by_urgency[n], cap, t.message);
                 if (at >= first) continue;
                 first = at;

@@ -1,6 +1,6 @@
-// 01_by_hand.c (experiment): computes three samples on paper, then runs four trainings on 100
-// samples. The trainings' gradients come from all samples at once, from pieces, from the trap (the
-// mean of means), and from several devices.
+// 01_by_hand.c (experiment): checks an example of three samples, then runs four trainings on 100
+// samples. The trainings compute their gradients from all samples at once, from pieces, by the trap
+// (the mean of means), and on several imitated devices.
 #include "01_data_parallel/experiments/linear.h"
 #include "02_grad_accumulation/by_hand.h"
 #include <math.h>

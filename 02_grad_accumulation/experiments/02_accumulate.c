@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 enum { SEQUENCES = 7, STEPS = 3 };
-// The dropout comes from --dropout.
+// accumulation() sets the dropout from --dropout.
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61
 };
@@ -32,9 +32,10 @@ static uint64_t uneven_step(const Training *t, size_t count[SEQUENCES]) {
     return step;
 }
 
-// Draws the gradient's computation, for the whole batch and then in m micro-batches. Then shows the
-// trap, in which every micro-batch takes the mean over its own tokens, and the m means are
-// averaged. Sets seen to the costs at once, and in micro-batches. Returns the time of both.
+// Records and draws two computations of a batch's gradient, first at once and then in m
+// micro-batches. Then shows the trap, in which every micro-batch takes the mean over its own
+// tokens, and the m means are averaged. Sets seen[0] to the costs at once and seen[1] to the costs
+// in micro-batches. Returns the time of both computations together.
 static Picoseconds one_batch(Run *run, const Training *t, const Training *whole, Measured seen[2]) {
     const size_t m = t->micro_batches;
     size_t count[SEQUENCES];
@@ -60,7 +61,8 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    // Rounding stays a hundred times below 1e-3. With 16 bits rounding stays below its own limit.
+    // Rounding errors of fp32 are a hundred times smaller than 1e-3. With 16 bits rounding errors
+    // may be larger, so the trap's error must exceed their limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
     say(run,
         "Trap: each micro-batch takes the mean of its own tokens. The mean of these means is "
@@ -77,9 +79,9 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
 
 // ---------------------------------------------------------------- costs, and the page
 
-// Checks the costs and prints the page's table and answer.
-//     seen  the costs at once, and in micro-batches
-//     time  the time of both forwards and backwards
+// Checks the costs, and prints the page's table and answer.
+//     seen  the costs at once [0], and in micro-batches [1]
+//     time  the time of both computations together
 static void costs(Run *run, const Training *t, const Measured seen[2], Picoseconds time) {
     const ModelConfig *c = &t->model;
     const CutSizes model = cut_sizes(c, 1, 0); // only the number of sequences changes with m

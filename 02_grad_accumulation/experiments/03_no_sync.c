@@ -1,13 +1,13 @@
 // 03_no_sync.c (experiment): reduces accumulated gradients in three ways. One all-reduce per step,
 // one after every micro-batch, and one per bucket during the last backward give the same gradients.
-// The calls, bytes and times of the three ways differ.
+// The three ways differ in calls and times, and the second way also in bytes.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
 // have 6 sequences each, in micro-batches of 2.
 enum { SEQUENCES = 26, STEPS = 3 };
-enum { BUCKET = 1 << 13 }; // bytes at which a bucket is closed
+enum { BUCKET = 1 << 13 }; // a bucket is closed when it has this many bytes
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
@@ -24,9 +24,9 @@ static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Tr
     BucketReplica *r = replica;
     return overlapped_step(&(Replica){ r->dp, r->buckets }, model, o, batch, t->micro_batches);
 }
-// Reduces the gradient of every micro-batch, as a program does that forgets no_sync. A second
-// buffer holds the sum of the reduced gradients. Reducing the running sum instead would add the
-// earlier micro-batches N times, because the sum has been reduced over the ranks already.
+// Reduces the gradient of every micro-batch, as a program without no_sync does. A second buffer
+// holds the sum of the reduced gradients. Reducing the running sum instead would add the earlier
+// micro-batches N times, because the sum has been reduced over the ranks already.
 static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
     BucketReplica *r = replica;
@@ -61,7 +61,8 @@ static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o,
 
 // ---------------------------------------------------------------- costs
 
-// Returns the time of rank 0's micro-batches. Rank 0 has the most sequences.
+// Returns the time in which rank 0 computes its micro-batches. No rank has more sequences than rank
+// 0.
 static double compute_time(const Training *t, size_t N) {
     const size_t shard = part_size(t->sequences, N, 0), m = t->micro_batches;
     double time = 0;
@@ -75,8 +76,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     const double m = t->micro_batches, sum = Psi * e, gradients = elements_gradients(&whole) * e;
     const BucketCosts f = bucket_costs(c, BUCKET, N, t->sequences, t->micro_batches);
-    // Bytes per rank and time of one all-reduce. Each all-reduce waits for the rank with the
-    // largest micro-batch, which is always rank 0.
+    // `ring` is the bytes per rank of one all-reduce, and R is its time. Each all-reduce waits for
+    // the slowest rank. No rank has a larger micro-batch than rank 0.
     const double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     const double R = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
     const double compute = compute_time(t, N);
@@ -92,7 +93,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
                 { "sent", "sent, 3 steps", "bytes", BY_FORMULA(t->steps * bytes[i]), way[i].sent },
                 { "gradients", i == FORGETFUL ? "gradients, and the sum" : "gradients (wte twice)",
                   "bytes", BY_FORMULA((i == FORGETFUL ? sum : 0) + gradients), way[i].gradients },
-                // The time of the buckets follows from a recurrence.
+                // bucket_costs computes the time of the buckets by a recurrence, so this time has
+                // no formula.
                 { timed ? "step" : NULL, "step", "ps",
                   i == OVERLAPPED ? NOT_PREDICTED : formula(step[i]), played(step[i]),
                   (double)way[i].last.step },
@@ -179,8 +181,9 @@ static void accumulation_on_ranks(Run *run) {
         Training at_once = t;
         at_once.micro_batches = 1;
         Trajectory got[KINDS], whole = training_unsplit(run, &at_once, 1);
-        // One process accumulates each replica's micro-batches from zero, and then adds the
-        // replicas in rank order. The bits are equal, because the sums have the same grouping.
+        // One process accumulates the gradient of each replica's micro-batches from zero, and then
+        // adds these gradients in rank order. The bits are equal, because the sums have the same
+        // grouping.
         Trajectory ordered = training_unsplit(run, &t, n);
         for (size_t k = 0; k < KINDS; k++)
             got[k] = replica_train(run, &t, kind[k].step, BUCKET, &way[k]);

@@ -1,16 +1,17 @@
-// 01_by_hand.c (experiment): the chain on 2 and on 4 devices equals the chain on one device in
-// every bit. Played step times and idle shares equal their formulas.
+// 01_by_hand.c (experiment): checks that the chain on 2 and on 4 devices equals the chain on one
+// device in every bit. Also checks that played step times and idle shares equal their formulas.
 #include "04_pipeline_naive/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <string.h>
 
-static const ChainLayer *layer_of(const Chain *c, size_t n) { // n counts in the whole chain
+// Returns layer n of the whole chain.
+static const ChainLayer *layer_of(const Chain *c, size_t n) {
     const Device *d = c->device;
     for (; n >= d->n; d++) n -= d->n;
     return &d->layer[n];
 }
 
-// A training records w, b and their gradients of every layer, after every step.
+// Trains for STEPS steps. `number` gets w, b and their gradients of every layer and step.
 enum { NUMBERS = STEPS * LAYERS * 4 };
 static void train(Chain *c, double loss[STEPS], double number[NUMBERS]) {
     for (size_t step = 0; step < STEPS; step++) {
@@ -21,7 +22,7 @@ static void train(Chain *c, double loss[STEPS], double number[NUMBERS]) {
             at[4 * n + 2] = layer_of(c, n)->dw;
             at[4 * n + 3] = layer_of(c, n)->db;
         }
-        chain_update(c); // sets the gradients to zero
+        chain_update(c); // also sets the gradients to zero
         for (size_t n = 0; n < LAYERS; n++) {
             at[4 * n] = layer_of(c, n)->w;
             at[4 * n + 1] = layer_of(c, n)->b;
@@ -29,8 +30,8 @@ static void train(Chain *c, double loss[STEPS], double number[NUMBERS]) {
     }
 }
 
-// Draws the step of device i into row. Two columns are a unit of time. An op begins with its name,
-// such as "F0", and continues as "--". An idle unit is ". ".
+// Draws the ops of device i into row. A unit of time is two columns wide. An op begins with its
+// name, such as "F0", and continues as "--". An idle unit is ". ".
 static void draw(char row[2 * MOST_UNITS + 1], const Chain *c, size_t i) {
     for (size_t u = 0; u < c->end; u++) strcpy(row + 2 * u, ". ");
     for (size_t n = 0; n < c->device[i].ops; n++) {
@@ -65,7 +66,8 @@ static double idle(const Chain *t) {
     return (double)(t->p * t->end - t->busy) / (double)(t->p * t->end);
 }
 
-// Returns the most micro-batches between their forward and their backward on a device.
+// Returns the largest number of micro-batches that are between their forward and their backward on
+// a device.
 static size_t kept(const Device *d) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < d->ops; n++) {
@@ -116,7 +118,7 @@ static void by_hand(Run *run) {
     say(run, "its backward, b = 2 units. \". \" is an idle unit. A forward needs the output of the "
              "device above,");
     say(run, "a backward the gradient from the device below.");
-    // The two devices have two layers each, and the batch is one micro-batch.
+    // In `two` each of two devices has two layers, and the batch is one micro-batch.
     compare(run, "naive, 2 devices = unsplit", NULL, &two);
     compare(run, "naive, 4 devices = unsplit",
             "Naive: a micro-batch goes through all devices and comes back before the next one "

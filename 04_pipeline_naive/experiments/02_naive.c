@@ -1,5 +1,5 @@
-// 02_naive.c (experiment): the pipeline's training equals the training of one device in every bit.
-// Messages, memory and times of each stage equal their formulas.
+// 02_naive.c (experiment): checks that the pipeline's training equals the training of one device in
+// every bit, and that messages, memory and times of each stage equal their formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
 
 // The 4 stages have 3, 2, 2 and 2 of the 9 blocks. A sequence has 5 to 10 counted tokens.
@@ -8,9 +8,9 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 5 };
 
-// Returns the predicted time of a step. Ops and messages come one after the other, so the stages
-// may be unequal. A micro-batch passes every stage and every link twice. A backward takes twice the
-// time of a forward.
+// Returns the predicted time of a step. Ops and messages run one after the other, so their times
+// add up, also on unequal stages. A micro-batch passes every stage and every link twice. A backward
+// takes twice the time of a forward.
 static double step_time(const Training *t, size_t p) {
     Picoseconds work = 0, transfer = 0;
     for (size_t k = 0; k < t->micro_batches; k++) {
@@ -21,12 +21,12 @@ static double step_time(const Training *t, size_t p) {
         }
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
-    return work + transfer + stage_sums_time(&t->model, p); // all ranks wait for the sums
+    return work + transfer + stage_sums_time(&t->model, p); // the sums come last
 }
 
-// Returns a line with the blocks of each rank, and which ranks compute longest. The first ranks
-// have one block more than the others. The head of the last rank takes less time than a block. If
-// all ranks have equally many blocks, the line is empty.
+// Returns a line that names the blocks of each rank and the ranks that compute longest. The first
+// ranks compute longest, because they have one block more than the others, and the last rank's head
+// takes less time than a block. If all ranks have equally many blocks, the line is empty.
 static const char *cut_line(Run *run, const ModelConfig *c) {
     const size_t p = run->world->size, longer = c->layers % p;
     const char *blocks = page_text(run, "%zu", range_size(shard_range(c->layers, p, 0)));
@@ -40,7 +40,7 @@ static const char *cut_line(Run *run, const ModelConfig *c) {
                      c->layers, longest);
 }
 
-// Prints the page's table, the costs of the model on one device and on each rank, and the answer.
+// Prints the page's table, with the costs on one device and on each rank, and the answer.
 static void show(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, m = t->micro_batches;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
@@ -89,7 +89,8 @@ static void naive(Run *run) {
     const StagesWay way = { "naive = unsplit", .step = naive_step };
     const StagesWay single = { "a sequence each = unsplit", .step = naive_step };
     StageCosts seen, unused;
-    // Trains one step in which each sequence is a micro-batch, so that the loop has several turns.
+    // Trains one step in which each sequence is a micro-batch, so that the loop runs several
+    // micro-batches.
     Training one_by_one = t;
     one_by_one.micro_batches = SEQUENCES;
     one_by_one.steps = 1;
@@ -97,7 +98,7 @@ static void naive(Run *run) {
     t.recorded = true;
     t.watched = MEM_ACTIVATIONS;
     stages_compare(run, &t, &way, 1, &seen);
-    t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
+    t.optimizer = adamw(0.01); // `seen` has the costs of the training with AdamW
     picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
     picture_summary(run, &seen.timing);
     // A backward has buffers for dy from the next stage and for dx to the stage before.

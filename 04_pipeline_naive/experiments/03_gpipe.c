@@ -1,6 +1,6 @@
-// 03_gpipe.c (experiment): GPipe's training equals gradient accumulation in every bit, with the two
-// loops and with the executor. The page shows GPipe's times and memory beside those of the naive
-// order, for equal stages and m = 1 to 32.
+// 03_gpipe.c (experiment): checks that GPipe's training equals gradient accumulation in every bit,
+// with the two loops and with the executor. The page shows GPipe's times and memory beside those of
+// the naive order, for equal stages and m = 1 to 32.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 
@@ -17,7 +17,7 @@ enum { SEQUENCES = 7 };
 // page's table and answer. `unequal` is the idle share of the trained model's stages.
 //
 // The first message of each link and direction is exposed. The other messages hide behind the work
-// of their receiver. If a message (d) takes longer than that work, the difference is exposed.
+// of their receiver. If a message takes longer than that work, the difference is exposed.
 static void equal_stages(Run *run, const Stack *stack, double unequal) {
     const size_t p = run->world->size, links = p - 1;
     const StackTimes t = stack_times(stack);
@@ -94,7 +94,8 @@ static void gpipe(Run *run) {
     const Timing drawn = stack_play(run, &stack, schedule_gpipe, t.micro_batches).timing;
     picture_show(run, "GPipe, equal stages", PICTURE_MEMORY);
     picture_summary(run, &drawn);
-    // Runs the lesson's own loops, then the executor with the lists of both lessons.
+    // The trainings run the lesson's own loops, then the executor with the lists of 04.02 and
+    // 04.03.
     enum { LOOPS, NAIVE_LIST, GPIPE_LIST, WAYS };
     static const StagesWay ways[WAYS] = {
         { .what = "GPipe, own loops = accumulation", .loop = pipeline_gpipe },
@@ -103,7 +104,7 @@ static void gpipe(Run *run) {
     };
     StageCosts seen[WAYS];
     stages_compare(run, &t, ways, WAYS, seen);
-    t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
+    t.optimizer = adamw(0.01); // `seen` has the costs of the trainings with AdamW
     stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &seen[LOOPS]);
     // A forward has buffers for x and y, a backward for dy and dx.
     size_t message = stage_tokens(&t, 0) * t.model.width * weight_bytes(&t.model);

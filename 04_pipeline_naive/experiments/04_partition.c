@@ -1,6 +1,7 @@
 // 04_partition.c (experiment): checks that a training whose blocks move between stages equals
-// gradient accumulation in every bit. The slowest stage must be as fast as in the best cut. cuts.c
-// checks the search for the best cut alone. partition_costs.c predicts times and messages.
+// gradient accumulation in every bit. Also checks that the slowest stage is as fast as in the best
+// cut. cuts.c checks the search for the best cut alone. partition_costs.c predicts times and
+// messages.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +49,8 @@ static const char *blocks_text(Run *run, const size_t *blocks) {
     return text;
 }
 
-// Trains by GPipe. r->blocks[0] holds the first cut. Before every `every`-th step blocks may move.
-// If `every` is 0, blocks stay.
+// Trains by GPipe. r->blocks[0] holds the first cut. Blocks may move before each step whose number
+// is a multiple of `every`. If `every` is 0, blocks stay.
 static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
@@ -73,7 +74,7 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
         }
         r->moved_bytes[s] = pp->ledger[COMM_SEND].bytes;
         double done = 0;
-        comm_all_reduce_doubles(pp, &done, 1); // a barrier: every block has arrived
+        comm_all_reduce_doubles(pp, &done, 1); // waits until every block has arrived
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
         StepResult seen = pipeline_step(&rank, m, &o, batch, t->micro_batches);
@@ -95,8 +96,8 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
     if (rank.tied) comm_free(rank.tied);
 }
 
-// Reads the blocks of each stage from --blocks. The default is 3, 4, 3 on three stages, and
-// elsewhere as equal as possible.
+// Reads the blocks of each stage from --blocks. The default is 3, 4, 3 on three stages. With other
+// numbers of stages the default is as equal as possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     size_t p = run->world->size, sum = 0;
     for (size_t i = 0; i < p; i++)

@@ -1,6 +1,6 @@
 // experiments.h: declares the functions that the experiments of chapters 04 and 05 share. The
-// functions train stages, run stacks of equal stages, and predict costs from sizes. timeline.h
-// plays lists without a model.
+// functions train stages, run stacks of equal stages, and predict costs from sizes. The functions
+// of timeline.h play lists without a model.
 #ifndef PIPELINE_EXPERIMENTS_H
 #define PIPELINE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/timeline.h"
@@ -14,46 +14,46 @@
 // ---- stages.c ----
 // Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
-// StageCosts has numbers from the ledgers of this rank. Messages and sums are averages per step. If
-// the steps differ, an average may be a fraction.
+// StageCosts has the costs that this rank's ledgers counted. Messages and sums are averages per
+// step. If the steps differ, an average may be a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // in the last step
-    size_t parameters, gradients, optimizer; // bytes live
+    size_t parameters, gradients, optimizer; // live bytes
     size_t activations, message_buffers;     // peak bytes of the last step
     Timing timing;                           // times of the last step, if that step was recorded
     double loss, unsplit_loss;               // of the last step
 } StageCosts;
 
-// Returns a training of three steps, of `sequences` synthetic sequences in --micro-batches pieces.
-// Calls usage_error() if the run has more ranks than blocks, or more pieces than sequences. The
-// caller calls data_free() on the data.
+// Returns a training of three steps. A step has `sequences` synthetic sequences in --micro-batches
+// micro-batches. Calls usage_error() if the run has more ranks than blocks, or more micro-batches
+// than sequences. The caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. A training calls `step`, with a PipelineRank that has this schedule. If `step` is
-// NULL, the training calls `loop` and then pipeline_update.
+// A way to train. The training calls `step` with a PipelineRank that has this schedule. If `step`
+// is NULL, the training calls `loop` and then pipeline_update.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
     const char *what;  // the name of the comparison with one device
-    const char *title; // of a recorded step's picture, which needs --verbose
+    const char *title; // the title of the recorded step's picture, which needs --verbose
     PipelineStep *step;
     ScheduleRule schedule;
     PipelineLoop *loop; // the lesson's own loop
     StageModel *stage;  // makes this rank's model; NULL: one chunk, as equal as possible
 } StagesWay;
-// Trains an allocated model of the caller, and does not call way->stage. Compares and draws
-// nothing.
+// Trains m, which the caller has allocated and frees, and does not call way->stage. Compares and
+// draws nothing.
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out);
-// Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
-// gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
-// [n] are those of the trainings with AdamW.
+// Trains by each of n ways with SGD, then with AdamW. Checks that each training equals gradient
+// accumulation on one device in every bit. If t->clip is given, also checks that each step was
+// clipped. costs [n] are the costs of the trainings with AdamW.
 void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // ---- stack.c ----
 // A stack of equal blocks, for which the closed forms of pipelines are exact. The stack has no
-// embedding and no head. The first stage starts from random values for each token. The last stage
-// takes a token's first feature as its loss. A backward's GEMMs have exactly twice the FLOPs of a
+// embedding and no head. The first stage makes random features for each token. The last stage takes
+// a token's first feature as the token's loss. A backward's GEMMs have exactly twice the FLOPs of a
 // forward's, so b = 2f.
 
 typedef struct {
@@ -73,21 +73,23 @@ typedef struct {
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
-// Runs the step by `runner`, which also gets `how`. The picture shows memory of category `watched`.
+// Runs the step by `runner`, which gets `how` as its first argument. The picture shows memory of
+// category `watched`.
 typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, const Batch *batch,
                                    size_t m);
 Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner,
                      const void *how, size_t m);
 
-// The times of a stage's forward, of its backward and of a message for one micro-batch under the
-// simulated clock, computed from sizes.
+// The times of a stage's forward, of its backward and of a message, for one micro-batch under the
+// simulated clock. The times are computed from sizes.
 typedef struct {
     Picoseconds forward, backward, message;
 } StackTimes;
 StackTimes stack_times(const Stack *s);
 // Returns the bytes of activations that stage i of p keeps per micro-batch.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
-// Returns the idle time of all ranks, in millionths of a step of m micro-batches that takes `step`.
+// Returns the idle share, in millionths, of a step of m micro-batches that takes `step`
+// picoseconds.
 double stack_idle(const Stack *s, size_t m, double step);
 
 // ---- stage_costs.c ----
@@ -99,27 +101,27 @@ size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro
 size_t stage_neighbours(const Run *run);          // returns 2, at the ends 1, for a single stage 0
 // Returns the peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
-// Returns the time of the message of B sequences to a neighbour under the simulated clock.
+// Returns the time of a message with B sequences to a neighbour, under the simulated clock.
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // Returns the time of the sums at the end of a step: of a tied wte's gradient, of the loss and of
 // the squares.
 double stage_sums_time(const ModelConfig *c, size_t p);
-// Checks the costs of a training. The costs are messages, sums, state, and memory with `flight`
-// micro-batches in flight and these bytes of message buffers. Stage i is rank i. `way` is the
-// prefix of names and, with a dot, of ids. If `way` is NULL, there is no prefix.
+// Checks the costs of a training: messages, sums, state, and memory. The memory is predicted with
+// `flight` micro-batches in flight and `buffers` bytes of message buffers. Stage i is rank i. `way`
+// is the prefix of names and, with a dot, of ids. If `way` is NULL, there is no prefix.
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
-// Checks the costs of a training by a lesson's own loop, which has the order of this rule and
-// `flight` micro-batches in flight. The costs are messages and memory. Also runs the loop on equal
-// stages, and checks its time under the simulated clock.
+// Checks messages and memory of a training by a lesson's own loop. The loop has the order of this
+// rule and `flight` micro-batches in flight. Also runs the loop on equal stages, and checks its
+// time under the simulated clock.
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
-double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger is paused
+double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger does not count
 
 // ---- partition_costs.c ----
-// These functions compare the measurements of a training whose blocks may move between stages
+// This file compares the measurements of a training whose blocks may move between stages
 // (04_partition.c) with predictions from sizes alone.
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
@@ -131,7 +133,7 @@ enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH 
 typedef struct {
     size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // blocks of each stage, in each step
     Timing timing[PARTITION_STEPS];
-    double moved_bytes[PARTITION_STEPS]; // sent before each step, for a new cut
+    double moved_bytes[PARTITION_STEPS]; // sent before each step to move blocks
 } Rebalanced;
 
 // Checks step times, slowest stages, and the bytes of the blocks that move. `stays` is the training

@@ -7,7 +7,7 @@
 
 // ---------------------------------------------------------------- times, from sizes
 
-// Fills cost [L+2] with the times of a forward of every layer for one sequence in this step.
+// Fills cost [L+2] with the time of each layer's forward in this step, for one sequence.
 static void forward_times(const Training *t, size_t step, double *cost) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     size_t L = t->model.layers;
@@ -26,8 +26,8 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
 }
 
 // Returns the time of a step of GPipe on unequal stages. The first micro-batch passes all stages;
-// the later micro-batches follow as closely as the slowest stage or link lets them. The sums at the
-// end of the step come last. A backward takes twice the time of a forward.
+// each later micro-batch adds the time of the slowest stage or link. The sums at the end of the
+// step come last. A backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
     double others = (double)t->micro_batches - 1;
@@ -51,8 +51,8 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
     double *now = host_alloc(n * sizeof *now);
     for (size_t s = 0; s < t->steps; s++) {
         forward_times(t, s, now);
-        // solved: the planner measured the step before the cut, and the costs have not changed
-        // since.
+        // solved: whether the cut is the best for the costs of step s. The planner made the cut
+        // with the costs of step cut - 1, so these costs must equal those of step s.
         const size_t cut = s - s % MOVE_EVERY;
         const bool solved = moves && cut > 0 && (cut - 1 >= GROWN) == (s >= GROWN);
         double slowest = solved ? partition_exhaustive(now, n, p, &last) : 0;
@@ -81,9 +81,9 @@ void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved) {
     size_t i = run->world->rank;
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    double bytes[2] = { 0 }; // predicted, measured; of all steps
+    double bytes[2] = { 0 }; // predicted [0] and measured [1], of all steps
     for (size_t s = 1; s < t->steps; s++) {
-        for (size_t k = 0; k < t->model.layers; k++) // weights and both moments
+        for (size_t k = 0; k < t->model.layers; k++) // a block has weights and two moments
             if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i)
                 bytes[0] += (double)(elements_block(&z) *
                                      (weight_bytes(&t->model) + adamw_bytes(&t->model)));

@@ -1,5 +1,5 @@
-// pipeline_steps.c: turns the schedule list of a stage into the steps that the executor must make:
-// receives, waits for send buffers, work, sends. The player runs the steps.
+// pipeline_steps.c: turns the schedule list of a stage into the steps that the executor must make.
+// The steps are receives, waits for send buffers, work and sends. The player runs the steps.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include <stdlib.h>
 
@@ -50,7 +50,7 @@ typedef struct {
     Play *play;
     size_t rank;
     const PipelineSteps *s;
-    size_t *posted; // [p] the receive that is posted from each stage
+    size_t *posted; // [p] the step of the receive that is posted for each stage
 } Writer;
 
 static size_t bytes_of(const Writer *w, PipeOp op) {
@@ -81,8 +81,8 @@ static bool is_before(const Writer *w, PipeOp needed, size_t at) {
     return false;
 }
 
-// Writes the steps in which an op waits for its message. The message then counts as memory of the
-// op, no longer as a message buffer, and the next receive is posted.
+// Writes the steps in which an op waits for its message. The received message then counts as an
+// activation (x) or as workspace (dy), no longer as communication. Then the next receive is posted.
 static void take_input(Writer *w, PipeOp op, size_t at, size_t stage) {
     size_t bytes = bytes_of(w, op);
     play_wait(w->play, w->rank, w->posted[stage]);
@@ -101,7 +101,8 @@ static Buffers buffers_new(const PipelineSteps *s, bool sends) {
     size_t n = s->bytes && s->v * s->m < SEND_BUFFERS ? s->v * s->m : SEND_BUFFERS;
     return (Buffers){ .buffers = sends && s->p > 1 ? n : 0, .sent = { PLAY_NEVER, PLAY_NEVER } };
 }
-// Writes the steps in which the executor waits until these send buffers are empty.
+// Writes the steps in which the executor waits until the last messages of these send buffers are
+// received.
 static void buffers_done(Writer *w, const Buffers *b) {
     for (size_t n = 0; n < b->buffers; n++) {
         size_t sent = b->sent[(b->turn + n) % b->buffers];

@@ -46,14 +46,14 @@ static const LayerKind sink = { .name = "sink",
 
 // ---------------------------------------------------------------- the stack
 
-// Returns stage i's part of the stack, allocated.
+// Returns stage i of the stack, as an allocated model.
 static Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
     size_t v = s->chunks ? s->chunks : 1;
     Range *chunk = host_alloc(v * sizeof *chunk); // chunk c of stage i is part c p + i
     for (size_t c = 0; c < v; c++) chunk[c] = pipeline_stage_layers(&whole, NULL, v * p, c * p + i);
-    if (i + 1 == p) chunk[v - 1].hi--; // the sink stands for head and loss
+    if (i + 1 == p) chunk[v - 1].hi--; // one layer, the sink, replaces head and loss
     Model *m = model_describe_chunks(&whole, chunk, v);
     free(chunk);
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
@@ -125,7 +125,7 @@ StackTimes stack_times(const Stack *s) {
                          .message = stage_message_time(&s->model, s->sequences) };
 }
 
-// Counts the activations and the input of each block, and on the last stage also the sink's input.
+// Counts the activations and the input of each block. The last stage also keeps the sink's input.
 size_t stack_kept(const Stack *s, size_t p, size_t i) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     size_t per_token = s->blocks * (kept_block(&z) + z.C) + (i + 1 == p ? z.C : 0);

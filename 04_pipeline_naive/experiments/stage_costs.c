@@ -1,5 +1,5 @@
-// stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
-// E counts the bytes of a weight or an activation.
+// stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them. E is
+// the number of bytes of a weight or an activation.
 #include "04_pipeline_naive/experiments/experiments.h"
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i) {
@@ -14,8 +14,8 @@ size_t stage_neighbours(const Run *run) {
     return (run->world->rank + 1 < run->world->size) + (run->world->rank > 0);
 }
 
-// Counts per neighbour two send buffers (one, if the step has one micro-batch) and one expected
-// message.
+// Counts for each neighbour one expected message and two send buffers, or one send buffer if the
+// step has one micro-batch.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
     return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * weight_bytes(&t->model);
@@ -35,18 +35,19 @@ double stage_sums_time(const ModelConfig *c, size_t p) {
            ring_time(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
 }
 
-// Checks the messages and the kept activations of stage z, for any code that runs the step. The
-// stage keeps at most the first `flight` micro-batches, which are the largest.
+// Checks the messages and the kept activations of stage z. The same checks hold for a lesson's own
+// loop and for the executor. The stage keeps at most `flight` micro-batches, and the first
+// micro-batches are the largest.
 static void check_step(Run *run, const char *ids, const char *names, const Training *t,
                        const CutSizes *z, size_t flight, const StageCosts *seen) {
     size_t m = t->micro_batches, neighbours = stage_neighbours(run), kept = 0;
-    size_t message = message_elements(z, t->sequences); // sum of all micro-batches
+    size_t message = message_elements(z, t->sequences); // elements of all micro-batches together
     for (size_t k = 0; k < flight; k++) kept += activations_bytes(z, part_size(t->sequences, m, k));
     check_costs(
         run, ids, names,
         (CostRow[]){
-            // Per micro-batch a stage sends activations [B*T, C] on, and gradients of that shape
-            // back.
+            // Per micro-batch a stage sends activations [B*T, C] to the next stage, and gradients
+            // of the same shape to the stage before.
             { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours), seen->messages },
             { "sent.bytes", "messages sent", "bytes",
               BY_FORMULA(neighbours * message * weight_bytes(&t->model)), seen->message_bytes },

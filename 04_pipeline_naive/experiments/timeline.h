@@ -1,12 +1,12 @@
 // timeline.h: computes the times of a step from the op lists alone, without model, ranks or clock.
 //
-// A stage works through its list. An op starts as soon as the op before it is done, its input is
-// there and a send buffer is free for its message. The executor has the same rules (pipeline.h).
-// pipeline_steps.c writes the lists as steps for the player (judge/play), and the timeline reads
-// times and deadlocks from the player. Times are whole units. A message takes `message` units (or
-// none), after the message before it on the same link and in the same direction has arrived. The
-// sender goes on meanwhile. A wait for a send buffer takes no time, as on the simulated clock, but
-// such a wait can deadlock.
+// A stage runs the ops of its list in order. An op starts as soon as the op before it is done, its
+// input is there and a send buffer is free for its message. The executor has the same rules
+// (pipeline.h). pipeline_steps.c writes the lists as steps for the player (judge/play), and the
+// timeline reads times and deadlocks from the player. Times are whole units. A message leaves when
+// it is sent and the previous message of the same link and direction has arrived. The message takes
+// `message` units, which may be 0. The sender does not wait. A wait for a send buffer takes no
+// time, as on the simulated clock, but such a wait can deadlock.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -27,8 +27,8 @@ typedef struct {
     size_t p, v, m;
     Event **event;   // [stage][place in the list]
     size_t *n;       // [stage]: number of ops that have run
-    StageWait *wait; // [stage]: for stages that have ops left
-    size_t end;      // the end of the last op: the makespan
+    StageWait *wait; // [stage]: set for stages that have ops left
+    size_t end;      // the end of the last op, called makespan
     bool stuck;      // the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
@@ -53,20 +53,20 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 // compare the two versions.
 
 // Finds the op whose result `op` of stage i of p takes, as pipe_op_needs does. *needs becomes that
-// op. v counts the chunks on each stage. Returns false if `op` takes no result.
+// op and its stage. v counts the chunks on each stage. Returns false if `op` takes no result.
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
-// that op. Returns false if no op takes the result.
+// that op and its stage. Returns false if no op takes the result.
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
-// Returns whether `op` is the needed op, by the rule of pipe_op_is.
+// Returns whether `op` is the needed op, as pipe_op_is does.
 bool steps_op_is(PipeOp op, PipeOp needed);
 
 // The places of an op's steps in its rank's list. PLAY_NEVER means that the op has no such step.
 typedef struct {
-    size_t input;      // waits for the message that the op takes
-    size_t buffer;     // waits for a send buffer
-    size_t begin, end; // computes: steps [begin, end)
-    size_t send;
+    size_t input;      // the wait for the result that the op takes
+    size_t buffer;     // the wait for a send buffer
+    size_t begin, end; // the op computes in steps [begin, end)
+    size_t send;       // the send of the op's message
 } OpPlaces;
 
 typedef struct {
@@ -77,8 +77,8 @@ typedef struct {
     // MEM_ACTIVATIONS, because `compute` drops no memory.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;
-    // bytes[k] are those of a message of micro-batch k of m, sent over the play's links. If bytes
-    // is NULL, messages take the time `message` and no memory.
+    // bytes[k] is the size of a message of micro-batch k of m. Messages then take the time of the
+    // play's links. If bytes is NULL, messages take the time `message` and no memory.
     const size_t *bytes;
     size_t m;
     Picoseconds message;

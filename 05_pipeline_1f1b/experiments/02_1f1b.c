@@ -1,6 +1,7 @@
-// 02_1f1b.c (experiment): 1F1B equals gradient accumulation and GPipe in every bit, with its own
-// loops and with the executor. On equal stages a step takes as long as GPipe's if messages take no
-// time. Stage i keeps min(p-i, m) micro-batches.
+// 02_1f1b.c (experiment): checks that 1F1B equals gradient accumulation and GPipe in every bit,
+// with its own loops and with the executor. Measures 1F1B and GPipe on equal stages. If messages
+// take no time, their steps are equally long. Stage i keeps at most min(p-i, m) micro-batches in
+// 1F1B.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
@@ -74,7 +75,7 @@ static void one_forward_one_backward(Run *run) {
     t.recorded = true;
     t.model.dropout = option_real(run, "dropout");
     beside_each_other(run, &t);
-    // The trainings with lists run the same step. Only the list differs.
+    // The last two trainings have the same step, and only the list differs.
     enum { LOOPS, GPIPE_LIST, LIST, WAYS };
     static const StagesWay ways[WAYS] = {
         { .what = "1F1B, own loops = accumulation", .loop = pipeline_1f1b },
@@ -85,7 +86,7 @@ static void one_forward_one_backward(Run *run) {
     };
     StageCosts seen[WAYS];
     stages_compare(run, &t, ways, WAYS, seen);
-    t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
+    t.optimizer = adamw(0.01); // `seen` has the costs of the trainings with AdamW
     size_t buffers = stage_message_buffers(&t, p, i), flight = p - i < m ? p - i : m;
     stage_check_loop(run, &t, pipeline_1f1b, schedule_1f1b, flight, &seen[LOOPS]);
     stage_check_costs(run, &t, "gpipe", m, buffers, &seen[GPIPE_LIST]);

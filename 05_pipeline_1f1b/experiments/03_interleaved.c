@@ -1,6 +1,6 @@
-// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, with
-// the lesson's own loop and with the executor. Compared with 1F1B the stages have less idle time,
-// more messages and more activations. tests/schedule.t has the lists of other sizes.
+// 03_interleaved.c (experiment): checks that a training with v chunks per stage equals gradient
+// accumulation in every bit, with the lesson's own loop and with the executor. Compares idle time,
+// messages and activations with those of 1F1B. tests/schedule.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 8 parts have 3, 2, 2, 2, ... of the 17 blocks. The 8 micro-batches have 3, 3, 3, 2, ... of
@@ -25,8 +25,8 @@ static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// Returns the chunks of a stage. If there is one stage, the stage gets one chunk, because there is
-// no pipeline to fill.
+// Returns the number of chunks per stage. A pipeline of one stage gets one chunk, because there is
+// no bubble.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {

@@ -1,6 +1,6 @@
-// 04_pipedream.c (experiment): PipeDream equals one device that runs its recurrence, in every bit.
-// Without stashing the gradient is wrong. Compares versions, memory and time with those of 1F1B.
-// tests/lists.t has the lists of other sizes.
+// 04_pipedream.c (experiment): checks that PipeDream equals one device that runs PipeDream's
+// recurrence, in every bit, and that without stashing the gradient is wrong. Compares versions,
+// memory and time with those of 1F1B. tests/lists.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-// PIECES: on equal stages, the micro-batches of a step of 1F1B.
+// PIECES is the number of micro-batches in a step of 1F1B on equal stages.
 enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
@@ -26,8 +26,8 @@ static const VersionsWay ways[WAYS] = {
 };
 
 // Returns the relative error of the gradient of mini-batch 1 without stashing, over all stages. On
-// all stages but the last one the backward of mini-batch 1 reads weights that its forward never
-// read. The loss of mini-batch 1 has the right bits, and its gradient is wrong.
+// all stages but the last stage the backward of mini-batch 1 reads other weights than the forward
+// of mini-batch 1. The loss of mini-batch 1 has the right bits, and its gradient is wrong.
 static double error_without_stashing(Run *run, const Training *t) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     size_t size = elements_gradients(&z);
@@ -55,7 +55,7 @@ static double error_without_stashing(Run *run, const Training *t) {
     return off;
 }
 
-// Trains on text in each way. loss[way] becomes the mean loss of the last mini-batches.
+// Trains on text in each way. loss[way] becomes the mean loss of the last LAST mini-batches.
 enum { LONG = 160, LAST = 40 };
 static void losses_on_text(Run *run, double loss[WAYS]) {
     Training t = versions_text(run, LONG, 4, 1);
@@ -146,7 +146,7 @@ static void pipedream(Run *run) {
     equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
     equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches",
                  PICTURE_NO_LINKS);
-    // Backward p is the first one that reads another version than 0.
+    // Backward p is the first backward that reads another version than 0.
     Schedule list = schedule_pipedream(WEIGHT_STASHING, p, 2 * p, 0);
     size_t ops = 0;
     while (list.ops[ops].what != BACKWARD || list.ops[ops].version == 0) ops++;

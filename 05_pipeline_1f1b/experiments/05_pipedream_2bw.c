@@ -1,5 +1,6 @@
-// 05_pipedream_2bw.c (experiment): 2BW equals one device whose gradients are one update late, in
-// every bit. Two versions suffice for m >= p. Compares GPipe, 1F1B, PipeDream and 2BW.
+// 05_pipedream_2bw.c (experiment): checks that 2BW equals one device whose gradients are one update
+// late, in every bit. Two versions of the weights are enough if m >= p. Compares GPipe, 1F1B,
+// PipeDream and 2BW.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // A batch has 11 sequences of 5 to 10 counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9
@@ -17,8 +18,8 @@ static const VersionsWay late = {
     .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
 };
 
-// Trains on text. The mean loss of the last batches becomes loss[0] with a flush, and loss[1] with
-// 2BW.
+// Trains on text. The mean loss of the last LAST batches becomes loss[0] with a flush, and loss[1]
+// with 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
@@ -39,7 +40,7 @@ static void four_ways(Run *run, const Training *t) {
     for (size_t k = 0; k < WAYS; k++)
         equal_stages(run, &equal_ways[ways[k]], &stack, m,
                      ways[k] == WAY_2BW ? "2BW, two batches" : NULL, PICTURE_NO_LINKS);
-    // The third batch is the first one that reads another version than 0.
+    // The third batch is the first batch that reads another version than 0.
     Schedule list = schedule_2bw(p, m, 3, 0);
     size_t ops = 0;
     while (list.ops[ops].version == 0) ops++;

@@ -1,5 +1,6 @@
-// 07_compare.c (experiment): measures the time, idle share, memory, messages and age of gradients
-// of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published figures.
+// 07_compare.c (experiment): measures time, idle share, memory, messages and versions of the
+// weights of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published
+// figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -17,13 +18,13 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Returns on rank 0 a measured cost of a way. The cost is the largest value of all ranks.
+// Returns a measured cost of a way on rank 0, the largest value of all ranks. Other ranks get 0.
 static double cost_of(Run *run, const char *what, size_t way) {
     return cost_value(run, page_text(run, "%s.%s", what, equal_ways[way].id));
 }
 
-// Says what each way does, and draws its batch as a bar. Computing time comes first, then idle
-// time.
+// Prints a line for each way, with a bar for its batch. In the bar computing time comes first, then
+// idle time.
 static void bars(Run *run) {
     static const char *const does[PIPELINE_WAYS] = {
         "one micro-batch at a time (04.02)",  "all forwards, all backwards (04.03)",
@@ -59,7 +60,7 @@ static void table(Run *run) {
                  { "versions", "versions", "versions" } };
     enum { COSTS = sizeof cost / sizeof *cost };
     bool simulated = clock_config()->simulated;
-    size_t first = simulated ? 0 : 2; // the real clock has no columns of times
+    size_t first = simulated ? 0 : 2; // under the real clock the columns of times are left out
     const char *columns[COSTS + 1] = { NULL };
     Result rows[PIPELINE_WAYS + 1] = { { 0 } };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
@@ -82,7 +83,7 @@ static void table(Run *run) {
         (size_t)CHUNKS);
 }
 
-// Returns the fastest way of [from, to), or the first of equally fast ways.
+// Returns the fastest of the ways [from, to), or the first of equally fast ways.
 static size_t fastest(Run *run, size_t from, size_t to) {
     size_t best = from;
     for (size_t k = from + 1; k < to; k++)

@@ -28,7 +28,7 @@ static double batches_end(const EqualWay *w, const Stack *stack, size_t p, size_
     Schedule *stage = host_alloc(p * sizeof *stage);
     Stack chunk = *stack;
     chunk.blocks /= chunks_of(stack);
-    OpTimes t = zb_times(&chunk); // a whole backward takes B + W
+    OpTimes t = zb_times(&chunk); // a whole backward takes the times of its two halves
     if (!messages) t.message = 0;
     for (size_t i = 0; i < p; i++) stage[i] = list_of(w, p, m, chunks_of(stack), batches, i);
     return (double)lists_makespan(stage, p, batches * m, &t);
@@ -67,7 +67,7 @@ static PipelineResult run_way(const void *how, Comm *pp, Model *model, const Bat
     if (r->way->loop) return r->way->loop(pp, model, batch, n);
     Optimizer o = sgd(0.01);
     optimizer_allocate(&o, model);
-    tensor_fill(model->g, 0); // the stack has no embedding, but its table's gradient is summed
+    tensor_fill(model->g, 0); // no layer of a stack fills the table's gradient, but updates read it
     return pipeline_way_run(r->way->way, pp, r->tied, model, &o, batch, r->m, r->batches);
 }
 static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, size_t batches) {
@@ -77,15 +77,15 @@ static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, si
     return played;
 }
 
-// EqualSeen holds the costs of one batch that this rank measured. busy: the sum over the ranks.
-// activations, weights: peak bytes.
+// EqualSeen holds the measured costs of one batch. `busy` is the sum over the ranks, and
+// `activations` and `weights` are this rank's peak bytes.
 typedef struct {
     Picoseconds batch, busy;
     size_t flight, activations, weights, messages;
 } EqualSeen;
 
-// Checks the costs of a batch. If a way has chunks or halves of backwards, the activations have no
-// closed form, so the list is played.
+// Checks the costs of a batch. If a way has several chunks or halves of backwards, the activations
+// have no closed form and are predicted from the list alone.
 static void check_batch(Run *run, const EqualWay *w, const Stack *stack, size_t m,
                         const EqualSeen *seen) {
     size_t p = run->world->size, i = run->world->rank, v = chunks_of(stack);
@@ -135,7 +135,7 @@ void equal_stages(Run *run, const EqualWay *w, const Stack *stack, size_t m, con
                   int picture) {
     Played last = play(run, w, stack, m, has_flush(w) ? 1 : 2), before = { 0 };
     if (title) picture_show(run, title, picture);
-    // Under the real clock no cost is a time, so the summary says how long the step took.
+    // Under the real clock the costs have no times, so the summary gives the time of the step.
     if (title && (option_flag(run, "verbose") || !clock_config()->simulated))
         picture_summary(run, &last.timing);
     if (!has_flush(w)) {

@@ -10,8 +10,8 @@
 
 // ---- equal.c: equal stages ----
 // EqualWay is a way to run equal stages. `way` is a way of 07_compare.c. If `rule` is given, `loop`
-// runs the lists of `rule` with a flush instead. id: the name for --draw and the end of the ids,
-// such as "step.1f1b".
+// runs the lists of `rule` with a flush instead. `id` is the name for --draw and the end of the
+// costs' ids, such as "step.1f1b".
 typedef struct {
     PipelineWay way;
     const char *id, *name;
@@ -20,16 +20,16 @@ typedef struct {
 } EqualWay;
 extern const EqualWay equal_ways[PIPELINE_WAYS];
 // Returns the time of one batch, from the lists alone. Without a flush this is the time of one more
-// batch when the pipeline is full. messages: whether messages take the time of the chosen link. If
-// not, messages take no time.
+// batch when the pipeline is full. If `messages` is true, messages take the time of the chosen
+// link, else no time.
 double equal_batch(const EqualWay *w, const Stack *stack, size_t p, size_t m, bool messages);
 // Returns the published number of micro-batches in flight on stage i. With v > 1 chunks per stage
 // this is the number of chunks by Megatron's formula. The lists of a rule have no formula.
 Predicted equal_flight(const EqualWay *w, size_t p, size_t m, size_t v, size_t i);
-// Runs a batch, and draws the batch if there is a title. Checks micro-batches in flight,
-// activations, versions and bytes of the weights, messages, time and idle share. Without a flush
-// the time of a batch is the time of three batches minus the time of two, because the pipeline is
-// then full. In this case two batches are drawn. picture: flags of picture_show.
+// Runs a batch, and draws it if there is a title. Checks micro-batches in flight, activations,
+// versions and bytes of the weights, messages, time and idle share. Without a flush the time of a
+// batch is the time of three batches minus the time of two, because the pipeline is then full.
+// Without a flush two batches are drawn. `picture` has flags of picture_show.
 void equal_stages(Run *run, const EqualWay *w, const Stack *stack, size_t m, const char *title,
                   int picture);
 // Returns flags of picture_show. --verbose, --svg and --trace add strips of memory. Only the way
@@ -39,19 +39,22 @@ int equal_files(Run *run, const EqualWay *w);
 const char *compare_times(Run *run, double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
-// Returns a list of `steps` steps of m micro-batches in a row. The list repeats one step's list,
-// which this function frees. updates: whether each step ends with an update and the next step reads
-// the new version.
+// Returns a list of `steps` steps of m micro-batches in a row. The list repeats `one`, the list of
+// one step, which this function frees. If `updates` is true, each step ends with an update, and the
+// next step reads the new version.
 Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates);
-// Returns the most micro-batches, or chunks, between their forward and their last backward.
+// Returns the largest number of micro-batches, or chunks, that are between their forward and the
+// end of their backward.
 size_t list_in_flight(const Schedule *s);
 // Returns a cell of results() with list_in_flight() of each stage: "4 3 2 1", or "1..8" if the
 // pipeline has more than four stages.
 const char *flight_cell(Run *run, const Schedule *stage, size_t p);
-// Prints the first `ops` ops of a list, or only the last of these if not all fit in a line. Below
-// each op the next line has the version of the weights that the op reads. An update reads none.
+// Prints the first `ops` ops of a list. If these do not fit in a line, only the last of them are
+// printed. Below each op the next line has the version of the weights that the op reads. An update
+// has no version.
 void say_versions(Run *run, const Schedule *s, size_t ops);
-// Returns the times of F, B, W and of a message under the simulated clock.
+// Returns the times of a forward, of the two halves of a backward, and of a message, under the
+// simulated clock.
 OpTimes zb_times(const Stack *s);
 // Returns the peak of the activations of stage i of this stack, in bytes, when the stage runs this
 // list.
@@ -60,8 +63,8 @@ size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 // ---- versions.c: lists with updates in them, trained ----
 
 // VersionsWay is a way to train with lists that have updates. The lists are 1F1B's with a flush
-// before each update, PipeDream's by `rule`, or 2BW's. id, name: the id and the name of costs.
-// two_buffers: whether pipeline_2bw runs the list. If not, pipeline_pipedream runs the list, and
+// before each update, PipeDream's by `rule`, or 2BW's. `id` and `name` are those of the costs. If
+// two_buffers is true, pipeline_2bw runs the list. Otherwise pipeline_pipedream runs the list, and
 // embedding and head have a table each.
 typedef struct {
     const char *id, *name;
@@ -69,12 +72,13 @@ typedef struct {
     PipeDreamRule rule;
     bool two_buffers;
 } VersionsWay;
-// VersionsRecords says what a training records. Each pointer but loss may be NULL.
+// VersionsRecords has the places where a training stores its results. Each pointer but `loss` may
+// be NULL.
 typedef struct {
     Trajectory *got;
     double *loss; // [steps], 0 at first. All ranks get the same losses.
     real *second; // the gradient of batch 1 on this stage, if got is not NULL
-    bool costs;   // whether to check held and sent bytes, with ids such as "weights.<id>"
+    bool costs;   // check held and sent bytes, with ids such as "weights.<id>"
 } VersionsRecords;
 void versions_train(Run *run, const Training *t, const VersionsWay *way, VersionsRecords records);
 // Trains in this way, and checks that the training equals its recurrence on one device in every
@@ -89,30 +93,30 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 
 // ---- judge.c ----
 // The judge finds whether the lists of all stages are legal, how long a step takes, and which
-// stage waits for which. Lists may have several chunks and backwards in halves. 01_by_hand.c
-// explains the same judge for plain lists.
+// stages wait. Lists may have several chunks and backwards in halves. 01_by_hand.c explains a
+// simpler judge, for whole backwards and one chunk per stage.
 
 // LISTS_LEGAL: zero_bubble_run can run the lists.
 // LISTS_NOT_ONCE: an op occurs twice in a list, or never.
-// LISTS_WRONG_MESSAGE: a stage takes a message for another op's message. Such a mistake can happen
-//     because messages carry no names and arrive in the order in which they were sent.
+// LISTS_WRONG_MESSAGE: a stage takes a message for another op's message, because messages carry no
+//     names and arrive in the order in which they were sent.
 // LISTS_DEADLOCK: stages wait for each other, for a result or for a send buffer (pipeline.h gives
 //     the number of buffers), or a stage waits for a later op of its own list.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
 enum { JUDGE_REASON = 2400 };
 typedef struct {
     ListsVerdict verdict;
-    char why[JUDGE_REASON]; // lines that say what is wrong
+    char why[JUDGE_REASON]; // lines that name the mistakes
     size_t end;             // end of the last op, if the lists are legal
     // The longest wait between two ops of legal lists. `stage` waits `units` before op, such as
-    // "B0", for stage `from`. 0 units: no stage waits.
+    // "B0", for stage `from`. 0 units: no stage waits between two ops.
     struct {
         size_t units, stage, from;
         char op[32];
     } wait;
 } Judgement;
-// Judges the lists stage[p] for m micro-batches and v chunks per stage. times: the number of units
-// that each op of a chunk takes.
+// Judges the lists stage[p] for m micro-batches and v chunks per stage. `times` has the units of
+// time of each op of a chunk.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
 
 // Reads "F0 F1 B0 B1 / F0 B0 F1 B1", the lists of *p stages. F is a forward, B a backward. I is the
@@ -122,8 +126,8 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
 Schedule *lists_parse(const char *text, size_t *p);
 
 // ---- player.c ----
-// Draws, judges and times a schedule if an option asks for one. The schedule is a known one (make
-// play-05 ARGS="--p 4 --m 8 --schedule interleaved --v 2"), or a list that the user types (--list).
-// Returns false if no option asks for a schedule.
+// Draws, judges and times a schedule if an option asks for a schedule. The schedule is a known one
+// (make play-05 ARGS="--p 4 --m 8 --schedule interleaved --v 2"), or a list that the user types
+// (--list). Returns false if no option asks for a schedule.
 bool player(Run *run);
 #endif

@@ -1,4 +1,4 @@
-// judge.c: reads and judges lists of ops.
+// judge.c: reads lists of ops from a text, and judges lists of ops (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 static const char letters[] = "FBIW"; // in the order of PipeWhat
 
-// Reads an op at the beginning of text. Returns the number of characters, or 0 if there is no op.
+// Reads an op at the beginning of text. Returns the op's number of characters, or 0 if text does
+// not begin with an op.
 static size_t read_op(const char *text, PipeOp *op) {
     const char *letter = strchr(letters, *text);
     char *end = NULL;
@@ -17,7 +18,7 @@ static size_t read_op(const char *text, PipeOp *op) {
     *op = (PipeOp){ .what = (PipeWhat)(letter - letters),
                     .micro_batch = strtoul(text + 1, &end, 10) };
     if (*end == 'c' && end[1] >= '0' && end[1] <= '9') op->chunk = strtoul(end + 1, &end, 10);
-    bool ends = strchr(" ,/\n", *end); // strchr also finds the end of the text
+    bool ends = strchr(" ,/\n", *end); // also true at the end of the text
     return ends && op->micro_batch < 1000 && op->chunk < 100 ? (size_t)(end - text) : 0;
 }
 
@@ -138,9 +139,9 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// Names the stages that are stuck. Each of these stages waits for an op that has not run yet, or
-// for a send buffer. The op may be an op of another stage or of the stage itself. A buffer is busy
-// until the receive of its message is posted.
+// Tells for each stage that is stuck what the stage waits for: an op that has not run yet, of
+// another stage or of the stage itself, or a send buffer. A buffer is busy until the receive of its
+// message is posted.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;

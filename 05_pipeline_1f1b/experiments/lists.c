@@ -21,9 +21,9 @@ Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
     return all;
 }
 
-// Computes the times F, B and W. For each product y = x w of a forward, the first half of the
-// backward has the product for dx and the second half the product for dw. The attention's two
-// products have no weights, so all products of their backwards are in the first half.
+// A forward has products y = x w. For each of them the first half of the backward has the product
+// for dx, and the second half the product for dw. The attention's two products have no weights, so
+// all products of their backwards are in the first half.
 OpTimes zb_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     double forward = work_block(&z, s->sequences).time,
@@ -40,7 +40,7 @@ size_t list_in_flight(const Schedule *s) {
         PipeWhat what = s->ops[n].what;
         if (what == FORWARD) now++;
         else if ((what == BACKWARD || what == BACKWARD_WEIGHTS) && now)
-            now--; // a micro-batch is in flight until W, the last op that reads x
+            now--; // W is the last op that reads x, so a micro-batch is in flight until W
         if (now > most) most = now;
     }
     return most;
@@ -69,7 +69,7 @@ static const char *trimmed(char *row) {
 
 void say_versions(Run *run, const Schedule *s, size_t ops) {
     enum { WIDTH = 84 };
-    size_t cell = 3; // columns of an op and a space
+    size_t cell = 3; // the columns of an op and the space after it
     for (size_t n = 0; n < ops; n++)
         if (s->ops[n].micro_batch >= 10) cell = 4;
     size_t lo = ops > WIDTH / cell ? ops - WIDTH / cell : 0;
@@ -92,8 +92,8 @@ size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) 
     CutSizes z = cut_sizes(&stack->model, 1, 0);
     Stack part = *stack;
     part.blocks /= v;
-    // In B a block copies the items that W reads. Then the block frees the items that its forward
-    // kept.
+    // In B a block copies the tensors that W reads. Then the block frees the tensors that its
+    // forward kept.
     size_t copied = deferred_block_bytes(&z, stack->sequences);
     size_t freed = kept_block_bytes(&z) * stack->sequences * stack->model.context;
     for (size_t n = 0; n < list->n; n++) {

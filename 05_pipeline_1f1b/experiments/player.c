@@ -8,7 +8,7 @@
 // Each unit of time has TICKS ticks. Every v divides TICKS.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
-// Shown is a schedule with its lists, the times of its ops in ticks, and the judge's result.
+// Shown is a schedule: its lists, the times of its ops in ticks, and the judge's result.
 typedef struct {
     const char *title;
     size_t p, m, v;
@@ -20,7 +20,7 @@ static double units_of(size_t ticks) { return (double)ticks / TICKS; }
 
 // ---------------------------------------------------------------- known schedules
 
-// The known schedules are the ways with a flush (equal_ways), and then the planner's lists.
+// The known schedules are the ways of equal_ways with a flush, and then the planner's lists.
 enum { ZB_AUTO = WAY_ZB_H1 + 1, KNOWN };
 static const char *known_id(size_t which) {
     return which == ZB_AUTO ? "zb-auto" : equal_ways[which].id;
@@ -74,8 +74,8 @@ static void check_sizes(size_t p, size_t m, size_t v) {
             MOST_M, MOST_V);
 }
 
-// Returns the list that the user typed. The list gives the numbers of stages, micro-batches and
-// chunks.
+// Returns the schedule that the user typed. The text determines the numbers of stages,
+// micro-batches and chunks.
 static Shown typed(Run *run, const char *list) {
     Shown s = { .title = "the list" };
     s.stage = lists_parse(list, &s.p);
@@ -110,7 +110,7 @@ static Shown wanted(Run *run) {
 
 // ---------------------------------------------------------------- drawn as a recording
 
-static const Picoseconds UNIT = 1000000; // drawn as a microsecond
+static const Picoseconds UNIT = 1000000; // a unit of time is drawn as a microsecond
 static Picoseconds moment(size_t ticks) { return (Picoseconds)ticks * UNIT / TICKS; }
 static void add(RankRecording *r, RecordedEvent e) { r->events[r->n++] = e; }
 
@@ -158,7 +158,7 @@ static void draw(Run *run, const Shown *s) {
 
 // ---------------------------------------------------------------- the page
 
-// Prints the judgement of s. best: the fastest of s and the known schedules.
+// Prints the judgement of s. `best` is the fastest of s and the known schedules.
 static void verdict(Run *run, const Shown *s, const Shown *best) {
     static const char *const illegal[] = {
         "", "Illegal: an op occurs twice in its list, or not at all.",
@@ -194,7 +194,7 @@ static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
 
 bool player(Run *run) {
     if (!asked(run)) return false;
-    Shown shown[KNOWN] = { wanted(run) }; // then the known schedules without naive
+    Shown shown[KNOWN] = { wanted(run) }; // then the known schedules, without the naive one
     const Shown *s = &shown[0], *best = s;
     const char *columns[RESULT_COLUMNS + 1] = { NULL };
     Result rows[] = { { .what = "step", .formula = "the list, played" },

@@ -1,6 +1,6 @@
-// versions.c: trains with lists that have updates (PipeDream and 2BW), and with the recurrence of
-// such a list on one device. Measures and predicts the bytes that stages hold and send
-// (experiments.h).
+// versions.c: trains with lists that have updates (PipeDream and 2BW), and trains one device by the
+// recurrence that such lists must equal. Compares the bytes that stages hold and send with
+// predictions (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -30,9 +30,9 @@ static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, siz
     }
     fault("there is no order %d", (int)way->order);
 }
-// Returns the age, in updates, of the weights that the layers of stage i read. PipeDream keeps as
-// many versions besides the newest. Without stashing a stage keeps no older version, so the age is
-// 0.
+// Returns how many updates old the weights are that the layers of stage i read. A stage of
+// PipeDream keeps as many versions besides the newest. Without stashing a stage keeps no older
+// version, and this function returns 0.
 static size_t age(const VersionsWay *way, size_t p, size_t i) {
     if (way->order == VERSIONS_2BW) return 1;
     if (way->order == VERSIONS_FLUSH || way->rule == NO_STASHING) return 0;
@@ -45,8 +45,8 @@ static bool is_table(const Unit *u, const Param *p) {
 }
 static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
 
-// Records the gradients and weights of the tensors that an update has changed. A training calls
-// this function as updated() of its observer.
+// Records the gradients and weights of the tensors that an update has changed. This function is
+// updated() of the trainings' observer.
 static void record(void *records, Model *m, size_t update, UpdatedPart part) {
     static const Which of_part[] = {
         [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
@@ -74,13 +74,13 @@ static void check_training(Run *run, const Training *t, const VersionsWay *way, 
     size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
-    // Stage i keeps at most p - i micro-batches. With a flush these micro-batches are of one batch.
-    // The first micro-batches of a batch are the largest.
+    // Stage i keeps at most p - i micro-batches, with a flush all of one batch. The first
+    // micro-batches of a batch are the largest.
     size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
     if (p - i < flight) flight = p - i;
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
-    // table: the elements of the tied table, on the first and the last of several stages. With
-    // PipeDream the embedding and the head have a table each, and a gradient each.
+    // `table` is the number of elements of the tied table, on the first and the last of several
+    // stages. With PipeDream embedding and head have a table each, and each table has a gradient.
     size_t table = way->two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
     size_t elements = way->two_buffers ? elements_stage(&z) : elements_gradients(&z);
     size_t moments = master_bytes(&t->model);
@@ -177,8 +177,8 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// Lets the layers of each stage read the weights after k - age updates. Row v % past.rows of `past`
-// has version v of the weights.
+// Lets the layers of each stage read the weights after max(0, k - age) updates. Row v % past.rows
+// of `past` has version v of the weights.
 static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {
@@ -187,7 +187,7 @@ static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsW
         Tensor old = tensor_row_range(past, row, row + 1);
         for (size_t u = 0; u < m->layers[n].n_units; u++) {
             Unit *unit = m->layers[n].units[u];
-            if (unit->tied_to) continue; // attached together with the embedding's unit
+            if (unit->tied_to) continue; // set together with the embedding's unit
             unit_attach_weights(unit, tensor_flat_range(old, offset, offset + unit->size));
             offset += unit->size;
         }
