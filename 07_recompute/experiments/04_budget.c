@@ -7,8 +7,8 @@ static const ModelConfig tiny = {
     .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1
 };
 enum { BUDGETS = 4, DRAWN = 2 };
-// `share` is a budget's place between the peak of recomputing every block (0) and the peak of
-// keeping everything (1).
+// `share` places a budget between the peak of recomputing every block (0) and the peak of keeping
+// everything (1).
 static const struct {
     const char *id, *name;
     double share;
