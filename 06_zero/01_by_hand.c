@@ -14,8 +14,8 @@
 // is half the squared distance of w from target[r], so its gradient is w - target[r].
 //
 // The parameters are one vector: a bias of 4 (no weight decay), then a 2x3 matrix (weight decay).
-// The vector is divided into four parts of almost equal size. A part may hold elements of both
-// tensors:
+// The vector is divided into four parts of almost equal size. A part may hold elements of the bias
+// and of the matrix:
 //
 //     index     0   1   2 | 3   4   5 | 6   7 | 8   9
 //     tensor    b0  b1  b2  b3  m00 m01 m02 m10 m11 m12

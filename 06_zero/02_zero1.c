@@ -11,8 +11,8 @@
 // Costs:  no more bytes than an all-reduce, which is a reduce-scatter and an all-gather. Each unit
 //         has the latency of two calls per step.
 // Loss, norm and weights must equal those of data parallelism within rounding.
-// Rajbhandari et al. 2020, section 5.1. With 16-bit weights and an fp32 master ZeRO-1 saves more,
-// because it also divides the master (06_mixed_precision).
+// Rajbhandari et al. 2020, section 5.1. With 16-bit weights ZeRO-1 saves more, because ZeRO-1 then
+// also divides the fp32 master (06_mixed_precision).
 #include "06_zero/zero.h"
 
 // A unit is an embedding table, a block, or the last norm, and has u->size elements. Each of the N
@@ -77,7 +77,7 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_zero_gradients(model);
     // The forwards and backwards of all micro-batches send nothing.
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // adds the two gradients of wte, while both are whole
+    model_fold_tied(model); // adds the two whole gradients of wte
     zero1_reduce(model);    // reduce-scatters each unit
 
     // Each rank squares the elements that it owns. An all-reduce of one double per tensor adds

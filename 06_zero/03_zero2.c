@@ -23,8 +23,8 @@
 //     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
 // wte is the exception. Embedding and head each compute a gradient of wte, at the two ends of the
-// backward pass. The two gradients stay whole until they are added, and the sum is reduced once per
-// step.
+// backward pass. The two gradients stay whole until model_fold_tied() adds them. Their sum is
+// reduced once per step.
 
 // Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte.
 // An untied model has two tables. The function then returns true for each table.
@@ -34,12 +34,12 @@ bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
     unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // allocates g [size]
-    // g is not filled with zeros. The first contribution to an empty gradient overwrites it.
+    // g is not filled with zeros, because the first contribution overwrites an empty gradient.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 
-// Adds this rank's part of the sum of g over the ranks of dp to own_g. The part of the first
-// micro-batch is written to own_g directly.
+// Sums g over the ranks of dp and adds this rank's part to own_g. The part of the first micro-batch
+// is written to own_g directly.
 void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // EXERCISE 06.03b (3 points): add to the own part. g [size] is whole on each rank. own_g
     // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If
@@ -142,7 +142,7 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     for (size_t k = 0; k < m; k++)
         // Each layer's backward ends with a reduce-scatter.
         loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // adds the head's gradient of wte to the embedding's; both are whole
+    model_fold_tied(model); // adds the head's whole gradient of wte to the embedding's
     zero2_reduce(model);    // reduce-scatters the gradient of wte, so only own parts are left
 
     // The rest equals zero1_step() of 02_zero1.c. model_grad_norm() sends one double per tensor.

@@ -4,8 +4,8 @@
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
 // Holds:  1/N of weights, gradients, m and v. While a layer computes, a rank holds the layer's
-//         whole weights, and in backward its whole gradient. For the whole step it holds wte's
-//         weights and two gradients.
+//         whole weights, and in backward its whole gradient. For the whole step a rank holds
+//         wte's weights and two gradients.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
 //         its backward, and a reduce-scatter of its gradient afterwards. A rank sends 3m times
 //         (N-1)/N of the model per step (wte: 2 times).
@@ -63,7 +63,7 @@ void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sa
     // reduces its gradients, as in stage 2. Afterwards nothing whole is left. Calls: zero3_gather,
     // zero3_drop and zero2_backward_and_reduce.
     Arena in_flight = arena(MEM_COMMUNICATION);
-    // This all-gather is needed because dx = dy W^T reads the weights, which forward has dropped.
+    // Gathers the weights again, because dx = dy W^T reads the weights, which forward has dropped.
     zero3_gather(l, &in_flight);
     // The backward gives g [size], the gradient of this rank's sequences, which is a partial sum.
     // The reduce-scatter adds the own part of the sum over ranks to own_g [size/N].

@@ -9,13 +9,13 @@
 //         the previous layer computes. The reduction of a layer's gradient runs while the next
 //         layer computes.
 // Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
-// Costs:  memory in flight: wte and its two gradients, the weights of two units, two gradients, a
-//         copy of the gradient being sent, and for m > 1 a part of this gradient's sum. With
+// Costs:  memory. In flight are wte and its two gradients, the weights of two units, two gradients,
+//         a copy of the gradient being sent, and for m > 1 a part of this gradient's sum. With
 //         reshard = false a step has 2m passes over the parameters, not 3m, but all units are whole
 //         at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. The lesson
-// leaves out keeping the last unit from forward to backward (as torchtitan does), a limit for the
-// units in flight (as FSDP has), and two communications at a time.
+// leaves out three things: the last unit is kept from forward to backward (torchtitan), the number
+// of units in flight has a limit (FSDP), and two communications run at a time.
 #include "06_zero/zero.h"
 
 //     forward  of layer i:   start gather i+1 . wait for gather i . compute . drop weights i
@@ -82,7 +82,7 @@ void prefetch_finish_reduction(Prefetch *all) {
 // ---------------------------------------------------------------- a layer around a layer
 
 // Runs a layer's forward. The first layer waits for the last reduction of the previous backward.
-// This wait costs no time, because communications run in order: the first gather of this forward
+// The wait costs no time, because communications run in order, so the first gather of this forward
 // must wait for the same reduction.
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
@@ -92,7 +92,8 @@ static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved
     start_gather(p->next); // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
-    // Without reshard, weights stay for backward. An evaluation has no backward, so it drops them.
+    // Without reshard, weights stay for backward. An evaluation has no backward, so it drops the
+    // weights.
     if (p->model->reshard || !b->training) drop_weights(p);
 }
 static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
@@ -123,8 +124,7 @@ const LayerKind prefetch_layer = {
     .backward = prefetch_backward,
 };
 
-// Runs one step as zero3_step does, but the layers start their communications early and wait for
-// them late.
+// Runs one step as zero3_step does, but the layers start communications early and wait late.
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;

@@ -4,9 +4,9 @@
 //
 // Holds:  each of N ranks has B/N of the sequences, and all Psi parameters. Weights have 16 bits,
 //         gradients 16 or 32 bits, and master, m and v 32 bits. A parameter then takes 2 + 2 + 12
-//         or 2 + 4 + 12 bytes. In fp32 it takes 4 + 4 + 8 bytes.
-// Sends:  per step one all-reduce of the gradients as they are stored. A rank sends 2 (N-1)/N of
-//         2 Psi bytes, or of 4 Psi bytes in fp32.
+//         or 2 + 4 + 12 bytes. In fp32 a parameter takes 4 + 4 + 8 bytes.
+// Sends:  per step one all-reduce of the gradients. A rank sends 2 (N-1)/N of 2 Psi bytes if
+//         gradients have 16 bits, or of 4 Psi bytes if gradients have 32 bits.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
 //         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
 // Costs:  a master, 4 bytes per parameter. fp16 also needs a loss scale, and skips some steps.
@@ -29,8 +29,8 @@
 //     update              master -= lr m / sqrt(v)                                  [fp32]
 //     copy                w = round(master)                                         [16 bits]
 //
-// optimizer_allocate() allocates the master. optimizer_step() updates the master and copies it to
-// the weights. The first optimizer_step() fills the master with the broadcast weights.
+// optimizer_allocate() allocates the master. optimizer_step() updates the master and rounds the
+// master into the weights. The first optimizer_step() fills the master with the broadcast weights.
 void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
     model_replicas(m, dp);
     model_allocate(m);

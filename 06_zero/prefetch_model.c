@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 // Allocates weights and gradients as stage 3 does, and wraps each layer that has units in
-// prefetch_layer. Call tensor_parallel() and recompute() before this function, because they replace
-// or wrap plain layers.
+// prefetch_layer. Call tensor_parallel() and recompute() before this function, because these
+// functions replace or wrap the layers inside.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)
         fault(

@@ -33,7 +33,7 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
 // the unit names another group.
 void zero1_allocate(Model *m, Comm *dp);
 void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
-void zero1_gather(Model *m); // fills w with the own_w of all ranks; stage 2 calls it, too
+void zero1_gather(Model *m); // fills w with the own_w of all ranks; for stages 1 and 2
 ZeroStep zero1_step;
 
 // ---- Stage 2: 03_zero2.c ----
@@ -44,9 +44,10 @@ ZeroStep zero2_step;
 // Stage 3, prefetch and chapter 08 call most of the following functions of stage 2.
 // Returns true for wte, and for the head's own table or copy of wte.
 bool zero2_stays_whole(const Unit *u);
-// Allocates u's whole gradient [size], marked as empty, so the first contribution overwrites it.
+// Allocates u's whole gradient [size] and marks it as empty, so the first contribution overwrites
+// the gradient.
 void zero2_allocate_gradient(Unit *u, Arena *a);
-void zero2_reduce_gradient(Unit *u, Comm *dp);   // adds the own part of the sum of g to own_g
+void zero2_reduce_gradient(Unit *u, Comm *dp); // adds the own part of the sum of g to own_g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
@@ -76,7 +77,7 @@ ZeroStep prefetch_step;
 extern const LayerKind prefetch_layer;
 // The state of a layer (Layer.technique). `unit` is the unit that is gathered for the layer: wpe, a
 // block's unit, or the last norm (wte stays whole for a step). `previous` and `next` are the
-// neighbouring layers of the same chunk. At the ends of the chunk they are NULL.
+// neighbouring layers of the same chunk, or NULL at the ends of the chunk.
 typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;

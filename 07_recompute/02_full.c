@@ -16,8 +16,8 @@
 //         step is 4F instead of 3F. F is the work of the model's forward.
 // The training must equal the training without recomputation in every bit.
 // Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
-// The lesson leaves out segments of unequal length. It also leaves out plans that recompute only
-// the micro-batches whose items do not fit.
+// The lesson leaves out segments of unequal length, and plans that recompute only the micro-batches
+// whose items do not fit.
 #include "07_recompute/recompute.h"
 
 // ------------------------------------------------ a block that keeps only its input
@@ -36,9 +36,9 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 // frees s afterwards. The dropout is the same, because a mask is a function of (seed, step, layer,
 // position). The second forward sends the first forward's messages again, because a rank needs the
 // same sums for the same items. In forward a tensor-parallel block (chapter 03) has two all-reduces
-// of [B*T, C], because after the products with W_O and W_2 each rank has a partial sum over its
-// heads or hidden columns. These two all-reduces run again. With the two all-reduces of backward a
-// block has 6 all-reduces, not 4. Every rank of the group must recompute the same blocks.
+// of [B*T, C]. After the products with W_O and W_2 each rank has a partial sum over its heads or
+// hidden columns. The two all-reduces run again. Backward has two more, so a block has 6
+// all-reduces, not 4. Every rank of the group must recompute the same blocks.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.02a (3 points): compute again. Write the gradient of x to dx and add the
     // gradients of the parameters to theirs, as backward of l->inner does. layer_backward() reads
@@ -64,8 +64,8 @@ const LayerKind recompute_full = {
 };
 
 // Wraps the blocks of a described model, layers 1 to L of the whole model. The embedding is not
-// wrapped, because it keeps nothing. The head is not wrapped, because its product with the whole
-// vocabulary is expensive to compute again.
+// wrapped, because an embedding keeps nothing. The head is not wrapped, because the product with
+// the whole vocabulary is expensive to compute again.
 void recompute_blocks(Model *m) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t number = m->layers[i].number;

@@ -13,8 +13,8 @@
 //         (24C^2 + 4TC)/tp FLOPs.
 // The training must equal the training without recomputation in every bit.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. The lesson
-// leaves out sequence parallelism. It also leaves out attention kernels that never store the
-// probabilities; with such kernels selective recomputation saves nothing.
+// leaves out sequence parallelism, and attention kernels that never store the probabilities. With
+// these kernels selective recomputation saves nothing.
 #include "07_recompute/recompute.h"
 
 //     none        backward finds all items in memory

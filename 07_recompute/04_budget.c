@@ -76,8 +76,8 @@ typedef struct {
 static void plans_add(Plans *all, size_t first, Plan p) {
     size_t left = first;
     for (size_t k = first; k < all->n; k++) {
-        // This return is safe, because the loop has dropped no plan yet. A plan that is no better
-        // than p would also be no better than plan k, and plans_add never keeps two such plans.
+        // The loop has dropped no plan before this return. A plan that is no better than p would
+        // also be no better than plan k, and plans_add never keeps such a pair of plans.
         if (no_better(&p, &all->plan[k])) return;
         if (!no_better(&all->plan[k], &p)) all->plan[left++] = all->plan[k];
     }

@@ -5,7 +5,7 @@
 // Backward runs the block's forward again. Selective (03_selective.c; Korthikanti et al. 2022,
 // section 5): a block drops only the attention probabilities [B*H/tp*T, T], before and after
 // dropout. Backward computes the probabilities again from q and k. If T is large, the probabilities
-// are most of the memory, and computing them again is little work.
+// are most of the memory, and the recomputation is little work.
 //
 // The second forward runs the same layers with the same inputs, and dropout masks are functions of
 // position. So gradients are equal in every bit.
@@ -39,7 +39,7 @@ typedef struct {
     size_t kept[RECOMPUTE_CHOICES];  // kept from forward to backward, under each choice
     size_t at_work;                  // held while the block's forward or backward runs
     double again[RECOMPUTE_CHOICES]; // work of the recomputation, in any unit
-    size_t deferred; // kept between the halves of a backward in two halves (05.06)
+    size_t deferred;                 // kept between the halves of a backward in two halves (05.06)
 } BudgetBlock;
 typedef struct {
     const BudgetBlock *block; // [blocks], in the order of the model
@@ -79,9 +79,10 @@ typedef struct {
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
 // Finds choices whose peak is at most `budget` elements. For one chunk with whole backwards this
 // function calls budget_choose(), with the largest number of micro-batches that the list has in
-// flight. For other lists the first blocks of the stage are recomputed in full, because they wait
-// longest. The next blocks are recomputed selectively. The function searches the two numbers of
-// blocks that need the least recomputation. Returns false if no choices fit.
+// flight. For other lists the first blocks of the stage are recomputed in full, because the items
+// of the first blocks wait longest. The next blocks are recomputed selectively. The function
+// searches the numbers of full and selective blocks with the least work. Returns false if no
+// choices fit.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
 // Returns the least budget for which budget_within() finds a plan. This plan recomputes every block
 // in full.

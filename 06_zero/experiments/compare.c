@@ -1,5 +1,5 @@
-// compare.c: trains a stage of ZeRO for some steps and compares it with data parallelism and the
-// unsplit model.
+// compare.c: trains a model with a stage of ZeRO, and compares the training with data parallelism
+// and with the unsplit model.
 #include "06_zero/experiments/experiments.h"
 #include "01_data_parallel/experiments/experiments.h"
 
@@ -91,8 +91,8 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     double limit = limit_of(run, lesson, &t);
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
-    // The unsplit model takes the ranks' shards one after another and adds their gradients in rank
-    // order. So it has the bits of data-parallel replicas (checked in chapter 01).
+    // The unsplit training takes the ranks' shards one after another and adds their gradients in
+    // rank order. So its bits equal those of data-parallel replicas (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
     const char *what = page_text(run, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);

@@ -1,4 +1,4 @@
-// experiments.h: declares what the experiments of chapter 06 share:
+// experiments.h: declares the functions that the experiments of chapter 06 share:
 //   compare.c                 trains a stage and compares it with other trainings
 //   costs.c, prefetch_steps.c predict costs
 //   page.c                    prints the page, which shows a stage beside other trainings
@@ -78,8 +78,8 @@ void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, 
 typedef struct {
     size_t whole;                 // elements of all units
     size_t part;                  // elements of this rank, about whole / n
-    size_t largest, largest_part; // elements of the largest unit, and of this rank's part of it
-    // These fields are for one pass over the parameters, with one ring per unit.
+    size_t largest, largest_part; // elements of the largest unit: all, and this rank's part
+    // The following fields are for one pass over the parameters, with one ring per unit.
     //   reduce_*   reduce-scatter of the gradients
     //   gather_*   all-gather of the weights
     //   *_bytes    bytes sent per rank

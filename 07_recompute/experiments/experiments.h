@@ -1,4 +1,4 @@
-// experiments.h: declares what the experiments of chapter 07 share:
+// experiments.h: declares the functions that the experiments of chapter 07 share:
 //   measured.c      trains a stage, and computes work, time and the utilisations MFU and HFU
 //   budget_plans.c  computes sizes and peaks of plans for blocks
 #ifndef RECOMPUTE_EXPERIMENTS_H

@@ -27,8 +27,8 @@ RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char 
     model_free(m);
     RecomputeSeen seen = { (double)costs.activations, (double)memory_peak(MEM_WORKSPACE),
                            costs.message_bytes, computing(), picture_timing(run) };
-    // The same layers run in the same order, with the same inputs and the same dropout. So the
-    // limit is 0.
+    // The limit is 0, because the same layers run in the same order, with the same inputs and the
+    // same dropout.
     training_compare(run, page_text(run, "%s = unsplit", name), &got, unsplit, 0);
     trajectory_free(&got);
     return seen;
