@@ -79,7 +79,7 @@ static const LayerKind zero3_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Allocates weights [size/N] and gradients [size/N]. No rank ever holds a whole model.
+// Allocates weights [size/N] and gradients [size/N], so no rank ever allocates a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_measure(m);

@@ -54,7 +54,7 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
                 dx->a[i][j] += dy.a[i][k] * w->a[j][k];
             }
         }
-    c->backward_products += 8 + 8; // two products
+    c->backward_products += 8 + 8; // 8 multiplications for dW, 8 for dx
 }
 
 // ------------------------------------------------ the chain, keeping every k-th input

@@ -93,7 +93,7 @@ static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     // the shape layer_output(l, b), is not needed, so free it before the backward. Then
     // walk_backward() of these layers writes the gradient of x to dx.
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // not needed
+    Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // the output is not needed
     ActivationStash *f = walk_forward(l->inner, l->n_inner, b, x, y);
     arena_free(&scratch);
     walk_backward(l->inner, l->n_inner, b, f, dy, dx);
