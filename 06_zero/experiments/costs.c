@@ -89,7 +89,7 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroM
           seen->row[ZERO_IN_FLIGHT] },
         { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
           BY_FORMULA(work_model(c, t->sequences).flops), seen->timing.flops },
-        // In real time the table ends here, because real time is not predicted.
+        // With the wall clock the table ends here, because real time is not predicted.
         { clock_config()->simulated ? "exposed" : NULL, "exposed: every ring, on every rank", "ps",
           BY_FORMULA((double)N * calls), (double)seen->timing.exposed },
         { "step", "step: computing, and every ring", "ps", BY_FORMULA(computing + calls),

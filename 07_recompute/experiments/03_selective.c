@@ -73,7 +73,7 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
         { "sent", "all-reduce bytes", "bytes", BY_FORMULA(layers.bytes), seen->sent },
         { "flops", "hardware FLOPs, all ranks", "FLOPs", BY_FORMULA(flops), seen->timing.flops },
         // Rank 0 has the most heads, columns and vocabulary entries, so the other ranks wait for
-        // rank 0. In real time the table ends here, because real time is not predicted.
+        // rank 0. With the wall clock the table ends here, because real time is not predicted.
         { clock_config()->simulated ? "step" : NULL, "step", "ps",
           BY_FORMULA(step_work(t, &busiest, how).time + layers.time + norm),
           (double)seen->timing.step },

@@ -31,7 +31,7 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
                             // Each stage has a plan of its own.
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, all.flops)), seen->timing.flops },
-                            // In real time the table ends here.
+                            // With the wall clock the table ends here.
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(all.time), (double)seen->computing },
                             { 0 } };
