@@ -5,17 +5,17 @@
 // Holds:  plain arrays for four imagined ranks in one process. Each rank has 10 weights and
 //         10 gradients. A replica has 10 m and 10 v. With parts, the ranks have 3, 3, 2 and 2 m,
 //         and as many v.
-// Sends:  nothing, because one process has all arrays. Real ranks would run an all-reduce of
-//         10 gradients per step. With parts, they would run a reduce-scatter of 10 gradients and
-//         an all-gather of 10 weights.
-// Saves:  m and v: 8 of 16 bytes per parameter in fp32 become 8/N.
+// Sends:  nothing, because one process has all arrays. Real replicas would run an all-reduce of
+//         10 gradients per step. With parts, real ranks would run a reduce-scatter of 10 gradients
+//         and an all-gather of 10 weights.
+// Saves:  8 (N-1)/N of 16 bytes per parameter in fp32, because a rank keeps 1/N of m and v.
 // Costs:  no bytes, because an all-reduce is a reduce-scatter and an all-gather.
 // Rajbhandari et al. 2020. The lesson has no model. Rank r has a vector target[r]. The rank's loss
 // is half the squared distance of w from target[r], so its gradient is w - target[r].
 //
 // The parameters are one vector: a bias of 4 (no weight decay), then a 2x3 matrix (weight decay).
-// The vector is divided into four parts of almost equal size. A part may hold elements of both
-// tensors:
+// The vector is divided into four parts of almost equal size. A part may hold elements of the bias
+// and of the matrix:
 //
 //     index     0   1   2 | 3   4   5 | 6   7 | 8   9
 //     tensor    b0  b1  b2  b3  m00 m01 m02 m10 m11 m12

@@ -8,15 +8,15 @@
 // Sends:  per step and unit a reduce-scatter of the gradients and an all-gather of the weights,
 //         for any number of micro-batches. A rank sends 2 (N-1)/N of the model.
 // Saves:  8 (N-1)/N bytes per parameter in fp32. The state is 8 + 8/N bytes, not 16.
-// Costs:  the bytes of an all-reduce, which is a reduce-scatter and an all-gather; the latency of
-//         two calls per unit.
+// Costs:  no more bytes than an all-reduce, which is a reduce-scatter and an all-gather. Each unit
+//         has the latency of two calls per step.
 // Loss, norm and weights must equal those of data parallelism within rounding.
-// Rajbhandari et al. 2020, section 5.1. With 16-bit weights and an fp32 master the saving is larger
-// (06_mixed_precision).
+// Rajbhandari et al. 2020, section 5.1. With 16-bit weights ZeRO-1 saves more, because ZeRO-1 then
+// also divides the fp32 master (06_mixed_precision).
 #include "06_zero/zero.h"
 
-// A unit is an embedding table, a block, or the last norm. A unit has `size` elements. Each of the
-// N ranks of u->replicas (dp in this lesson) holds a replica of the unit.
+// A unit is an embedding table, a block, or the last norm, and has u->size elements. Each of the N
+// ranks of u->replicas (dp in this lesson) holds a replica of the unit.
 //
 //     data parallel:   all-reduce of g;       every rank updates all of w
 //     ZeRO-1:          reduce-scatter of g;   every rank updates its part of w;   all-gather of w
@@ -37,8 +37,8 @@ void zero1_allocate(Model *m, Comm *dp) {
 }
 
 // Reduces the gradients: own_g becomes the sum over the ranks. A step calls zero1_reduce once,
-// after the last backward. Outside the own part, g still holds this rank's local gradient. No
-// function reads this rest of g.
+// after the last backward. Outside own_g, g keeps this rank's local gradient, which no later
+// function of the step reads.
 void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. In every unit of the model, g holds this
     // rank's whole local gradient. Afterwards own_g, a view of this rank's part of g, must hold the
@@ -56,7 +56,7 @@ void zero1_reduce(Model *m) {
 }
 
 // Gathers the weights: every rank gets the parts that the other ranks have updated. A step calls
-// zero1_gather once, after the update.
+// zero1_gather once, after optimizer_step().
 void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of this rank's
     // part of w, has been updated; the rest of w is old. Afterwards w must be the same on all ranks
@@ -77,11 +77,11 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_zero_gradients(model);
     // The forwards and backwards of all micro-batches send nothing.
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // adds the two gradients of wte, while both are whole
+    model_fold_tied(model); // adds the two whole gradients of wte
     zero1_reduce(model);    // reduce-scatters each unit
 
-    // Each rank squares the elements that it owns, so the sum over ranks is the whole norm. Sends
-    // one double per tensor.
+    // Each rank squares the elements that it owns. An all-reduce of one double per tensor adds
+    // these squares over the ranks.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip)); // updates own_w from own_g, m and v
     zero1_gather(model);                               // gathers each unit

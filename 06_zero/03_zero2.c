@@ -5,14 +5,15 @@
 //
 // Holds:  all weights, and gradients, m and v of the rank's part, 1/N of every unit. While a
 //         layer's backward runs, a rank holds the layer's whole gradient. From zero2_begin to
-//         zero2_reduce it holds both whole gradients of wte.
+//         zero2_reduce a rank holds both whole gradients of wte.
 // Sends:  after each layer's backward of each of m micro-batches, a reduce-scatter of the layer's
 //         gradient. Per step a reduce-scatter of wte's gradient and an all-gather of the weights.
 //         A rank sends m + 1 times (N-1)/N of the model (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
-// Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
-// Rajbhandari et al. 2020, section 5.2. The lesson leaves out 16-bit gradients, and the reduction
-// of one layer while the backward of the next one runs (01_data_parallel/04_overlap.c).
+// Costs:  m + 1 passes over the parameters; data parallelism has 2. In flight are two gradients of
+//         wte, the gradient of the largest unit, and for m > 1 a part of this gradient's sum.
+// Rajbhandari et al. 2020, section 5.2. The lesson leaves out the reduction of one layer's gradient
+// while the backward of the next layer runs (01_data_parallel/04_overlap.c).
 #include "06_zero/zero.h"
 
 // Only the owner of a part needs the sum of the part's gradients. So a unit's whole gradient exists
@@ -22,22 +23,23 @@
 //     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
 // wte is the exception. Embedding and head each compute a gradient of wte, at the two ends of the
-// backward pass. So both gradients stay whole for the step and are reduced once.
+// backward pass. The two gradients stay whole until model_fold_tied() adds them. Their sum is
+// reduced once per step.
 
-// Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte. A
-// model whose head is untied has two tables. Each table stays whole as wte does.
+// Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte.
+// An untied model has two tables. The function then returns true for each table.
 bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
     unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // allocates g [size]
-    // "Empty" means zero: the first backward writes the gradient, and later backwards add to it.
+    // g is not filled with zeros, because the first contribution overwrites an empty gradient.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 
-// Adds this rank's part of the sum of g over ranks to own_g. The first micro-batch's part is
-// written to own_g directly.
+// Sums g over the ranks of dp and adds this rank's part to own_g. The part of the first micro-batch
+// is written to own_g directly.
 void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // EXERCISE 06.03b (3 points): add to the own part. g [size] is whole on each rank. own_g
     // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If
@@ -78,11 +80,11 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);                    // sends only with sequence parallelism (03.07)
+        unit_partial_sums(u);                    // sends under sequence parallelism (03.07)
         zero2_reduce_gradient(u, u->replicas);   // reduce-scatters g
-        unit_attach_gradients(u, (Tensor){ 0 }); // the whole gradient is dropped
+        unit_attach_gradients(u, (Tensor){ 0 }); // detaches the whole gradient
     }
-    arena_free(&in_flight);
+    arena_free(&in_flight); // frees the whole gradients
     // END
 }
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -113,7 +115,7 @@ void zero2_allocate(Model *m, Comm *dp) {
 
 // Marks own_g as empty and allocates the whole gradients of wte, one per use, in m->buffers. A step
 // calls zero2_begin before its first forward. model_zero_gradients() sets own_gradient_empty of
-// each unit, so the first reduction overwrites own_g.
+// each unit, so each unit's first reduction overwrites own_g.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
@@ -126,7 +128,7 @@ void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (!zero2_stays_whole(u)) continue;
-        // model_fold_tied() has added the head's gradient, so only the embedding's is reduced.
+        // model_fold_tied() has added the head's gradient to the embedding's gradient.
         if (!u->tied_to) zero2_reduce_gradient(u, u->replicas);
         unit_attach_gradients(u, (Tensor){ 0 });
     }
@@ -140,11 +142,10 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     for (size_t k = 0; k < m; k++)
         // Each layer's backward ends with a reduce-scatter.
         loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model); // adds the head's gradient of wte to the embedding's; both are whole
+    model_fold_tied(model); // adds the head's whole gradient of wte to the embedding's
     zero2_reduce(model);    // reduce-scatters the gradient of wte, so only own parts are left
 
-    // The rest equals zero1_step() of 02_zero1.c. The norm's sums of squares are a double per
-    // tensor.
+    // The rest equals zero1_step() of 02_zero1.c. model_grad_norm() sends one double per tensor.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
     zero1_gather(model); // all-gather of each unit: w <- the own_w of all ranks

@@ -4,25 +4,26 @@
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
 // Holds:  1/N of weights, gradients, m and v. While a layer computes, a rank holds the layer's
-//         whole weights, and in backward its whole gradient. For the whole step it holds wte's
-//         weights and two gradients.
+//         whole weights, and in backward its whole gradient. For the whole step a rank holds
+//         wte's weights and two gradients.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
 //         its backward, and a reduce-scatter of its gradient afterwards. A rank sends 3m times
 //         (N-1)/N of the model per step (wte: 2 times).
 // Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes; data parallelism holds
 //         16.
-// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are 3 wte and
-//         twice the largest unit.
+// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are the weights
+//         and two gradients of wte, weights and gradient of the largest unit, and for m > 1 a part
+//         of this gradient's sum.
 // Loss, norm and weights must equal those of data parallelism within rounding.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. The lesson
-// leaves out gathering the next unit while a unit computes (05_prefetch.c), 16-bit weights, and
-// offloading parts to host memory.
+// leaves out gathering the next unit while a unit computes (05_prefetch.c), and offloading parts to
+// host memory.
 #include "06_zero/zero.h"
 
 // Each rank gathers a unit's weights just before the unit's layer runs, in forward and in backward,
-// and drops them afterwards. At any time at most one block is whole, and all other blocks are in
-// parts. wte, which embedding and head use, stays whole for the step. (In FSDP, a unit is the set
-// of weights that one wrapped module gathers.)
+// and drops the gathered weights afterwards. At any time at most one block is whole. wte, which
+// embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights that one
+// wrapped module gathers.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both
@@ -30,7 +31,7 @@
 // ------------------------------------------------ weights live for one layer's forward or backward
 
 // Gathers the weights of a unit, because a layer computes with all its weights, but a rank holds
-// only a part of them.
+// only a part of these weights.
 static void gather_unit(Unit *u, Arena *a) {
     Tensor w = unit_new_weights(u, a, u->size);
     // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its
@@ -62,10 +63,10 @@ void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sa
     // reduces its gradients, as in stage 2. Afterwards nothing whole is left. Calls: zero3_gather,
     // zero3_drop and zero2_backward_and_reduce.
     Arena in_flight = arena(MEM_COMMUNICATION);
-    // This all-gather is needed because dx = dy W^T reads the weights, which forward has dropped.
+    // Gathers the weights again, because dx = dy W^T reads the weights, which forward has dropped.
     zero3_gather(l, &in_flight);
-    // This reduce-scatter adds to own_g [size/N] the own part of the sum of g. g [size] is the
-    // gradient of this rank's sequences, a partial sum. No whole g stays for the next micro-batch.
+    // The backward gives g [size], the gradient of this rank's sequences, which is a partial sum.
+    // The reduce-scatter adds the own part of the sum over ranks to own_g [size/N].
     zero2_backward_and_reduce(l, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
     // END
@@ -78,7 +79,7 @@ static const LayerKind zero3_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Allocates weights [size/N] and gradients [size/N]. No rank ever holds a whole model.
+// Allocates weights [size/N] and gradients [size/N], so no rank ever allocates a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_measure(m);
@@ -96,9 +97,9 @@ void zero3_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
-// Gathers the weights of wte once, before the first forward, and keeps them, because embedding and
-// head read wte. The arena m->gathered holds nothing else, because zero2_reduce frees m->buffers
-// (wte's gradients) while the weights are still in use.
+// Gathers the weights of wte once, before the first forward, and keeps these weights, because
+// embedding and head read wte. The weights have an arena of their own, m->gathered, because wte's
+// gradients are in m->buffers, which zero2_reduce frees earlier.
 void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
@@ -131,7 +132,7 @@ StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
 
     // Each rank has only its own parts of the gradient, so its sums of squares are partial. An
-    // all-reduce of one double per tensor adds them.
+    // all-reduce of one double per tensor adds these partial sums.
     double norm = model_grad_norm(model, dp);
     // No gather after the update: the next forward gathers the new weights.
     optimizer_step(o, model, clip_factor(norm, clip));

@@ -3,18 +3,19 @@
 // question: Can ZeRO-3's communication hide behind its computation, and what memory does that cost?
 // vary: layers 2..5, width 15|18|21, context 9..13, vocab 40..70
 //
-// Holds:  the memory of 04_zero3.c. In flight are also the weights of a second unit, and in
-//         backward a second whole gradient.
+// Holds:  the tensors of 04_zero3.c. In flight are also the weights of a second unit, and in
+//         backward a second whole gradient and a copy of this gradient.
 // Sends:  the messages of 04_zero3.c, but earlier. The gather of a layer's weights starts before
 //         the previous layer computes. The reduction of a layer's gradient runs while the next
 //         layer computes.
 // Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
-// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. If weights are kept from forward to
-//         backward (reshard: no), 2m passes over the parameters, not 3m. All units are then whole
+// Costs:  memory. In flight are wte and its two gradients, the weights of two units, two gradients,
+//         a copy of the gradient being sent, and for m > 1 a part of this gradient's sum. With
+//         reshard = false a step has 2m passes over the parameters, not 3m, but all units are whole
 //         at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. The lesson
-// leaves out keeping the last unit from forward to backward (as torchtitan does), FSDP's rate
-// limiter of units in flight, and two communications at a time.
+// leaves out three things: the last unit is kept from forward to backward (torchtitan), the number
+// of units in flight has a limit (FSDP), and two communications run at a time.
 #include "06_zero/zero.h"
 
 //     forward  of layer i:   start gather i+1 . wait for gather i . compute . drop weights i
@@ -23,22 +24,23 @@
 //
 // A rank runs one communication at a time, in the order of the starts. The order is the same on all
 // ranks. In backward the gather of layer i-1 starts before the reduction of layer i, because the
-// next computation waits for the gather. No computation waits for the reduction.
+// computation of layer i-1 waits for the gather. A rank waits for the reduction of layer i only
+// after the computation of layer i-1.
 
 // ------------------------------------------------ weights: gathered one layer ahead
 
-// Starts to gather the weights of a layer. Does nothing if the weights have been gathered or are
-// being gathered.
+// Starts to gather the weights of a layer. Does nothing if there is no layer (NULL), or if an
+// earlier call has started this gather.
 static void start_gather(Prefetched *p) {
     if (!p || p->weights.data) return;
     p->in_flight = arena(MEM_COMMUNICATION);
     p->weights = unit_new_weights(p->unit, &p->in_flight, p->unit->size);
-    // w [size] <- own_w [size/N] of all ranks, because the layer computes with all its weights, but
-    // a rank holds only a part of them. Sends (N-1)/N of the unit.
+    // w [size] <- own_w [size/N] of all ranks, because the layer computes with all its weights.
+    // Sends (N-1)/N of the unit.
     p->gather = comm_start_all_gather(p->unit->replicas, p->weights, p->unit->own_w);
 }
 static void wait_for_weights(Prefetched *p) {
-    comm_wait(p->gather); // NULL: the weights were kept from forward
+    comm_wait(p->gather); // returns at once if gather is NULL: the weights were kept from forward
     p->gather = NULL;
     unit_attach_weights(p->unit, p->weights);
 }
@@ -55,9 +57,9 @@ static void drop_weights(Prefetched *p) {
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
-    unit_partial_sums(u); // sends only with sequence parallelism (03.07)
+    unit_partial_sums(u); // sends under sequence parallelism (03.07)
     all->reducing = p;
-    all->gradient = gradient; // unchanged in memory until the reduction is done
+    all->gradient = gradient; // freed when the reduction is done
     all->arriving = (Tensor){ 0 };
     if (!u->own_gradient_empty)
         all->arriving = unit_new_gradients(u, &all->gradient, range_size(u->own));
@@ -80,17 +82,18 @@ void prefetch_finish_reduction(Prefetch *all) {
 // ---------------------------------------------------------------- a layer around a layer
 
 // Runs a layer's forward. The first layer waits for the last reduction of the previous backward.
-// This wait costs no time, because that reduction started before any gather of this forward, and
-// communications run in order.
+// The wait costs no time, because communications run in order, so the first gather of this forward
+// must wait for the same reduction.
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
     if (!p->previous) prefetch_finish_reduction(p->model);
-    // Gathers only for the first layer, because the previous layer has started every other gather.
+    // Starts a gather only in the first layer. The previous layer has started every other gather.
     start_gather(p);
     start_gather(p->next); // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
-    // Without reshard, weights stay for backward. An evaluation has no backward.
+    // Without reshard, weights stay for backward. An evaluation has no backward, so it drops the
+    // weights.
     if (p->model->reshard || !b->training) drop_weights(p);
 }
 static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
@@ -102,7 +105,7 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // computed last is reduced. No unit may stay in memory longer than needed. All ranks start and
     // wait for the same communications in the same order, the oldest first.
     if (!p->next) prefetch_finish_reduction(p->model);
-    // Gathers only for the last layer, unless forward has kept the last layer's weights.
+    // Starts a gather only in the last layer, unless forward has kept the last layer's weights.
     start_gather(p);
     start_gather(p->previous); // the layer that computes next, because backward walks down
     wait_for_weights(p);
@@ -121,8 +124,7 @@ const LayerKind prefetch_layer = {
     .backward = prefetch_backward,
 };
 
-// Runs one step as zero3_step does, but the layers start their communications early and wait for
-// them late.
+// Runs one step as zero3_step does, but the layers start communications early and wait late.
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;

@@ -1,10 +1,11 @@
-// prefetch_model.c: makes the state of 05_prefetch.c for each layer of a model. The state has the
-// layer's unit and its neighbours.
+// prefetch_model.c: makes the state that 05_prefetch.c keeps for each layer: the layer's unit and
+// the layer's neighbours.
 #include "06_zero/zero.h"
 #include <stdlib.h>
 
-// Allocates weights and gradients as stage 3 does, and wraps each layer in prefetch_layer. Call
-// tensor_parallel() and recompute() before this function.
+// Allocates weights and gradients as stage 3 does, and wraps each layer that has units in
+// prefetch_layer. Call tensor_parallel() and recompute() before this function, because these
+// functions replace or wrap the layers inside.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)
         fault(
@@ -16,7 +17,8 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
         if (l->n_units == 0) continue; // the loss has nothing to gather
-        // Embedding and head have two units each. The unit that is not wte is gathered.
+        // Embedding and head have two units each. zero3_begin() gathers wte, so only the other unit
+        // is gathered for the layer.
         Unit *gathered = l->units[0];
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
         bool neighbours = k && m->layers[i - 1].chunk == l->chunk;

@@ -1,5 +1,5 @@
-// zero.h: declares the stages of ZeRO, which divide what data-parallel replicas hold N times
-// (Rajbhandari et al. 2020; PyTorch calls stage 3 FSDP).
+// zero.h: declares the stages of ZeRO. Data parallelism holds the same state on N ranks, and ZeRO
+// divides this state over the ranks (Rajbhandari et al. 2020; PyTorch calls stage 3 FSDP).
 //
 // A unit is a block, an embedding table or the last norm. Rank r of N owns part r of every unit.
 // The part is shard_range of the unit's flat elements, across the borders of tensors. Between steps
@@ -13,10 +13,11 @@
 //     stage 3                        4/N      4/N      8/N    3m: also two gathers per micro-batch
 //     stage 3 with prefetch          4/N      4/N      8/N    3m, part of it while a rank computes
 //
-// A unit in flight (its gathered weights or its whole gradient) is counted as MEM_COMMUNICATION.
-// Embedding and head both use the table wte, at both ends of a step. So stages 2 and 3 reduce the
+// Stages 2 and 3 have units in flight: whole gradients, and in stage 3 gathered weights. The ledger
+// counts units in flight as MEM_COMMUNICATION.
+// Embedding and head, the two ends of the model, use one table, wte. So stages 2 and 3 reduce the
 // gradient of wte once per step. Stage 3 gathers the weights of wte once per step, and keeps these
-// weights to the end of the step.
+// weights until the last backward is done.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"
@@ -27,11 +28,12 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
                             double clip);
 
 // ---- Stage 1: 02_zero1.c ----
-// Allocates the model in place of model_allocate(). Each stage has such a function. The ranks of
-// u->replicas divide and reduce a unit. That group is dp, unless the unit has a group of its own.
+// zero1_allocate, zero2_allocate and zero3_allocate take the place of model_allocate(). The ranks
+// of u->replicas divide and reduce unit u. The group u->replicas is dp, unless the description of
+// the unit names another group.
 void zero1_allocate(Model *m, Comm *dp);
 void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
-void zero1_gather(Model *m); // fills w with the own_w of all ranks, also in stage 2
+void zero1_gather(Model *m); // fills w with the own_w of all ranks; for stages 1 and 2
 ZeroStep zero1_step;
 
 // ---- Stage 2: 03_zero2.c ----
@@ -39,11 +41,13 @@ void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
-// These parts of stage 2 are called by stage 3 and by other forms of backward.
+// Stage 3, prefetch and chapter 08 call most of the following functions of stage 2.
 // Returns true for wte, and for the head's own table or copy of wte.
 bool zero2_stays_whole(const Unit *u);
-void zero2_allocate_gradient(Unit *u, Arena *a); // allocates u's whole gradient [size], at zero
-void zero2_reduce_gradient(Unit *u, Comm *dp);   // adds the own part of the sum of g to own_g
+// Allocates u's whole gradient [size] and marks it as empty, so the first contribution overwrites
+// the gradient.
+void zero2_allocate_gradient(Unit *u, Arena *a);
+void zero2_reduce_gradient(Unit *u, Comm *dp); // adds the own part of the sum of g to own_g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
@@ -55,26 +59,25 @@ void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
-// These parts of stage 3 are for other forms of backward.
+// Prefetch and chapter 08 call the following functions of stage 3.
 void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units
-void zero3_drop(Layer *l, Arena *in_flight);   // frees these weights
+void zero3_drop(Layer *l, Arena *in_flight);   // frees the gathered weights of l's units
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
-// ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
-// Allocates the parts and wraps each layer (prefetch_model.c). If `reshard` is true, weights are
+// ---- Stage 3 with prefetch: 05_prefetch.c and prefetch_model.c ----
+// Allocates the parts and wraps each layer that has units. If `reshard` is true, weights are
 // dropped after forward and gathered again for backward, as in 04_zero3.c. If `reshard` is false,
 // weights stay from forward to backward.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
 void prefetch_finish(Model *m); // waits for the last reduction; call this after the last backward
 void prefetch_free(Model *m);   // frees the state of the layers; call this before model_free
-// Runs a step with prefetch (05_prefetch.c).
 ZeroStep prefetch_step;
 extern const LayerKind prefetch_layer;
-// The state of a layer (Layer.technique). The unit is the one that is gathered for the layer: a
-// block's, wpe, or the last norm (wte stays whole for a step). The neighbours are layers on this
-// rank. A neighbour is NULL at the end of the model or of a pipeline stage's chunk.
+// The state of a layer (Layer.technique). `unit` is the unit that is gathered for the layer: wpe, a
+// block's unit, or the last norm (wte stays whole for a step). `previous` and `next` are the
+// neighbouring layers of the same chunk, or NULL at the ends of the chunk.
 typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
@@ -87,22 +90,24 @@ typedef struct Prefetch {
     bool reshard;
     Prefetched *reducing; // the layer whose gradient is being reduced; NULL: none
     Request *reduction;
-    Tensor arriving; // [size/N], added to own_g afterwards; {0}: the sum arrives in own_g
+    Tensor arriving; // [size/N], added to own_g after the wait; {0}: the sum arrives in own_g
     Arena gradient;  // the layer's whole gradient, and `arriving`
     Prefetched layer[];
 } Prefetch;
 void prefetch_finish_reduction(Prefetch *all);
 
 // ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----
-// A step multiplies every gradient by factor, a power of two. After `patience` steps without an
-// overflow the factor is doubled. With patience 0 the factor is fixed.
+// A step multiplies every gradient by factor, a power of two. A step with an overflow halves the
+// factor. After `patience` steps in a row without an overflow the factor is doubled. With patience
+// 0 the factor is fixed.
 typedef struct {
     double factor;
     size_t patience, good; // good: steps without an overflow since the factor changed
-    size_t skipped;        // steps with an overflow, which update nothing
+    size_t skipped;        // steps without an update, because of an overflow
 } LossScale;
 void loss_scale_next(LossScale *s, bool finite);
-void mixed_allocate(Model *m, Comm *dp, Optimizer *o); // makes replicas of rank 0's weights
+// Allocates the model and the optimizer's state, and copies rank 0's weights to all ranks.
+void mixed_allocate(Model *m, Comm *dp, Optimizer *o);
 // Runs one data-parallel step. The result's norm is infinite or NaN if the step was skipped.
 StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *batch, size_t m,
                       Optimizer *o, double clip);

@@ -6,12 +6,12 @@
 //         the inputs of layers 0, k, 2k, ... stay until the backward of their layer. While backward
 //         is in a segment of k layers, the other k - 1 inputs of the segment are held, too.
 // Sends:  nothing, because the lesson has one device.
-// Saves:  memory. 4 (L/k + k - 1) elements are kept, not 4 L. The least is near k = square root of
-//         L.
+// Saves:  memory. At the peak 4 (L/k + k - 1) elements are held, not 4 L. The peak is lowest near
+//         k = square root of L.
 // Costs:  8 (L - L/k) more multiplications, because all layers but the last of each segment run
 //         forward a second time.
 // Chen et al. 2016. The lesson leaves out the items that a layer keeps besides its input. In a
-// Transformer these items are most of the memory (02_full.c).
+// Transformer these other items are most of the memory (02_full.c).
 #include "07_recompute/by_hand.h"
 #include <string.h>
 
@@ -22,11 +22,11 @@
 //
 //     x0 --[0]-- x1 --[1]-- x2 -- ... --[15]-- x16      the loss is the sum of x16
 //
-// Forward keeps the input of every layer, or only of every k-th layer. In the second case, before
+// Forward keeps the input of every k-th layer; k = 1 keeps the input of every layer. Before
 // backward enters a segment of k layers, all but the last of these layers run forward again from
-// the kept input. All ways give the same gradients in every bit, because the second forward does
-// the same additions in the same order. The ways differ in two counts: the most elements kept, and
-// the multiplications.
+// the kept input. Every k gives the same gradients in every bit, because the second forward does
+// the same additions in the same order. Only the most elements kept and the number of
+// multiplications depend on k.
 
 static void keep(Count *c, size_t elements) {
     c->kept += elements;
@@ -54,22 +54,19 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
                 dx->a[i][j] += dy.a[i][k] * w->a[j][k];
             }
         }
-    c->backward_products += 8 + 8; // two products
+    c->backward_products += 8 + 8; // 8 multiplications for dW, 8 for dx
 }
 
 // ------------------------------------------------ the chain, keeping every k-th input
 
 const Matrix chain_start = { { { 1, 0.5f }, { -0.5f, 1 } } };
 const Matrix chain_weights[4] = {
-    // These matrices are of layers 0 to 3. The following layers repeat them.
     { { { 1, -0.5f }, { 0.5f, 1 } } },
     { { { 0.5f, 1 }, { -1, 0.5f } } },
     { { { 1, 0.25f }, { -0.5f, 1 } } },
     { { { 0.5f, -1 }, { 1, 0.25f } } },
 };
 
-// Runs forward and backward of the chain. Keeps the inputs of layers 0, k, 2k, ... with k = every.
-// With every = 1 no layer is computed again.
 Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     Count c = { 0 };
     Matrix x[LAYERS + 1], dy; // x[l] is valid only where kept or computed again
@@ -87,10 +84,12 @@ Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     for (size_t l = 0; l <= LAYERS; l++)
         if (l % every || l == LAYERS) memset(&x[l], 0xff, sizeof x[l]);
 
-    // The loop goes through the segments, last first. lo wraps around below 0, which ends the loop.
+    // The loop goes through the segments, last first. After segment 0 the unsigned lo wraps around
+    // to a large number, which ends the loop.
     for (size_t lo = (LAYERS - 1) / every * every; lo < LAYERS; lo -= every) {
         size_t hi = lo + every < LAYERS ? lo + every : LAYERS;
-        // The second forward leaves out the last layer, because its output is not needed.
+        // The second forward leaves out the segment's last layer, because its backward needs only
+        // the layer's input.
         for (size_t l = lo; l + 1 < hi; l++) {
             chain_forward(&c, &x[l + 1], &x[l], w[l]);
             keep(&c, 4);

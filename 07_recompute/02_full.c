@@ -12,32 +12,32 @@
 //         activation again.
 // Saves:  15C + 4 + 2HT elements per token and block; the input, C, stays. With tensor parallelism
 //         a rank saves less, because the block's items are cut.
-// Costs:  one more forward of every recomputed layer. The work is 4F instead of 3F if all layers
-//         are recomputed.
-// Every bit must equal that of the training without recomputation.
+// Costs:  one more forward of every recomputed layer. If all layers are recomputed, the work of a
+//         step is 4F instead of 3F. F is the work of the model's forward.
+// The training must equal the training without recomputation in every bit.
 // Chen et al. 2016; Huang et al. 2018 (GPipe), section 2.3, keeps a stage's inputs.
-// The lesson leaves out segments of unequal length, and keeping as many micro-batches as fit and
-// recomputing the rest.
+// The lesson leaves out segments of unequal length, and plans that recompute only the micro-batches
+// whose items do not fit.
 #include "07_recompute/recompute.h"
 
 // ------------------------------------------------ a block that keeps only its input
 
-// Runs the inner layer's forward and keeps no item. A recomputed block is a layer that wraps a
-// block, l->inner. x, y, dy and dx are [B*T, C]. The walker keeps x, the output of the layer below,
-// until backward. So the block keeps nothing itself.
+// Runs the inner layer's forward and keeps no item. l->inner is the wrapped block. x, y, dy and dx
+// are [B*T, C]. The walker keeps x, the output of the layer below, until backward. So the block
+// keeps nothing itself.
 static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s; // stays empty
     Saved forgotten = saved_new();
     layer_forward(l->inner, b, x, y, &forgotten); // keeps B*T (15C + 4 + 2HT) elements
-    saved_free(&forgotten);                       // drops them
+    saved_free(&forgotten);                       // drops these elements
 }
 
 // Runs the same forward once more, now into s, and then the backward, which reads s. The walker
 // frees s afterwards. The dropout is the same, because a mask is a function of (seed, step, layer,
-// position). The second forward sends the messages of every forward, because a rank needs the same
-// sums for the same items. A tensor-parallel block (chapter 03) has two all-reduces of [B*T, C] in
-// forward. After the products with W_O and W_2 each rank has a partial sum over its heads or hidden
-// columns. These two all-reduces run again. With the two all-reduces of backward a block has 6
+// position). The second forward sends the first forward's messages again, because a rank needs the
+// same sums for the same items. In forward a tensor-parallel block (chapter 03) has two all-reduces
+// of [B*T, C]. After the products with W_O and W_2 each rank has a partial sum over its heads or
+// hidden columns. The two all-reduces run again. Backward has two more, so a block has 6
 // all-reduces, not 4. Every rank of the group must recompute the same blocks.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.02a (3 points): compute again. Write the gradient of x to dx and add the
@@ -63,9 +63,9 @@ const LayerKind recompute_full = {
     .backward_weights = layer_deferred,
 };
 
-// Wraps the blocks of a described model, layers 1 to L of the whole model. The embedding stays as
-// it is, because it keeps nothing. The head stays as it is, because its product with the whole
-// vocabulary is expensive.
+// Wraps the blocks of a described model, layers 1 to L of the whole model. The embedding is not
+// wrapped, because an embedding keeps nothing. The head is not wrapped, because the product with
+// the whole vocabulary is expensive to compute again.
 void recompute_blocks(Model *m) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t number = m->layers[i].number;
@@ -77,13 +77,13 @@ void recompute_blocks(Model *m) {
 // ---------------------------------------------------------------- a whole stage, as GPipe does it
 
 // Runs the forward of several neighbouring layers that are recomputed together, for example all
-// layers of a stage. One layer wraps them. Its forward walks through the inner layers and keeps
-// nothing. Its backward walks them forward again and then back. The executor keeps x [B*T, C],
-// which the stage received in its forward, so the second walk receives nothing. The second walk
-// sends nothing either, because the next stage already has the output.
+// layers of a stage. The layer l wraps the neighbouring layers, l->inner. range_forward walks
+// through the inner layers and keeps nothing. range_backward walks forward again and then backward.
+// The executor keeps x [B*T, C], which the stage received in its forward, so the second walk
+// receives nothing. The second walk sends nothing either, because the next stage has the output.
 static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
-    // The stash with all kept items is freed at once.
+    // Frees the stash, which holds all kept items, at once.
     activation_stash_free(walk_forward(l->inner, l->n_inner, b, x, y));
 }
 static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
@@ -93,7 +93,7 @@ static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     // the shape layer_output(l, b), is not needed, so free it before the backward. Then
     // walk_backward() of these layers writes the gradient of x to dx.
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // not needed
+    Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // the output is not needed
     ActivationStash *f = walk_forward(l->inner, l->n_inner, b, x, y);
     arena_free(&scratch);
     walk_backward(l->inner, l->n_inner, b, f, dy, dx);
@@ -105,7 +105,6 @@ static const LayerKind recomputed_range = {
     .backward = range_backward,
 };
 
-// Replaces layers [lo, lo + n) of a described model by one recomputed layer.
 void recompute_wrap_range(Model *m, size_t lo, size_t n) {
     model_wrap_range(m, lo, n, &recomputed_range, NULL);
 }

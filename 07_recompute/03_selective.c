@@ -3,30 +3,29 @@
 // question: Which items of a block take much of its memory, and little work to compute again?
 // vary: SEQUENCES 2..4, STEPS 2..3, layers 2..5, width 27|36|45, context 16..28, vocab 45..70
 //
-// Holds:  the ranks are a tensor-parallel group, each with H/tp heads. This lesson splits no more
-//         tensors. For every block, from forward to backward, a rank holds all items but the
-//         attention probabilities [B*H/tp*T, T] before and after dropout. While a block's
-//         backward runs, the rank holds that block's probabilities.
-// Sends:  nothing more, because every rank has q and k of its own heads.
-// Saves:  2HT/tp elements per token and block. No other items grow with the square of the
-//         sequence.
+// Holds:  the ranks are a tensor-parallel group (chapter 03), each with H/tp heads. For every
+//         block, from forward to backward, a rank holds all items but the attention probabilities
+//         [B*H/tp*T, T] before and after dropout. While a block's backward runs, the rank holds
+//         that block's probabilities.
+// Sends:  no more messages, because every rank has q and k of its own heads.
+// Saves:  2HT/tp elements per token and block. No other item grows with T^2.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
 //         (24C^2 + 4TC)/tp FLOPs.
-// Every bit must equal that of the training without recomputation.
+// The training must equal the training without recomputation in every bit.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. The lesson
-// leaves out sequence parallelism, and attention kernels that never store the probabilities (they
-// make this lesson unnecessary).
+// leaves out sequence parallelism, and attention kernels that never store the probabilities. With
+// these kernels selective recomputation saves nothing.
 #include "07_recompute/recompute.h"
 
-//     none        backward finds everything
+//     none        backward finds all items in memory
 //     selective   backward computes softmax(q k^T) and its dropout again, not the heads' output
 //     full        backward runs the whole forward again, with its two all-reduces (02_full.c)
 
 // ------------------------------------------------ a block that forgets its probabilities
 
 // Runs the inner block's forward, then drops the attention probabilities. s holds the items that
-// the block keeps for backward. The probabilities of the block's heads before and after dropout,
-// [B*H/tp*T, T] each, have an arena of their own: s->attention. shed() frees this arena.
+// the block keeps for backward. The probabilities before and after dropout, [B*H/tp*T, T] each, are
+// in an arena of their own, s->attention. shed() frees this arena.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
     // Frees 2 B H/tp T T elements. q, k, v [B*T, C/tp] and the other items stay.
@@ -57,8 +56,8 @@ const LayerKind recompute_selective = {
 
 // ---------------------------------------------------------------- all blocks of a model
 
-// Returns true if l wraps a block but cannot rebuild the block. recompute() then calls fault(),
-// because skipping the block would turn the technique off without an error message.
+// Returns true if l wraps a block but has no rebuild(). recompute() then calls fault(), because
+// skipping the block would turn recomputation off without an error message.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)
@@ -66,8 +65,8 @@ static bool hides_a_block(const Layer *l) {
     return false;
 }
 
-// Wraps the blocks of a described model, whole or tensor-parallel. Chapter 08 calls this function,
-// too. A block is a layer with a function `rebuild`; the embedding and the head have none.
+// Wraps every block in the wrapper of `how`. A block is a layer with a function `rebuild`, which
+// embedding and head do not have. Chapter 08 calls recompute(), too.
 void recompute(Model *m, Recompute how) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     if (how == RECOMPUTE_NONE) return;

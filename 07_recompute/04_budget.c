@@ -3,13 +3,14 @@
 // question: Which blocks should be computed again, when the memory for activations is given?
 // vary: width 12|18|24, context 8..13, vocab 31..50
 //
-// Holds:  for every block and token, from forward to backward, the items of its choice (table
-//         below); in all, at most the budget.
+// Holds:  for every block and token, from forward to backward, the items of the block's choice
+//         (table below). A stage holds at most the budget.
 // Sends:  nothing more, except that a fully recomputed block sends its forward's messages again
 //         (02_full.c).
 // Saves:  work. Of all plans within the budget, the planner takes the plan with the least
 //         recomputation.
-// Costs:  planning before training, from sizes alone: dynamic programming over the blocks.
+// Costs:  a search before training, by dynamic programming over the blocks. The search needs only
+//         sizes.
 // Korthikanti et al. 2022, appendix C, store as much as fits; Chen et al. 2016, section 4.3, search
 // a plan for a budget. The lesson leaves out different plans for different micro-batches, and
 // segments of unequal length. budget_schedule.c has chunks and backwards in halves, for chapter 08.
@@ -17,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-//     choice       kept per token until backward   computed again          while it runs
+//     choice       kept per token until backward   computed again          held while it runs
 //     none         15C + 4 + 2HT                   nothing                 15C + 4 + 2HT
 //     selective    15C + 4                         q k^T of every head     15C + 4 + 2HT
 //     full         nothing                         the block's forward     15C + 4 + 2HT
 //
-// Every block's input, C, is kept under every choice. The caller gives these sizes (BudgetBlock).
-// Blocks may differ.
+// Every block's input, C, is kept under every choice. The caller gives the sizes of every block
+// (BudgetBlock), because blocks may differ.
 
 // ---------------------------------------------------------------- the peak of a plan
 
@@ -54,9 +55,9 @@ size_t budget_peak(const BudgetStage *s, const Recompute *choice) {
 
 // ------------------------------------------------ the cheapest plan: dynamic programming
 
-// A plan for blocks 0..i. Later blocks depend on this plan through three numbers only: kept,
-// at_work, again. So of two plans for the same blocks, a plan that is not lower in any of the three
-// can be dropped. `before` is the index of the extended plan, for blocks 0..i-1.
+// A plan for blocks 0..i. Later blocks depend on this plan only through kept, at_work and again. So
+// of two plans for the same blocks, a plan that is lower in none of these three numbers can be
+// dropped. `before` is the index of the plan for blocks 0..i-1 that this plan extends.
 typedef struct {
     size_t kept, at_work, before;
     double again;
@@ -70,12 +71,14 @@ typedef struct {
     Plan *plan;
     size_t n, room;
 } Plans;
-// Adds p to the plans from `first` on, unless one of these plans is as good. Drops the plans among
-// them that are no better than p.
+// Adds p to the plans all->plan[first..n), unless p is no better than one of these plans. Drops
+// each of these plans that is no better than p.
 static void plans_add(Plans *all, size_t first, Plan p) {
     size_t left = first;
     for (size_t k = first; k < all->n; k++) {
-        if (no_better(&p, &all->plan[k])) return; // (no plan was dropped before)
+        // The loop has dropped no plan before this return. A plan that is no better than p would
+        // also be no better than plan k, and plans_add never keeps such a pair of plans.
+        if (no_better(&p, &all->plan[k])) return;
         if (!no_better(&all->plan[k], &p)) all->plan[left++] = all->plan[k];
     }
     all->n = left;
@@ -104,7 +107,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
         //   choice   of block i
         for (size_t k = lo; k < hi; k++)
             for (Recompute c = RECOMPUTE_NONE; c <= RECOMPUTE_FULL; c++) {
-                Plan rest = all.plan[k]; // (plans_add may move the list)
+                Plan rest = all.plan[k]; // a copy, because plans_add may move the list
                 size_t here = passed_on(s, i) + rest.kept + s->block[i].at_work;
                 plans_add(&all, hi,
                           (Plan){ .kept = rest.kept + s->block[i].kept[c],
@@ -134,7 +137,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
 void recompute_each(Model *m, const Recompute *choice) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     for (size_t i = 0, block = 0; i < m->n_layers; i++) {
-        if (!m->layers[i].kind->rebuild) continue; // only blocks rebuild
+        if (!m->layers[i].kind->rebuild) continue; // embedding, head or loss
         Recompute how = choice[block++];
         if (how != RECOMPUTE_NONE) layer_wrap(&m->layers[i], wrapper[how], NULL);
     }

@@ -1,6 +1,6 @@
-// budget_schedule.c: walks through a stage's list of forwards and backwards to find its peak of
-// activations, and chooses blocks to recompute with that peak. 04_budget.c has the plan for one
-// chunk with whole backwards.
+// budget_schedule.c: computes the peak of activations from a stage's list of forwards and
+// backwards, and chooses blocks to recompute, so that the peak is within a budget. 04_budget.c has
+// the plan for one chunk with whole backwards.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 
@@ -8,21 +8,21 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------- one micro-batch in one chunk
 
-// Returns the elements that wait for the backward. These are the inputs of blocks and head, and the
-// items that blocks and head keep.
+// Returns the elements that a micro-batch holds between its forward and its backward. These are the
+// inputs of blocks and head, and the items that blocks and head keep.
 static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     size_t kept = (s->blocks + s->last) * s->input + s->head;
     for (size_t i = 0; i < s->blocks; i++) kept += s->block[i].kept[choice[i]];
     return kept;
 }
 
-// highest: the most elements during the first half of a backward in halves.
-// after: the elements that stay for the second half.
+// The elements of a micro-batch whose backward has two halves. `highest` is the most elements
+// during the first half, and `after` is the elements that stay for the second half.
 typedef struct {
     size_t highest, after;
 } Halves;
 // Walks through the first half, from the last layer to the first. Each layer first adds the inputs
-// of its weight gradients, then frees the items that only the first half needs.
+// of its weight gradients, then frees its kept items.
 static Halves in_halves(const BudgetStage *s, const Recompute *choice) {
     size_t now = waiting(s, choice);
     size_t highest = now;
@@ -56,11 +56,11 @@ size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice) {
         size_t waits = waiting(part, own);
         Halves halves = in_halves(part, own);
         switch (op.what) {
-        case FORWARD: // the micro-batch waits afterwards
+        case FORWARD: // after its forward the micro-batch waits for its backward
             peak = most(peak, held + budget_peak(part, own));
             held += waits;
             break;
-        case BACKWARD: // the micro-batch is done afterwards
+        case BACKWARD: // after its backward the micro-batch holds nothing
             held -= waits;
             peak = most(peak, held + budget_peak(part, own));
             break;
@@ -69,7 +69,7 @@ size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice) {
             peak = most(peak, held + halves.highest);
             held += halves.after;
             break;
-        default: // the backward of weights frees these inputs
+        default: // BACKWARD_WEIGHTS frees the inputs of the weight gradients
             held -= halves.after;
         }
     }
@@ -91,6 +91,7 @@ static bool is_plain(const BudgetSchedule *s) {
         if (s->list->ops[i].what > BACKWARD) return false;
     return s->chunks == 1;
 }
+// Returns the sizes of micro-batch 0, with the most micro-batches that the list has in flight.
 static BudgetStage plain_stage(const BudgetSchedule *s) {
     size_t now = 0, highest = 0;
     for (size_t i = 0; i < s->list->n; i++) {
@@ -103,15 +104,17 @@ static BudgetStage plain_stage(const BudgetSchedule *s) {
     return stage;
 }
 
+// Chooses full for the first `full` blocks, selective for the next `selective` blocks, and none for
+// the other blocks.
 static void choose_first(size_t blocks, size_t full, size_t selective, Recompute *choice) {
     for (size_t i = 0; i < blocks; i++)
         choice[i] = i < full               ? RECOMPUTE_FULL
                     : i < full + selective ? RECOMPUTE_SELECTIVE
                                            : RECOMPUTE_NONE;
 }
-// Tries all pairs of counts, about blocks^2 / 2. One count is of blocks that are recomputed in
-// full, the other of blocks that are recomputed selectively. Chooses the pair within the budget
-// with the least work. All blocks of a stage have the same work.
+// Tries all pairs of `full`, the number of blocks that are recomputed in full, and `selective`, the
+// number of blocks that are recomputed selectively. There are about blocks^2 / 2 pairs. Chooses the
+// pair within the budget with the least work. All blocks of a stage have the same work.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;

@@ -1,5 +1,5 @@
-// Checks that ZeRO on paper gives the same weights with parts as with replicas. Also compares bytes
-// per parameter with table I of the paper.
+// Checks that the parts of 01_by_hand.c give the same weights as the replicas. Also compares the
+// computed memory per rank with table I of the ZeRO paper.
 #include "06_zero/by_hand.h"
 #include "judge/frame/lesson.h"
 
@@ -54,7 +54,7 @@ static void update_by_hand(Run *run) {
 
 // ---------------------------------------------------------------- bytes per parameter
 
-// Bytes per parameter. `whole` stay whole on every rank, and `divided` are divided by N.
+// Bytes per parameter: `whole` bytes on every rank, and `divided` bytes that the N ranks divide.
 typedef struct {
     double whole, divided;
 } Bytes;

@@ -1,7 +1,8 @@
-// Compares ZeRO-1 with data parallelism and the unsplit model: SGD, SGD with clipping, AdamW.
+// Compares ZeRO-1 with data parallelism and the unsplit model, under SGD, under SGD with clipping
+// and under AdamW.
 #include "06_zero/experiments/experiments.h"
 
-// C = 15 and T = 11 make the sizes of wte, wpe and the blocks odd. So their parts are not equal. A
+// C = 15 and T = 11 make the sizes of wte, wpe and the blocks odd, so 4 ranks get unequal parts. A
 // part may hold elements of several tensors, with and without weight decay.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1

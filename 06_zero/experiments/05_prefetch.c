@@ -2,8 +2,8 @@
 #include "06_zero/experiments/experiments.h"
 #include <string.h>
 
-// The model has four blocks. In a model of two blocks both would be in flight together, so keeping
-// all units would cost no memory.
+// The model has four blocks. In a model of two blocks prefetch holds the weights of the two blocks
+// at once, so keeping all units from forward to backward would hardly cost memory.
 static const ModelConfig tiny = {
     .layers = 4, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
@@ -27,7 +27,7 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
                             { "in-flight", "in flight: 3 wte, units, 2 gradients, a sum", "bytes",
                               BY_PLAY((double)play_peak(play, dp->rank, MEM_COMMUNICATION)),
                               seen->row[ZERO_IN_FLIGHT] },
-                            // Real time is not predicted.
+                            // With the wall clock the table ends here.
                             { clock_config()->simulated ? "exposed" : NULL, "exposed, all ranks",
                               "ps", BY_PLAY((double)want.exposed), (double)seen->timing.exposed },
                             { "hidden", "hidden, all ranks", "ps", BY_PLAY((double)want.hidden),
@@ -40,8 +40,8 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
     play_free(play);
 }
 
-// Checks that the trainings of prefetch and ZeRO-3 are equal in every bit. Prefetch changes when
-// messages are sent, not what is added.
+// Checks that the trainings of prefetch and ZeRO-3 are equal in every bit, because prefetch sends
+// messages earlier but adds the same numbers in the same order.
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t);
     ZeroTrained want = zero_train(run, dp, &zero_stages[3], t);
@@ -56,8 +56,8 @@ static double percent_hidden(const ZeroMeasured *seen) {
     return all > 0 ? 100 * seen->row[ZERO_HIDDEN] / all : 0;
 }
 
-// Says the answer. seen[0] and seen[1] are a step of ZeRO-3 and the same step with prefetch, with
-// one micro-batch. seen[2] and seen[3] are the same with m micro-batches.
+// Prints the answer, the cost and the use. seen[0] is a step of ZeRO-3 with one micro-batch, and
+// seen[1] is the same step with prefetch. seen[2] and seen[3] are these steps with m micro-batches.
 static void conclude(Run *run, const ZeroMeasured *seen, size_t m) {
     const char *share = "The wall clock does not show how much";
     if (!seen[1].timing.hidden_unknown)

@@ -26,7 +26,7 @@ static const Way ways[WAYS] = {
 };
 
 typedef struct {
-    double loss;      // mean of the last steps
+    double loss;      // mean of the last LAST steps
     StateBytes state; // bytes between steps
     size_t skipped;   // skipped steps
 } Seen;
@@ -71,7 +71,7 @@ static Seen train(Run *run, const Way *way) {
     t.data = training_text(run, "LICENSE", NULL, t.model.vocab, t.model.context, SEQUENCES);
     Model *m = model_describe(&t.model, model_layers(&t.model));
     Seen seen = { 0 };
-    // The first factor for fp16 is too large on purpose, so the run has to find a smaller one.
+    // The first factor for fp16 is too large on purpose, so the run must find a smaller factor.
     LossScale scale = { .factor = 1 };
     if (way->storage == FP16S) scale = (LossScale){ .factor = 0x1p20, .patience = 60 };
     mixed_allocate(m, dp, &o);
@@ -100,10 +100,10 @@ static Seen train(Run *run, const Way *way) {
 
 // ---------------------------------------------------------------- against the unsplit training
 
-// Runs one step with a loss scale. The loss scale is a power of two, and bf16 has the range of
-// fp32. So the scaled gradients, divided by the scale, equal those of the unsplit training, which
-// has no scale. The unsplit training adds the gradients of the shards in rank order, as the
-// all-reduce does, so every bit is equal.
+// Runs one step with a loss scale, then divides the gradients by the scale. The loss scale is a
+// power of two, and bf16 has the range of fp32. So these gradients equal the gradients of the
+// unsplit training, which has no scale. The unsplit training adds the gradients of the shards in
+// rank order, as the all-reduce does, so every bit is equal.
 static StepResult scaled_step(Model *m, Comm *dp, const Batch *batch, size_t micro_batches,
                               Optimizer *o, double clip) {
     LossScale scale = { .factor = 0x1p10 };
@@ -125,7 +125,7 @@ static void compare(Run *run) {
 // ---------------------------------------------------------------- the loss scale
 
 // Checks the factor after each step, with a patience of 3. Step 3 overflows, so the two good steps
-// before it no longer count. After a doubling the count begins again at 0.
+// before step 3 no longer count. After a doubling the count begins again at 0.
 static void check_scale(Run *run) {
     enum { N = 10 };
     static const bool finite[N] = { true, true, false, true, true, true, true, true, true, false };

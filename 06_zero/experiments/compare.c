@@ -1,5 +1,5 @@
-// compare.c: trains a stage of ZeRO for some steps and compares it with data parallelism and the
-// unsplit model.
+// compare.c: trains a model with a stage of ZeRO, and compares the training with data parallelism
+// and with the unsplit model.
 #include "06_zero/experiments/experiments.h"
 #include "01_data_parallel/experiments/experiments.h"
 
@@ -31,7 +31,7 @@ static void allocate_replica(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate(m);
 }
-// Runs a data-parallel step, with the function of 06_mixed_precision.c. Its loss scale of 1 changes
+// Runs a data-parallel step with mixed_step() of 06_mixed_precision.c. The loss scale of 1 changes
 // no bit.
 static StepResult replica_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                                double clip) {
@@ -51,7 +51,7 @@ typedef struct {
     Comm *dp;
 } Counted;
 
-// Resets the ledger and runs one step. So after the training the ledger holds the last step.
+// Resets the ledger and runs one step. So after the training the ledger has the last step's counts.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
                                const Batch *batch) {
     const Counted *c = counted;
@@ -75,12 +75,12 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained) {
 
 // ---------------------------------------------------------------- the comparison
 
-// Returns the limit for gradients and weights against data parallelism. The limit allows
-// rounding only if the terms have another order. A norm over parts adds the squares part by part,
-// and every clipped weight depends on the norm. With one micro-batch stages 2 and 3 add the ranks'
-// gradients in rank order, as data parallelism does. With several micro-batches, data parallelism
-// adds the micro-batches of each rank first, and then the ranks. Stages 2 and 3 add the ranks
-// first, for each micro-batch.
+// Returns the limit for the differences of gradients and weights from data parallelism. The limit
+// allows rounding only if the terms of a sum have another order. A norm over parts adds the squares
+// part by part, and every clipped weight depends on the norm. With one micro-batch stages 2 and 3
+// add the ranks' gradients in rank order, as data parallelism does. With several micro-batches,
+// data parallelism sums over the micro-batches of each rank first, then over the ranks. Stages 2
+// and 3 sum over the ranks first, for each micro-batch.
 static double limit_of(const Run *run, const ZeroLesson *lesson, const Training *t) {
     bool same_norm = lesson->stage == 0 || t->clip == 0;
     bool same_sums = lesson->stage < 2 || t->micro_batches == 1;
@@ -91,8 +91,8 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     double limit = limit_of(run, lesson, &t);
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
-    // The unsplit model takes shard after shard and adds in rank order. So its bits are those of
-    // data-parallel replicas (checked in chapter 01).
+    // The unsplit training takes the ranks' shards one after another and adds their gradients in
+    // rank order. So its bits equal those of data-parallel replicas (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
     const char *what = page_text(run, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);

@@ -7,7 +7,7 @@ static void add(Share *s, const ModelConfig *c, size_t size, size_t n, size_t ra
     size_t part = range_size(shard_range(size, n, rank));
     s->whole += size;
     s->part += part;
-    // (n-1)/n of the unit, rounded up
+    // A rank sends (n-1)/n of the unit, rounded up.
     s->reduce_bytes += ring_bytes(ONE_PASS, n, size, gradient_bytes(c));
     s->reduce_time += ring_time(ONE_PASS, n, size, gradient_bytes(c));
     s->gather_bytes += ring_bytes(ONE_PASS, n, size, weight_bytes(c));
@@ -39,20 +39,21 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
 
 // ---------------------------------------------------------------- the costs of a step
 
-// Predicts the elements of a stage, and the passes over the parameters in a step of m
-// micro-batches. Psi counts a tied wte once, but embedding and head have a gradient of wte each.
-// `own` is about Psi / N. wte always has one pass of each kind. In flight are the gradients g of a
-// layer's unit, and in stage 3 also the weights w. For m > 1 the reduced part of the gradient,
-// which is added to own_g, is also in flight. With 16-bit weights a rank also has the masters of
-// its own part.
+// Predicts the costs of a step of m micro-batches, and checks the measurements. The table has the
+// elements of a stage, and the passes over the parameters. Psi counts a tied wte once, but
+// embedding and head have a gradient of wte each. `own` is about Psi / N. wte always has one gather
+// and one reduction per step. In flight are the gradients g of a layer's unit, and in stage 3 also
+// the weights w. For m > 1 the reduced part of the gradient, which is added to own_g, is also in
+// flight. With 16-bit weights a rank also has the masters of its own part.
 //
 //             weights  gradients  m, v   in flight                        gathers  reductions
 //     ZeRO-1  Psi      Psi + wte  2 own  nothing                          1        1
 //     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]     1        m
 //     ZeRO-3  own      own        2 own  the same, and w of wte + unit    2m       m
 //
-// Every call waits for its result, so all communication is exposed. The step takes the computation
-// of rank 0, plus all calls, one after another. Rank 0 has the most sequences in each micro-batch.
+// Every call waits for its result, so all communication is exposed. The time of a step is the
+// computation of rank 0 plus the times of all calls, because rank 0 has the most sequences in each
+// micro-batch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen) {
     const ModelConfig *c = &t->model;
     const size_t m = t->micro_batches, N = dp->size;
@@ -60,7 +61,7 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroM
     const CutSizes whole = cut_sizes(c, 1, 0);
     double w = (double)weight_bytes(c), g = (double)gradient_bytes(c);
     double own = (double)(wte.part + others.part), psi = (double)(wte.whole + others.whole);
-    // Each use of a table has a gradient.
+    // Each use of a table has a gradient of its own.
     double uses = (double)(stage_table_gradients(&whole) * elements_wte(&whole));
     double weights = (stage == 3 ? own : psi) * w;
     double gradients = (stage == 1 ? (double)elements_gradients(&whole) : own) * g;
@@ -88,7 +89,7 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroM
           seen->row[ZERO_IN_FLIGHT] },
         { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
           BY_FORMULA(work_model(c, t->sequences).flops), seen->timing.flops },
-        // Real time is not predicted.
+        // With the wall clock the table ends here, because real time is not predicted.
         { clock_config()->simulated ? "exposed" : NULL, "exposed: every ring, on every rank", "ps",
           BY_FORMULA((double)N * calls), (double)seen->timing.exposed },
         { "step", "step: computing, and every ring", "ps", BY_FORMULA(computing + calls),

@@ -1,7 +1,7 @@
-// experiments.h: declares what the experiments of chapter 06 share:
-//   compare.c                 a training of a stage, compared with other trainings
-//   costs.c, prefetch_steps.c predicted costs
-//   page.c                    the page of a stage beside another training
+// experiments.h: declares the functions that the experiments of chapter 06 share:
+//   compare.c                 trains a stage and compares it with other trainings
+//   costs.c, prefetch_steps.c predict costs
+//   page.c                    prints the page, which shows a stage beside other trainings
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -10,7 +10,8 @@
 #include "judge/frame/training.h"
 #include "judge/play/play.h"
 
-// The rows of the page's table: bytes of a rank, then picoseconds.
+// The rows of the page's table. The rows up to ZERO_SENT are bytes of a rank, the other rows are
+// picoseconds.
 typedef enum {
     ZERO_STATE,
     ZERO_WEIGHTS,
@@ -38,7 +39,7 @@ typedef struct {
     ZeroStep *step;
     // Checks the costs of a step of t. NULL means that the costs are not checked.
     void (*costs)(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen);
-    void (*free)(Model *m); // frees what allocate made beside the model; NULL: nothing
+    void (*free)(Model *m); // frees state that `allocate` made beside the model; NULL: none
 } ZeroLesson;
 extern const ZeroLesson zero_stages[]; // data parallelism and stages 1 to 3, by number
 
@@ -46,19 +47,20 @@ extern const ZeroLesson zero_stages[]; // data parallelism and stages 1 to 3, by
 // Returns a training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and
 // SGD. Calls usage_error() if the options are invalid.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
-// Returns t with AdamW, without clipping, in m micro-batches.
+// Returns t with AdamW and weight decay, without clipping, in m micro-batches.
 Training zero_adamw(Training t, size_t m);
 // A stage's model after a training, and the training's record.
 typedef struct {
     Model *model;
     Trajectory trajectory;
 } ZeroTrained;
+// Trains a new model. The caller frees the result with zero_trained_free().
 ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t);
 void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
-// Trains, and compares with data parallelism and with the unsplit model.
+// Trains with `lesson`, and compares the training with data parallelism and with the unsplit model.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
-// Compares with one micro-batch and with m, under SGD and AdamW, for a stage that reduces in every
-// micro-batch.
+// Calls zero_compare() four times: with one micro-batch and with m micro-batches, each under SGD
+// and under AdamW. For stages that reduce in every micro-batch.
 void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, Training t,
                                   size_t m);
 // The options of lessons 02 to 05.
@@ -76,10 +78,12 @@ void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, 
 typedef struct {
     size_t whole;                 // elements of all units
     size_t part;                  // elements of this rank, about whole / n
-    size_t largest, largest_part; // elements of the largest unit, and of its largest part
-    // reduce_*: a reduce-scatter of gradients, gather_*: an all-gather of weights, each for one
-    // pass over the parameters, in which each unit goes round a ring once.
-    // *_bytes: bytes sent per rank, *_time: picoseconds.
+    size_t largest, largest_part; // elements of the largest unit: all, and this rank's part
+    // The following fields are for one pass over the parameters, with one ring per unit.
+    //   reduce_*   reduce-scatter of the gradients
+    //   gather_*   all-gather of the weights
+    //   *_bytes    bytes sent per rank
+    //   *_time     picoseconds
     double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
 // Returns the share of wte, the table that embedding and head share. An untied model has two
@@ -104,17 +108,18 @@ Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 // ---- page.c ----
 enum { ZERO_COLUMNS = 4 };
 // A page has up to four trainings in columns. The page draws the steps of columns 0 and 1, but no
-// step of data parallelism. Beside data parallelism the page also draws the state of both.
+// step of data parallelism. If column 0 is data parallelism, the page also draws the state of
+// columns 0 and 1.
 typedef struct {
     const ZeroLesson *column[ZERO_COLUMNS + 1]; // ends with NULL
     size_t m[ZERO_COLUMNS];                     // micro-batches
-    const char *explains;                       // before the pictures
-    const char *notes;                          // before the table
+    const char *explains;                       // text before the pictures
+    const char *notes;                          // text before the table
     const char *formula[ZERO_ROWS];             // for fp32; NULL: the table has no such row
 } ZeroPage;
 // Trains each column under AdamW, and prints the page down to the table. `seen` gets the
-// measurements of the last steps. Checks the costs of all columns whose lesson is not that of
-// column 0.
+// measurements of each column's last step. Checks the costs of the columns whose lesson differs
+// from column 0's lesson.
 void zero_page(Run *run, Comm *dp, const Training *t, const ZeroPage *page,
                ZeroMeasured seen[ZERO_COLUMNS]);
 // Returns a readable text of a row: "71.0 kB".

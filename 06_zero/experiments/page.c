@@ -1,8 +1,9 @@
-// page.c: prints the page of a stage of ZeRO beside another training: pictures and a table.
+// page.c: prints the pictures and the table of a page that shows a stage of ZeRO beside other
+// trainings.
 #include "06_zero/experiments/experiments.h"
 
-// A row of the table has a name, the cost's id without "m3.", and the unit. The columns of column
-// 0's lesson, and a row without an id, show the number that this rank measured.
+// A row of the table has a name, the id of its cost without the prefix "m3.", and a unit. Columns
+// with column 0's lesson, and rows without an id, show the number that this rank measured.
 static const struct {
     const char *name, *cost, *unit;
 } rows[ZERO_ROWS] = {
@@ -21,7 +22,8 @@ const char *zero_text(Run *run, const ZeroMeasured *seen, ZeroRow row) {
     return value_text(run, seen->row[row], rows[row].unit);
 }
 
-// Trains under AdamW, reads the ledgers after the last step, and checks the costs, if `checked`.
+// Runs the training t and reads the ledgers after the last step. Checks the costs if `checked` is
+// true.
 static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t,
                             bool checked) {
     ZeroTrained trained = zero_train(run, dp, lesson, t);
@@ -44,7 +46,8 @@ static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const 
     return seen;
 }
 
-// splits: a step has calls within a forward or a backward.
+// Prints the sizes of the model and of the training. `splits` means that a step has calls within a
+// forward or a backward.
 static void say_sizes(Run *run, const Training *t, bool splits) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
@@ -61,7 +64,7 @@ static void say_sizes(Run *run, const Training *t, bool splits) {
 }
 
 // Returns true if the page draws the memory in flight under each rank. In stage 3 the ranks' strips
-// differ and take much room, so they are drawn only with --verbose or --svg.
+// differ and take much room, so stage 3 has strips only with --verbose or --svg.
 static bool strips(Run *run, size_t stage) {
     return stage == 2 || (stage == 3 && (option_flag(run, "verbose") || option_text(run, "svg")));
 }

@@ -1,5 +1,5 @@
-// prefetch_steps.c: writes the steps that each rank must make in a step of ZeRO-3 with prefetch,
-// from sizes alone. judge/play turns these steps into times and into the peak in flight.
+// prefetch_steps.c: lists the computations, messages and memory of each rank in a step of ZeRO-3
+// with prefetch, from sizes alone. judge/play computes times and the peak in flight from the list.
 #include "06_zero/experiments/experiments.h"
 
 // Layer i of n = L + 2 gathers one unit. The embedding gathers wpe, a block its own unit, and the
@@ -20,18 +20,19 @@ static void hold(const Steps *s, size_t bytes) {
 static void drop(const Steps *s, size_t bytes) {
     play_drop(s->play, s->rank, MEM_COMMUNICATION, bytes);
 }
-// Starts the gather of layer i's weights.
+// Starts the gather of layer i's weights. Returns its place in the rank's list.
 static size_t gather(const Steps *s, size_t i) {
     hold(s, unit(s, i) * s->w);
     return play_start(s->play, s->rank, s->dp, COMM_ALL_GATHER, unit(s, i), s->w);
 }
-// Returns the bytes held beside layer i's gradient during its reduction. comm.c holds a copy of the
-// gradient. After the first micro-batch the reduced part, which is added to own_g, is held, too.
+// Returns the bytes held beside layer i's gradient during its reduction. With several ranks comm.c
+// holds a copy of the gradient. After the first micro-batch a rank also holds the reduced part,
+// which is added to own_g.
 static size_t reducing(const Steps *s, size_t i, size_t k) {
     size_t N = s->N, copy = N > 1 ? N * ceil_div(unit(s, i), N) : 0;
     return (copy + (k > 0 ? part_size(unit(s, i), N, s->rank) : 0)) * s->g;
 }
-// Writes `products` times the work of layer i's forward, for micro-batch k.
+// Adds `products` times the work of layer i's forward, for micro-batch k, to the rank's list.
 static void compute(const Steps *s, size_t i, size_t k, double products) {
     size_t B = zero_sequences(s->t, s->N, s->rank, k);
     Work work = { 0 }; // the embedding has no product of matrices
@@ -55,7 +56,7 @@ static void micro_batch(const Steps *s, size_t k) {
         if (s->reshard) play_wait(s->play, s->rank, weights);
         hold(s, unit(s, i) * s->g); // holds the gradient
         compute(s, i, k, 2);
-        drop(s, unit(s, i) * s->w); // the weights
+        drop(s, unit(s, i) * s->w); // drops the weights
         if (i + 1 < n) {
             play_wait(s->play, s->rank, reduction);
             drop(s, unit(s, i + 1) * s->g + reducing(s, i + 1, k));
@@ -77,7 +78,7 @@ Play *prefetch_steps(const Training *t, size_t N, bool reshard) {
     s.n = t->model.layers + 2;
     s.dp = play_group(play, "dp", 0, N, 1);
     for (s.rank = 0; s.rank < N; s.rank++) {
-        // For a tied wte: the weights, and the embedding's and the head's gradient.
+        // Holds each table's weights, and a gradient for each use of a table.
         hold(&s, wte * (tables * s.w + gradients * s.g));
         for (size_t i = 0; i < tables; i++)
             play_call(play, s.rank, s.dp, COMM_ALL_GATHER, wte, s.w);

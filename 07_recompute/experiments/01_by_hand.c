@@ -1,5 +1,6 @@
-// Compares five ways through the chain. Checks that their gradients are equal in every bit, and
-// that the elements kept and the multiplications match the formulas.
+// Trains the chain of 01_by_hand.c in five ways, which keep different inputs. Checks that the
+// gradients are equal in every bit, and that the elements kept and the multiplications match the
+// formulas.
 #include "07_recompute/by_hand.h"
 #include "judge/frame/lesson.h"
 
@@ -12,7 +13,7 @@ static void print_matrix(Run *run, const char *name, size_t layer, const Matrix 
     say(run, "  %s%-2zu  [%8.5f %8.5f; %8.5f %8.5f]", name, layer, (double)m->a[0][0],
         (double)m->a[0][1], (double)m->a[1][0], (double)m->a[1][1]);
 }
-// Prints x and W of the first two layers, and their gradients after backward of the whole chain.
+// Prints x and W of the first two layers, and the gradients of W after backward of the whole chain.
 static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     Matrix x = chain_start, y;
     Count unused = { 0 };
@@ -32,7 +33,6 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     for (size_t l = 2; l-- > 0;) print_matrix(run, "dW", l, &dw[l]);
 }
 
-// Prints the page's table.
 static void show(Run *run) {
     static const char *const columns[] = { "elements kept", "multiplications", NULL };
     static const char *const formula[WAYS] = {
@@ -87,9 +87,9 @@ static void by_hand(Run *run) {
         check_numbers(run, page_text(run, "%s = keep everything", way[i]), "all dW, and the loss",
                       result[i], result[0], NUMBERS, 0);
 
-    // With segments of k layers, L/k inputs are held when backward begins. In the last segment,
-    // with which backward begins, the other k - 1 inputs are held, too. This is the peak. The sum
-    // L/k + k - 1 is least near k = square root of L.
+    // With segments of k layers, L/k inputs are held when backward begins. Backward begins with the
+    // last segment, whose other k - 1 inputs are then held, too. So the peak is L/k + k - 1 inputs,
+    // which is least near k = square root of L.
     for (size_t i = 0; i < WAYS; i++) {
         double L = LAYERS, k = (double)((size_t)1 << i);
         // All layers but the last of each segment run forward a second time.

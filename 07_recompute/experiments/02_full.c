@@ -1,6 +1,5 @@
 // Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit. A
-// stage keeps every item, the input of every block, or the input of the stage. One rank is a
-// pipeline of one stage.
+// stage keeps every item, the input of every block, or the input of the stage.
 #include "07_recompute/experiments/experiments.h"
 #include <string.h>
 
@@ -16,7 +15,8 @@ static const char *const way_name[WAYS] = { "keep everything", "recompute blocks
 
 // Returns the peak of the kept bytes. Between forward and backward a stage keeps items of all m
 // micro-batches. If a way keeps only some items, the peak is in the backward of micro-batch 0, the
-// largest. Then all items of one block, or of the stage, are in memory again.
+// largest micro-batch. In this backward all items of one block, or of the stage, are in memory
+// again.
 static size_t kept(const Training *t, const CutSizes *z, Way way) {
     size_t head = z->last ? kept_head_bytes(z) : 0, stage = kept_stage_bytes(z);
     // The first stage's input is tokens, which are no activations.
@@ -42,7 +42,7 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
                               BY_FORMULA((double)stage_neighbours(run) * message), now->sent },
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, work.flops)), now->timing.flops },
-                            // Real time is not predicted.
+                            // With the wall clock the table ends here.
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(work.time), (double)now->computing },
                             { 0 } };

@@ -1,5 +1,5 @@
-// Compares three ways to keep activations under tensor parallelism, bit by bit: keep everything,
-// recompute attention's probabilities, recompute blocks.
+// Compares three ways to keep activations under tensor parallelism: keep everything, recompute
+// attention's probabilities, or recompute blocks. The three trainings must be equal in every bit.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/experiments/experiments.h"
 #include <string.h>
@@ -10,7 +10,7 @@ static const ModelConfig tiny = {
 enum { SEQUENCES = 3, STEPS = 3, WAYS = RECOMPUTE_FULL + 1 };
 static const char *const way_name[WAYS] = { "none", "selective", "full" };
 
-// ---------------------------------------------------------------- training, the same for every way
+// ---------------------------------------------------------------- one training, for every way
 
 typedef struct {
     Comm *tp;
@@ -23,8 +23,8 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    // The ledger is read before the norm's all-reduce, so that only the all-reduces of the layers
-    // count.
+    // Reads the ledger before the norm's all-reduce, so that r->sent has only the layers'
+    // all-reduces.
     r->sent = (double)comm_bytes_sent(r->tp);
     double norm = model_grad_norm(m, r->tp);
     optimizer_step(o, m, clip_factor(norm, t->clip));
@@ -47,8 +47,8 @@ static RecomputeSeen train(Run *run, const Training *t, Recompute how, Trajector
 
 // ---------------------------------------------------------------- the costs of a step
 
-// Returns the work of one step of a rank: forward, backward with twice the products, and the part
-// that backward computes again.
+// Returns the work of one step of a rank: three forwards, because a backward has twice the products
+// of a forward, and the part that backward computes again.
 static Work step_work(const Training *t, const CutSizes *z, Recompute how) {
     Work again[] = { { 0 }, work_scores(z, t->sequences), work_block(z, t->sequences) };
     return work_sum(work_times(3, work_stage(z, t->sequences)),
@@ -60,8 +60,8 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
     CutSizes z = cut_sizes(&t->model, N, run->world->rank), busiest = cut_sizes(&t->model, N, 0);
     size_t all = kept_block_bytes(&z), scores = kept_scores_bytes(&z), head = kept_head_bytes(&z);
     size_t outputs = kept_between_bytes(&z); // outputs of the embedding and the blocks
-    // Backward rebuilds the items of one block at a time. The head's items are freed before that,
-    // so only the larger of the two sizes counts.
+    // Backward rebuilds the items of one block at a time. The head's items are freed before, so
+    // only the larger one of the rebuilt items and the head's items counts.
     size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + larger(scores, head),
                       outputs + larger(all, head) };
     Traffic layers = traffic_tensor_parallel(&z, N, t->sequences, how == RECOMPUTE_FULL);
@@ -73,7 +73,7 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
         { "sent", "all-reduce bytes", "bytes", BY_FORMULA(layers.bytes), seen->sent },
         { "flops", "hardware FLOPs, all ranks", "FLOPs", BY_FORMULA(flops), seen->timing.flops },
         // Rank 0 has the most heads, columns and vocabulary entries, so the other ranks wait for
-        // it. Real time is not predicted.
+        // rank 0. With the wall clock the table ends here, because real time is not predicted.
         { clock_config()->simulated ? "step" : NULL, "step", "ps",
           BY_FORMULA(step_work(t, &busiest, how).time + layers.time + norm),
           (double)seen->timing.step },
@@ -151,8 +151,8 @@ static void selective(Run *run) {
                        !strcmp(option_text(run, "draw"), name), &seen[how].timing);
         costs(run, &t, how, &seen[how]);
         // Tensor parallelism adds partial sums in another order, so its limit allows rounding
-        // errors. Recomputation repeats the same operations on the same elements: every bit is
-        // equal.
+        // errors. Recomputation repeats the same operations on the same elements, so its limit is
+        // 0.
         if (how == RECOMPUTE_NONE)
             training_compare(run, "none = unsplit", &got[how], &unsplit, rounding_limit(run));
         else

@@ -7,8 +7,8 @@ static const ModelConfig tiny = {
     .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1
 };
 enum { BUDGETS = 4, DRAWN = 2 };
-// `share` is a budget's place between the peak of recomputing every block (0) and the peak of
-// keeping everything (1).
+// `share` places a budget between the peak of recomputing every block (0) and the peak of keeping
+// everything (1).
 static const struct {
     const char *id, *name;
     double share;
@@ -31,7 +31,7 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
                             // Each stage has a plan of its own.
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, all.flops)), seen->timing.flops },
-                            // Real time is not predicted.
+                            // With the wall clock the table ends here.
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(all.time), (double)seen->computing },
                             { 0 } };

@@ -3,8 +3,8 @@
 #include "07_recompute/experiments/experiments.h"
 #include <stdlib.h>
 
-// Walks through all forwards under GPipe, then through all backwards, block by block, and returns
-// the peak. The walk does not use the formula of budget_peak().
+// Walks block by block through all forwards and then all backwards, in GPipe's order, and returns
+// the peak. The walk does not use the formula of budget_peak(), so it can check this formula.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t input = z.C * weight_bytes(&t->model), block = kept_block_bytes(&z);
@@ -16,8 +16,7 @@ size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute
         if (!forward) held -= head * tokens;
         for (size_t k = 0; k < z.blocks; k++) {
             size_t b = forward ? k : z.blocks - 1 - k, own = kept[choice[b]] * tokens;
-            // The first block's input comes from outside; the last block's output may leave the
-            // stage.
+            // Counts the input of the first block, and each block's output that stays on the stage.
             size_t ends = (size_t)(b == 0) + (size_t)(b + 1 < z.blocks || z.last);
             if (forward) held += ends * input * tokens;
             else held -= own;
@@ -33,7 +32,8 @@ size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute
 
 BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
     CutSizes z = stage_sizes(&t->model, p, i);
-    const size_t e = weight_bytes(&t->model); // a real counts as sizeof(real) / e elements
+    // Sizes are in elements of e bytes, so a real counts as sizeof(real) / e elements.
+    const size_t e = weight_bytes(&t->model);
     size_t block = kept_block_bytes(&z) / e;
     BudgetBlock *list = host_alloc(z.blocks * sizeof *list);
     Recompute *choice = host_alloc(z.blocks * sizeof *choice);

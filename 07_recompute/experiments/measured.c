@@ -1,4 +1,5 @@
-// measured.c: trains a stage whose layers recompute, and reads the ledgers and the recorded step.
+// measured.c: trains a stage whose layers recompute, reads the ledgers and the recorded step, and
+// predicts the work of a step.
 #include <math.h>
 #include "07_recompute/experiments/experiments.h"
 #include "common/comm/record.h"
@@ -26,7 +27,8 @@ RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char 
     model_free(m);
     RecomputeSeen seen = { (double)costs.activations, (double)memory_peak(MEM_WORKSPACE),
                            costs.message_bytes, computing(), picture_timing(run) };
-    // The same layers run in the same order, with the same inputs and the same dropout.
+    // The limit is 0, because the same layers run in the same order, with the same inputs and the
+    // same dropout.
     training_compare(run, page_text(run, "%s = unsplit", name), &got, unsplit, 0);
     trajectory_free(&got);
     return seen;
@@ -34,7 +36,7 @@ RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char 
 
 Work recompute_work(const Training *t, const CutSizes *z, double full, double selective,
                     bool head) {
-    Work sum = { 0 }; // added per micro-batch, because each product rounds to picoseconds
+    Work sum = { 0 }; // added per micro-batch, because each product's time rounds to picoseconds
     for (size_t k = 0; k < t->micro_batches; k++) {
         size_t B = part_size(t->sequences, t->micro_batches, k);
         sum = work_sum(sum, work_times(3, work_stage(z, B)));
@@ -52,8 +54,8 @@ void recompute_show(Run *run, const char *title, bool drawn, const Timing *t) {
     if (option_flag(run, "verbose")) picture_summary(run, t);
 }
 
-// Returns a cell with the share of the devices' FLOPs that was used. needed: the step whose FLOPs
-// count.
+// Returns a cell with the share of the FLOPs that the devices could compute in step t. Only the
+// FLOPs of step `needed` count as computed.
 static const char *mfu(Run *run, const Timing *t, const Timing *needed) {
     return page_text(run, "=%.1f %%", 100 * t->utilisation * needed->flops / t->flops);
 }
