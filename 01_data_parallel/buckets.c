@@ -1,6 +1,5 @@
 // buckets.c: the parts of overlap that 04_overlap.c does not teach. The file lists the tensors of
-// the gradient, reports wrong use, and reduces on a pipeline's stage. On such a stage several
-// micro-batches are in flight, and two stages may share the tied table.
+// the gradient and reports wrong use.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
@@ -37,7 +36,7 @@ void buckets_free(Buckets *b) {
 }
 
 // Returns NULL for a tensor that is in no bucket: a table of which another stage has a copy
-// (buckets_start_tied), or a tensor without columns.
+// (08_3d/stage_buckets.c), or a tensor without columns.
 BucketTensor *buckets_find(Buckets *b, const Param *p) {
     for (size_t i = 0; i < b->n_tensors; i++)
         if (b->tensor[i].param == p) return &b->tensor[i];
@@ -61,52 +60,4 @@ void buckets_check_complete(const Buckets *b) {
     if (b->armed && ready > 0 && ready < b->n_tensors)
         fault("%s and %zu more tensors never became ready, so their buckets cannot be reduced",
               b->tensor[missing].param->name, b->n_tensors - ready - 1);
-}
-
-// ---------------------------------------------------------------- in a pipeline
-
-// Returns whether this micro-batch is the last one of the step. In a pipeline b->sync holds for a
-// whole step, and only the last micro-batch's backward completes the gradients.
-static bool is_last(const Buckets *b, const Batch *batch) {
-    return batch->number + 1 == b->micro_batches;
-}
-
-static void stage_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
-    Buckets *b = l->technique;
-    if (l == &b->model->layers[0] && is_last(b, batch)) buckets_arm(b);
-    layer_forward(l->inner, batch, x, y, s);
-}
-static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    Buckets *b = l->technique;
-    layer_backward(l->inner, batch, x, dy, dx, s);
-    if (!b->armed || !is_last(b, batch)) return;
-    // With sequence parallelism (03.07) some gradients are partial sums over the tensor group.
-    // unit_partial_sums() completes these sums before the all-reduce.
-    for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
-    buckets_layer_ready(b, l);
-}
-static const LayerKind of_stage = { .name = "reducing layer",
-                                    .forward = stage_forward,
-                                    .backward = stage_backward };
-
-Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches) {
-    Buckets *b = buckets_cut(m, dp, capacity);
-    b->micro_batches = micro_batches;
-    b->sync = true;
-    for (size_t i = 0; i < m->n_layers; i++) {
-        layer_wrap(&m->layers[i], &of_stage, dp);
-        m->layers[i].technique = b;
-    }
-    return b;
-}
-
-void buckets_start_tied(Buckets *b) {
-    if (range_size(b->tied) == 0) return;
-    b->tied_request =
-        comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, b->tied.lo, b->tied.hi));
-}
-
-void buckets_wait_tied(Buckets *b) {
-    comm_wait(b->tied_request);
-    b->tied_request = NULL;
 }

@@ -61,7 +61,7 @@ typedef struct {
     size_t n_tensors;
     BucketTensor *tensor; // in model order, the tied table once
     size_t end;           // the part of m->g that has buckets ends here
-    // For pipelines (buckets_new_pipeline).
+    // For the stages of a pipeline (08_3d/stage_buckets.c).
     size_t micro_batches;  // micro-batches per step
     Range tied;            // the part of m->g for a tied table that another stage also has
     Request *tied_request; // the all-reduce of this part
@@ -85,21 +85,12 @@ Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
-// ---- buckets.c: the list of tensors, faults for wrong use, pipelines ----
+// ---- buckets.c: the list of tensors, faults for wrong use ----
 Buckets *buckets_list_tensors(Model *m, Comm *dp); // the tensors that buckets reduce; no bucket yet
 void buckets_free(Buckets *b);
 BucketTensor *buckets_find(Buckets *b, const Param *p); // returns NULL if p is in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if no buckets_wait() ended the last step
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
-
-// Cuts and wraps like buckets_new(), for the stages of a pipeline (08). A step has `micro_batches`
-// micro-batches, of which several are in flight. Only the backward of the last micro-batch reduces.
-Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
-// Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
-// stage. Call this function when m->g has the sum of both stages' gradients. Does nothing on other
-// stages.
-void buckets_start_tied(Buckets *b);
-void buckets_wait_tied(Buckets *b);
 
 // ---- 07_balance.c: whole sequences for devices of unequal speed ----
 // Cuts `total` sequences into n shares, in rank order, in proportion to rate[n] (in any unit). A

@@ -95,11 +95,6 @@ void schedule_add_op(Schedule *s, PipeOp op) {
     }
     s->ops[s->n++] = op;
 }
-size_t schedule_chunks(const Schedule *s) {
-    size_t v = 1;
-    for (size_t e = 0; e < s->n; e++) v = s->ops[e].chunk < v ? v : s->ops[e].chunk + 1;
-    return v;
-}
 void schedule_free(Schedule *s) {
     free(s->ops);
     *s = (Schedule){ 0 };

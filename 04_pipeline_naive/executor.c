@@ -172,6 +172,12 @@ void executor_send(Executor *e, size_t at) {
     if (!forward) arena_free(&b->gradient); // dy
 }
 
+size_t schedule_chunks(const Schedule *s) {
+    size_t v = 1;
+    for (size_t e = 0; e < s->n; e++) v = s->ops[e].chunk < v ? v : s->ops[e].chunk + 1;
+    return v;
+}
+
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list) {
     Executor *e = host_alloc(sizeof *e);
     *e = (Executor){ .pp = pp, .list = list, .stage = s, .buffers = arena(MEM_COMMUNICATION) };

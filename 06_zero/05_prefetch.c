@@ -124,6 +124,11 @@ const LayerKind prefetch_layer = {
     .backward = prefetch_backward,
 };
 
+void prefetch_finish(Model *m) {
+    Prefetched *first = m->layers[0].technique;
+    prefetch_finish_reduction(first->model);
+}
+
 // Runs one step as zero3_step does, but the layers start communications early and wait late.
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {

@@ -29,6 +29,8 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
         l->technique = &all->layer[k++];
     }
 }
-static Prefetch *prefetch_of(Model *m) { return ((Prefetched *)m->layers[0].technique)->model; }
-void prefetch_finish(Model *m) { prefetch_finish_reduction(prefetch_of(m)); }
-void prefetch_free(Model *m) { free(prefetch_of(m)); }
+
+void prefetch_free(Model *m) {
+    const Prefetched *first = m->layers[0].technique;
+    free(first->model);
+}

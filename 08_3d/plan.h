@@ -344,7 +344,11 @@ void plan_list_free(PlanList *list);
 // Writes to `why` the reason why a search has found no layout (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
 
-// ---- Why (plan_why.c) ----
+// ---- Names and reasons (plan_why.c) ----
+enum { PLAN_NAME = 100 };
+// Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", to `text`, and returns `text`.
+const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);
+const char *plan_recompute_name(Recompute r);
 enum { PLAN_ALTERNATIVES = 14 };
 // An alternative to the fastest layout. If tp or cp differs, the alternative is the fastest layout
 // with that tp or cp. If pp differs, the alternative is the fastest layout with that pp and the
@@ -387,10 +391,6 @@ size_t plan_front(const PlanList *list, const PlanResult **on);
 // than the fastest step (0.15: 15 %). *spread: how much longer the slowest of these rows takes, as
 // a share of the fastest step.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
-enum { PLAN_NAME = 100 };
-// Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", to `text`, and returns `text`.
-const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);
-const char *plan_recompute_name(Recompute r);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);
 enum { PLAN_JSON = 1024 }; // room for a layout

@@ -7,18 +7,7 @@
 #include "08_3d/plan.h"
 #include "common/base/output.h"
 
-const char *plan_recompute_name(Recompute r) {
-    return r == RECOMPUTE_FULL ? "full" : r == RECOMPUTE_SELECTIVE ? "selective" : "none";
-}
-
 // ---------------------------------------------------------------- the table
-
-const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
-    char ring[30] = "";
-    if (mesh_cp(l->n) > 1) snprintf(ring, sizeof ring, " x cp %zu", l->n.cp);
-    snprintf(text, PLAN_NAME, "dp %zu x tp %zu x pp %zu%s", l->n.dp, l->n.tp, l->n.pp, ring);
-    return text;
-}
 
 // The most rows of the table.
 // ROWS: rows of layouts that fit, with --verbose.

@@ -5,6 +5,16 @@
 #include <stdio.h>
 #include "08_3d/plan.h"
 
+const char *plan_recompute_name(Recompute r) {
+    return r == RECOMPUTE_FULL ? "full" : r == RECOMPUTE_SELECTIVE ? "selective" : "none";
+}
+const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
+    char ring[30] = "";
+    if (mesh_cp(l->n) > 1) snprintf(ring, sizeof ring, " x cp %zu", l->n.cp);
+    snprintf(text, PLAN_NAME, "dp %zu x tp %zu x pp %zu%s", l->n.dp, l->n.tp, l->n.pp, ring);
+    return text;
+}
+
 static bool may(size_t fixed, size_t value) { return fixed == 0 || fixed == value; }
 static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, size_t cp,
                                    size_t b) {

@@ -2,6 +2,26 @@
 // holds, sends and receives in a step. Lessons 05 to 14 compare this GPT with the unsplit GPT.
 #include "03_tensor_parallel/experiments/experiments.h"
 
+RankShare line_share(const CutSizes *z, size_t B) {
+    const size_t reals = z->blocks * activations_block_reals(z, B) + activations_head_reals(z, B);
+    RankShare share = { .parameters = elements_stage(z),
+                        .gradients = elements_gradients(z),
+                        .kept = activations_stage(z, B),
+                        .kept_reals = reals,
+                        .time = 3 * work_stage(z, B).time };
+    if (z->sequence) {
+        const SequenceTraffic rows = traffic_sequence_parallel(z, B, false);
+        const Traffic sums = traffic_partial_sums(z);
+        share.received = rows.bytes + sums.bytes;
+        share.time += rows.time + sums.time;
+    } else {
+        const Traffic whole = traffic_tensor_parallel(z, z->t, B, false);
+        share.received = whole.bytes;
+        share.time += whole.time;
+    }
+    return share;
+}
+
 // ---------------------------------------------------------------- what is trained
 
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab) {

@@ -5,25 +5,6 @@
 
 // ---------------------------------------------------------------- the share of one rank
 
-RankShare line_share(const CutSizes *z, size_t B) {
-    const size_t reals = z->blocks * activations_block_reals(z, B) + activations_head_reals(z, B);
-    RankShare share = { .parameters = elements_stage(z),
-                        .gradients = elements_gradients(z),
-                        .kept = activations_stage(z, B),
-                        .kept_reals = reals,
-                        .time = 3 * work_stage(z, B).time };
-    if (z->sequence) {
-        const SequenceTraffic rows = traffic_sequence_parallel(z, B, false);
-        const Traffic sums = traffic_partial_sums(z);
-        share.received = rows.bytes + sums.bytes;
-        share.time += rows.time + sums.time;
-    } else {
-        const Traffic whole = traffic_tensor_parallel(z, z->t, B, false);
-        share.received = whole.bytes;
-        share.time += whole.time;
-    }
-    return share;
-}
 RankShare grid_share(const GridPlace *at, size_t B) {
     const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
     const GridTraffic layers = grid_stage(at, &whole, B, false);

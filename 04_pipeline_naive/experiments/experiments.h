@@ -80,6 +80,8 @@ typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, cons
 Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner,
                      const void *how, size_t m);
 
+// Returns the time of a message with B sequences to a neighbour, under the simulated clock.
+Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // The times of a stage's forward, of its backward and of a message, for one micro-batch under the
 // simulated clock. The times are computed from sizes.
 typedef struct {
@@ -101,8 +103,6 @@ size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro
 size_t stage_neighbours(const Run *run);          // returns 2, at the ends 1, for a single stage 0
 // Returns the peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
-// Returns the time of a message with B sequences to a neighbour, under the simulated clock.
-Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // Returns the time of the sums at the end of a step: of a tied wte's gradient, of the loss and of
 // the squares.
 double stage_sums_time(const ModelConfig *c, size_t p);

@@ -117,6 +117,10 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
 
 // ---------------------------------------------------------------- times of the stack, from sizes
 
+Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
+    CutSizes z = cut_sizes(c, 1, 0);
+    return (Picoseconds)send_time(message_elements(&z, B) * weight_bytes(c));
+}
 StackTimes stack_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     double block = work_block(&z, s->sequences).time;

@@ -21,11 +21,6 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * weight_bytes(&t->model);
 }
 
-Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
-    CutSizes z = cut_sizes(c, 1, 0);
-    return (Picoseconds)send_time(message_elements(&z, B) * weight_bytes(c));
-}
-
 double stage_sums_time(const ModelConfig *c, size_t p) {
     CutSizes z = stage_sizes(c, p, 0);
     double tied = 0;
