@@ -8,9 +8,10 @@
 // cost model that the lessons check. The presets have the sizes of published models, and the
 // devices and links of published clusters.
 //
-// plan_memory.c computes the memory of a stage, plan_stage.c its messages and products, and
-// plan_ring.c its attention. plan_time.c plays the schedule, and plan_step.c adds the rest of the
-// step. plan_bound.c computes bounds without playing. plan_search.c tries all layouts.
+// plan_memory.c computes the memory of a stage, plan_stage.c its sizes and groups, plan_op.c its
+// computation and sums, and plan_ring.c its attention. plan_time.c plays the schedule, and
+// plan_step.c adds the rest of the step. plan_bound.c computes bounds without playing.
+// plan_search.c tries all layouts.
 //
 // The plan does not model ranks of unequal speed, or groups that slow each other down on one link.
 //

@@ -198,6 +198,10 @@ PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
 // Returns whether ranks `first` and `last` of the world share a node.
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
+// Returns the positions of rank cp of the ring.
+Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
+// Returns the rank of cp that has the most positions.
+size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
 // Returns the number of positions of a sequence on the rank of cp that has the most positions.
 size_t plan_positions(const PlanTask *t, const PlanLayout *l);
 // Returns chunk k of stage i in replica d.
@@ -222,10 +226,18 @@ double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t co
 // Returns the stage with the positions of rank cp of its ring, in a forward or backward.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
                        bool forward);
+// Returns the time to read and write `bytes` in `kernels` kernels. Norms, dropout, GELU, residual
+// additions and the update take this time.
+double plan_memory_time(const PlanTask *t, double bytes, double kernels);
+
+// ---- Forward, backward and the end of a step (plan_op.c) ----
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
 // Returns the forward or backward of plan_op() without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
+// Returns the part of the vision tower in plan_op().
+PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                      size_t B);
 // Returns the cost of one pass of the stage's tables over dp. The elements have `size` bytes.
 PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
@@ -260,10 +272,6 @@ void plan_ring_block(PlanRings *rings, const double *takes, double *at);
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Returns the bytes in flight on the ring.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
-// Returns the positions of rank cp of the ring.
-Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
-// Returns the rank of cp that has the most positions.
-size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
 
 // ---- The vision tower (plan_vision.c) ----
 // Returns whether the model has a vision tower. The tower belongs to the layer of the embedding.
@@ -281,13 +289,12 @@ size_t plan_elements(const PlanTask *t, const CutSizes *z);
 double plan_vision_flops(const PlanTask *t, bool blocks);
 // Returns the number of blocks that cost as much as the tower, rounded.
 size_t plan_vision_blocks(const PlanTask *t);
-PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
-                      size_t B);
-// Returns the cost of summing the tower's partial gradients, with sequence parallelism.
-PlanOp plan_vision_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// Returns the bytes that the tower keeps for B sequences.
-double plan_vision_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
-                        bool working);
+// Returns the sizes of the tower on a rank of the stage. stage: the sizes of this stage.
+CutSizes plan_tower(const PlanTask *t, const CutSizes *stage);
+// Returns the number of columns of the merger's input.
+size_t plan_tower_merged(const PlanTask *t);
+// Returns the number of images of B sequences on a rank of cp.
+size_t plan_tower_images(const PlanTask *t, const PlanLayout *l, size_t B);
 
 // ---- Memory (plan_memory.c) ----
 // Returns the bytes per parameter if ZeRO shards over n replicas (ZeRO, figure 1).

@@ -81,6 +81,19 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
+// Returns the bytes that the tower keeps for B sequences. The merger keeps its input after the
+// norm, and its GELU's input and output. The patch embedding keeps the patches.
+static double tower_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
+                         bool working) {
+    const PlanVision *v = &t->model.vision;
+    CutSizes own = plan_tower(t, z);
+    size_t images = plan_tower_images(t, l, B), rows = images * own.T,
+           merged = ceil_div(rows, v->merge);
+    size_t hidden = part_size(plan_tower_merged(t), own.t, own.rank);
+    size_t at_ends = rows * (own.C + v->patch) + 2 * merged * hidden;
+    return plan_in_flight(t, l, &own, images, working) + (double)(at_ends * t->format.element);
+}
+
 // Returns the bytes that a chunk keeps of one micro-batch until its backward.
 // working: if recomputation restores more bytes in one layer than the head keeps, the function
 // counts the restored bytes in place of the head's.
@@ -103,9 +116,9 @@ double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
     }
     double kept = inputs + blocks, layer = working && again > head ? again : head;
     if (z->first && plan_has_vision(t)) {
-        double tower = plan_vision_kept(t, l, z, B, false);
+        double tower = tower_kept(t, l, z, B, false);
         kept += tower;
-        if (working) layer = fmax(layer, plan_vision_kept(t, l, z, B, true) - tower);
+        if (working) layer = fmax(layer, tower_kept(t, l, z, B, true) - tower);
     }
     return kept + layer;
 }

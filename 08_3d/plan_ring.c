@@ -5,28 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Returns the positions of rank cp. In the zigzag order a rank has one chunk from the front and one
-// chunk from the back. If 2 cp does not divide the context, the remainder decides which rank has
-// the most positions and products.
-Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp) {
-    size_t T = t->model.model.context, n = mesh_cp(l->n);
-    if (n == 1) return (Positions){ 1, { { 0, T } } };
-    return (Positions){ 2, { shard_range(T, 2 * n, cp), shard_range(T, 2 * n, 2 * n - 1 - cp) } };
-}
-static size_t count(const Positions *p) {
-    size_t sum = 0;
-    for (size_t i = 0; i < p->n; i++) sum += range_size(p->chunk[i]);
-    return sum;
-}
-size_t plan_most_positions(const PlanTask *t, const PlanLayout *l) {
-    size_t n = mesh_cp(l->n);
-    return t->model.model.context % (2 * n) > n ? n - 1 : 0;
-}
-size_t plan_positions(const PlanTask *t, const PlanLayout *l) {
-    Positions most = plan_positions_of(t, l, plan_most_positions(t, l));
-    return count(&most);
-}
-
 // Returns the number of pairs (query, key). A query attends to its own key and all earlier keys.
 static double pairs(const Positions *queries, const Positions *keys) {
     double sum = 0;
@@ -60,7 +38,7 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 // Returns the bytes of the keys and values of these positions. The gradients of these keys and
 // values have as many bytes.
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
-    return (double)(B * count(p) * 2 * z->key_heads * z->D * t->format.element);
+    return (double)(B * positions_count(p) * 2 * z->key_heads * z->D * t->format.element);
 }
 // Returns the bytes in flight: two blocks of keys and values, and three blocks of gradients. Of the
 // gradients, one block leaves, one block arrives, and one block is being computed. A ring of two
@@ -103,7 +81,8 @@ static double products(const PlanTask *t, const CutSizes *z, const Ring *g, size
                        size_t B) {
     const Positions *queries = &g->block[r].positions, *keys = &g->block[owner].positions;
     return (g->forward ? 2 : 5) * plan_attention_time(t, B * z->heads, pairs(queries, keys),
-                                                      count(queries), count(keys), z->D);
+                                                      positions_count(queries),
+                                                      positions_count(keys), z->D);
 }
 static double computing(const PlanTask *t, const CutSizes *z, const Ring *g, size_t r, size_t k,
                         size_t B) {

@@ -1,5 +1,5 @@
-// plan_stage.c computes the time of one stage of a pipeline, in picoseconds, and the bytes that the
-// stage's ranks send.
+// plan_stage.c computes the sizes, groups and positions of one stage of a pipeline, and the times
+// of its products and messages, in picoseconds.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -83,6 +83,23 @@ size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     size_t most = ceil_div(tower + L + head, parts), first = most > tower ? most - tower : 0;
     first = at_most(first, L);
     return part == 0 ? first : balanced_blocks(L - first, parts - 1, head, part - 1, false);
+}
+
+// Returns the positions of rank cp. In the zigzag order a rank has one chunk from the front and one
+// chunk from the back. If 2 cp does not divide the context, the remainder decides which rank has
+// the most positions and products.
+Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp) {
+    size_t T = t->model.model.context, n = mesh_cp(l->n);
+    if (n == 1) return (Positions){ 1, { { 0, T } } };
+    return (Positions){ 2, { shard_range(T, 2 * n, cp), shard_range(T, 2 * n, 2 * n - 1 - cp) } };
+}
+size_t plan_most_positions(const PlanTask *t, const PlanLayout *l) {
+    size_t n = mesh_cp(l->n);
+    return t->model.model.context % (2 * n) > n ? n - 1 : 0;
+}
+size_t plan_positions(const PlanTask *t, const PlanLayout *l) {
+    Positions most = plan_positions_of(t, l, plan_most_positions(t, l));
+    return positions_count(&most);
 }
 
 // Returns chunk k of stage i: part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
@@ -232,251 +249,7 @@ double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t cou
     return link_time(t, 0, passes * (g.in_node - 1), ring_bytes(passes, g.in_node, count, size)) +
            link_time(t, 1, passes * (nodes - 1), ring_bytes(passes, nodes, part, size));
 }
-// Returns the time to read and write `bytes` in `kernels` kernels. Norms, dropout, GELU, residual
-// additions and the update take this time.
-static double through_memory(const PlanTask *t, double bytes, double kernels) {
+double plan_memory_time(const PlanTask *t, double bytes, double kernels) {
     const PlanCluster *c = &t->cluster;
     return c->bandwidth > 0 ? picoseconds(bytes / c->bandwidth + kernels * c->launch) : 0;
-}
-
-double plan_op_time(const PlanOp *op) { return op->products + op->rest + op->tp + op->cp + op->dp; }
-void plan_op_add(PlanOp *sum, PlanOp op, double times) {
-    sum->products += times * op.products;
-    sum->rest += times * op.rest;
-    sum->tp += times * op.tp;
-    sum->cp += times * op.cp;
-    sum->dp += times * op.dp;
-    sum->tp_bytes += times * op.tp_bytes;
-    sum->cp_bytes += times * op.cp_bytes;
-    sum->dp_bytes += times * op.dp_bytes;
-}
-static void add_tp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes,
-                   size_t count) {
-    op->tp += times * plan_group_time(t, s->tp, passes, count, t->format.element);
-    op->tp_bytes += times * plan_group_bytes(t, s->tp, passes, count, t->format.element);
-}
-static void add_dp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes,
-                   size_t count, size_t size) {
-    op->dp += times * plan_group_time(t, s->dp, passes, count, size);
-    op->dp_bytes += times * plan_group_bytes(t, s->dp, passes, count, size);
-}
-// Adds one pass over dp for each layer of the stage.
-static void add_units(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
-    for (size_t i = 0; i < cut_layers(&s->z); i++)
-        add_dp(op, t, s, 1, ONE_PASS, plan_unit(t, &s->z, i), size);
-}
-static void add_ring(PlanOp *op, PlanRing r, double times) {
-    op->products += times * r.products;
-    op->cp += times * (r.time - r.products);
-    op->cp_bytes += times * r.bytes;
-}
-static void add_table(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
-    add_dp(op, t, s, (double)stage_tables(&s->z), ONE_PASS, elements_wte(&s->z), size);
-}
-PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
-    PlanOp op = { 0 };
-    add_table(&op, t, s, size);
-    return op;
-}
-
-// ------------------------------------------------------------ a forward or backward of B sequences
-
-// The number of a block's kernels besides the products: norms, dropout, GELU, additions.
-enum { OTHER_KERNELS = 10 };
-// Ops such as GELU and softmax move this many times as many bytes in backward as in forward. The
-// backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
-static const double BACKWARD_REST = 1.5;
-
-// The bytes that the ops on whole features read and write. These ops are not cut over tp, so each
-// rank runs them on all rows, or with sequence parallelism on its own rows (Korthikanti section
-// 4.2.2). A block has two norms and two additions to the residual path, each with dropout in one
-// kernel (Megatron-LM's bias_dropout_add).
-//     norm       x -> y                                  dy, x -> dx
-//     addition   x, residual -> y, mask                  two gradients -> their sum
-//     dropout                                            dy, mask -> dx
-// kept: the bytes of these ops among those of plan_block_bytes().
-typedef struct {
-    double forward, backward, kept;
-} RowBytes;
-static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
-    const double row = (double)(cut_rows(z, B) * z->C), e = (double)t->format.element;
-    const double dropout = z->dropout ? 1 : 0, mask = (double)t->format.mask;
-    return (RowBytes){ .forward = 2 * row * (2 * e + 3 * e + dropout * mask),
-                       .backward = 2 * row * (3 * e + 3 * e + dropout * (2 * e + mask)),
-                       .kept = row * (3 * e + 2 * dropout * mask) };
-}
-
-// The times of the products in a block. These are the products with the four matrices (q|k|v,
-// projection, fc, out) and, unless attention is blockwise, the products in all heads. Gate and up
-// of SwiGLU are one matrix (block.h). Communication may run beside the products with the four
-// matrices.
-// scores: q k^T alone, because selective recomputation repeats this product.
-// forwards: the product with each matrix in forward.
-// inputs: the product that gives each dx.
-// weights: the product that gives each dW.
-typedef struct {
-    double forward, backward, scores, forwards[4], inputs[4], weights[4];
-} Products;
-static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
-    size_t M = B * z->T, C = z->C, A = z->heads * z->D, K = z->key_heads * z->D, F = z->hidden;
-    const size_t n[4] = { A + 2 * K, C, z->gates * F, C }, k[4] = { C, A, C, F };
-    Products p = { 0 };
-    if (!z->online) {
-        p.scores = plan_product_time(t, B * z->heads, z->T, z->Tk, z->D, false);
-        p.forward = p.scores + plan_product_time(t, B * z->heads, z->T, z->D, z->Tk, false);
-        p.backward = 2 * p.forward;
-    }
-    for (size_t i = 0; i < 4; i++) {
-        p.forwards[i] = plan_product_time(t, 1, M, n[i], k[i], false);
-        p.inputs[i] = plan_product_time(t, 1, M, k[i], n[i], false);
-        p.weights[i] = plan_product_time(t, 1, k[i], n[i], M, true);
-        p.forward += p.forwards[i];
-        p.backward += p.inputs[i] + p.weights[i];
-    }
-    return p;
-}
-
-// Returns the time of the communication over tp that products hide. A product hides communication
-// for at most the product's own time.
-// tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
-// second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
-// Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
-// pieces: the other gathers and sums, too, run in tp pieces beside the product that needs or makes
-// their tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
-// --tp-comm-overlap).
-// rows: elements of one sum.
-static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
-                          const Products *p, double head, size_t rows, bool forward) {
-    const double tp = (double)s->z.t;
-    double half = plan_group_time(t, s->tp, ONE_PASS, rows, t->format.element), block = 0;
-    double sum =
-        l->sequence ? half : plan_group_time(t, s->tp, ALL_REDUCE_PASSES, rows, t->format.element);
-    for (size_t i = 0; i < 4; i++) {
-        bool column = i % 2 == 0; // q|k|v and fc: x is gathered, dx is summed
-        double other = (column ? half : sum) * (1 - 1 / tp), product = p->forwards[i];
-        if (!forward && column) block += fmin(sum, p->weights[i]);
-        if (!forward && column && l->sequence) block += fmin(half, p->inputs[i]);
-        if (!forward) {
-            other = half * (1 - 1 / tp);
-            product = p->inputs[i];
-        }
-        // Without sequence parallelism nothing is gathered.
-        bool exists = column ? forward && l->sequence : forward || l->sequence;
-        if (t->how.overlap.pieces && exists) block += fmin(other, product);
-    }
-    return (double)s->z.blocks * block + (!forward && s->z.last ? fmin(sum, head) : 0);
-}
-
-PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
-                     size_t B) {
-    const CutSizes *z = &s->z;
-    size_t M = B * z->T;
-    double blocks = (double)z->blocks, first = z->first, last = z->last;
-    Products p = block_products(t, z, B);
-    // The head has one product in forward, and two products in backward, for its dx and its dW.
-    double head = 0, head_input = 0, head_weight = 0;
-    if (z->last) {
-        head = plan_product_time(t, 1, M, z->vocab, z->C, false);
-        head_input = plan_product_time(t, 1, M, z->C, z->vocab, false);
-        head_weight = plan_product_time(t, 1, z->C, z->vocab, M, true);
-    }
-    // Softmax and dropout read and write the scores.
-    const RowBytes rows_of = row_bytes(t, z, B);
-    const double score_bytes = plan_block_bytes(t, z, B, true);
-    const double features = plan_block_bytes(t, z, B, false) + score_bytes - rows_of.kept;
-    double scores = through_memory(t, 2 * score_bytes, 2);
-    double rest = through_memory(t, features + rows_of.forward, OTHER_KERNELS);
-    double rest_back = through_memory(t, BACKWARD_REST * features + rows_of.backward,
-                                      BACKWARD_REST * OTHER_KERNELS);
-    double logits = through_memory(t, 2 * (double)(M * z->vocab * t->format.logit), 2);
-    bool full = l->recompute == RECOMPUTE_FULL, selective = l->recompute == RECOMPUTE_SELECTIVE;
-    PlanOp op = { 0 };
-    if (forward) {
-        op.products = blocks * p.forward + head;
-        op.rest = blocks * rest + last * logits;
-    } else {
-        op.products = blocks * (p.backward + (full        ? p.forward
-                                              : selective ? p.scores
-                                                          : 0)) +
-                      head_input + head_weight;
-        op.rest = blocks * (rest_back + (full ? rest : selective ? scores : 0)) + last * logits;
-    }
-    // A block has four all-reduces of [M, C] over tp, two of them in forward. With sequence
-    // parallelism each all-reduce is a reduce-scatter and an all-gather, and backward gathers the
-    // inputs of q|k|v and fc once more.
-    size_t rows = l->sequence ? z->t * cut_rows(z, B) * z->C : M * z->C;
-    double halves = 2 * (forward ? 2 * blocks : 2 * blocks + last + (full ? 2 * blocks : 0));
-    if (forward) halves += 2 * first;
-    if (l->sequence) halves += forward ? last - first : 2 * blocks + first;
-    if (l->sequence) add_tp(&op, t, s, halves, ONE_PASS, rows);
-    else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
-    if (t->how.overlap.tp && l->n.tp > 1)
-        op.tp -= hidden_sums(t, l, s, &p, head_weight, rows, forward);
-    // The loss needs three sums of [M, 1].
-    if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
-    // ZeRO 3 gathers the weights for each forward and each backward. ZeRO 2 and 3 reduce the
-    // gradients in each backward. All slices wait for the slowest slice.
-    for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {
-        PlanStage one = plan_slice(t, l, s, slice);
-        PlanOp units = { 0 };
-        if (l->zero == 3) add_units(&units, t, &one, t->format.weight);
-        if (!forward) add_units(&units, t, &one, t->format.gradient);
-        op.dp = fmax(op.dp, units.dp);
-        op.dp_bytes = fmax(op.dp_bytes, units.dp_bytes);
-    }
-    if (z->first && plan_has_vision(t)) plan_op_add(&op, plan_vision_op(t, l, s, forward, B), 1);
-    if (!forward && l->sequence && l->zero >= 2) {
-        PlanOp sums = plan_partial_sums(t, l, s);
-        op.tp += sums.tp;
-        op.tp_bytes += sums.tp_bytes;
-    }
-    return op;
-}
-PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
-    PlanOp op = plan_op_alone(t, l, s, forward, B);
-    if (!s->z.online) return op; // the products include plain attention
-    double blocks = (double)s->z.blocks;
-    if (forward || l->recompute == RECOMPUTE_FULL)
-        add_ring(&op, plan_ring(t, l, s, true, B), blocks);
-    if (!forward) add_ring(&op, plan_ring(t, l, s, false, B), blocks);
-    return op;
-}
-
-// ---------------------------------------------------------------- once per step
-
-// Returns the cost of adding up partial gradients over tp. With sequence parallelism a rank has
-// only its own rows, so the gradients of norms and biases are partial sums.
-PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    size_t elements[PARTIAL_SUMS];
-    PlanOp op = { 0 };
-    if (!l->sequence) return op;
-    elements_partial_sums(&s->z, elements);
-    for (size_t i = 0; i < PARTIAL_SUMS; i++)
-        if (elements[i])
-            add_tp(&op, t, s, i + 1 < PARTIAL_SUMS ? (double)s->z.blocks : s->z.last,
-                   ALL_REDUCE_PASSES, elements[i]);
-    if (s->z.first && plan_has_vision(t)) plan_op_add(&op, plan_vision_sums(t, l, s), 1);
-    return op;
-}
-PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    PlanOp op = { 0 };
-    size_t g = t->format.gradient;
-    if (l->zero == 0) add_dp(&op, t, s, 1, ALL_REDUCE_PASSES, plan_elements(t, &s->z), g);
-    if (l->zero == 1) add_units(&op, t, s, g);
-    if (l->zero >= 1) add_table(&op, t, s, g);
-    return op;
-}
-PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    PlanOp op = { 0 };
-    if (l->zero == 1 || l->zero == 2) add_units(&op, t, s, t->format.weight);
-    // ZeRO 3 gathers wte before the first forward. This function counts that gather, too.
-    if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
-    return op;
-}
-// Returns the time of the update. The optimizer reads weight, gradient and state, and writes weight
-// and state.
-double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    const PlanFormat *f = &t->format;
-    double elements = (double)plan_elements(t, &s->z) / (l->zero ? (double)plan_replicas(l) : 1);
-    return through_memory(t, elements * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
 }

@@ -1,4 +1,4 @@
-// plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
+// plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_op.c, and
 // counts the bytes in flight.
 //
 // judge/play does not play these schedules. judge/play needs the steps of every rank, which takes
