@@ -203,7 +203,6 @@ ON_STANDINS = $(addprefix build/standin-fp32/,01_data_parallel/02_all_reduce 02_
 test:
 	@tools/setup prove
 	@tools/setup grade || echo "make test: without a sandbox the tests of grading are left out"
-	@tools/setup book || echo "make test: without pandoc and clang a part of the tests of the book is left out"
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 ifeq ($(BACKEND),cpu)
