@@ -25,6 +25,7 @@ for my $page ('player', 'planner') {
             if system('gcc -std=gnu11 -w -I. -D__wasm__ -DEXPERIMENT_SYMBOL=unused '
                 . "-ffunction-sections -fdata-sections -c -o $objects[-1] $file") != 0;
     }
+
     # The page defines page_progress() in JavaScript.
     my $link = "gcc -Wl,--gc-sections,--defsym=page_progress=0 -o $dir/page";
     my $said = `$link @objects -lm 2>&1`;

@@ -124,6 +124,28 @@ judge_linked() {
         }'
 }
 
+# Finds files that call each other in a circle. tsort prints the members of each circle. The
+# argument is the folder of the objects.
+circles() {
+    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
+        sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" |
+        while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g |
+        awk -v folder="$1/" '
+        {
+            file = substr($0, length(folder) + 1)
+            sub(/:.*/, "", file)
+            if ($(NF - 1) == "U") wants[file] = wants[file] " " $NF
+            else where[$NF] = file
+        }
+        END {
+            for (file in wants) {
+                count = split(wants[file], symbol, " ")
+                for (k = 1; k <= count; k++)
+                    if (symbol[k] in where) print file, where[symbol[k]]
+            }
+        }' | { tsort >/dev/null; } 2>&1
+}
+
 backend_names() {
     chapter_sources | xargs -r grep \
         -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
@@ -362,6 +384,8 @@ printf 'int shown(void);\nint shared(void);\nint shared(void) { return shown(); 
 printf 'int shared(void);\nint step(void);\nint step(void) { return shared(); }\n' \
     >"$bad/04_four/step.c"
 printf 'int alone(void);\nint alone(void) { return 1; }\nint used(void);\nint used(void) { return alone(); }\n' >"$bad/04_four/alone.c"
+printf 'int back(void);\nint there(void) { return back(); }\n' >"$bad/04_four/there.c"
+printf 'int there(void);\nint back(void) { return there(); }\n' >"$bad/04_four/back.c"
 printf 'int shown(void);\nint shown(void) { return 2; }\n' >"$bad/judge/frame/shown.c"
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' \
@@ -397,7 +421,8 @@ printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' 
     for file in 02_long experiments/02_long experiments/shared; do ${OMPI_CC:-gcc} -x c \
     -c -o "$bad/o/03_three/$file.o" /dev/null || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
-    for file in 04_four/shared 04_four/step 04_four/alone judge/frame/shown; do ${OMPI_CC:-gcc} \
+    for file in 04_four/shared 04_four/step 04_four/alone 04_four/there 04_four/back \
+        judge/frame/shown; do ${OMPI_CC:-gcc} \
     -c -o "$bad/o/$file.o" "$bad/$file.c" || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/common/base/util.o" "$bad/common/util.c" &&
     sed '/include/d' "$bad/02_two/01_by_hand.c" |
@@ -419,6 +444,9 @@ clean "the check of namesakes lets other functions pass" among "^use$" namesakes
 has "the check of links finds the judge behind another object" \
     "^judge/frame/shown.o:.*04_four/shared.o" judge_linked o 04_four/step.o
 clean "the check of links lets an object without the judge pass" judge_linked o 04_four/alone.o
+has "the check of circles finds two files that call each other" "04_four/there.o 04_four/back.o" \
+    circles o
+clean "the check of circles lets a chain of files pass" among "shown" circles o
 has "the check of backend names finds mpi.h" "01_by_hand.c:4" \
     backend_names
 has "the check of CUDA's names finds a file of common/ that should not know CUDA" \
@@ -478,6 +506,7 @@ for precision in fp32 ${TEST_ALL:+fp64}; do
     clean "common/ and judge/ have only the globals listed here, $objects" shared_globals \
         "$objects"
     clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
+    clean "no files call each other in a circle, $objects" circles "$objects"
     # shellcheck disable=SC2046    # a list of objects
     clean "the trainer and its modules link no judge and no experiment, $objects" judge_linked \
         "$objects" \
