@@ -149,7 +149,7 @@ static void pipedream(Run *run) {
     // Backward p is the first backward that reads another version than 0.
     Schedule list = schedule_pipedream(WEIGHT_STASHING, p, 2 * p, 0);
     size_t ops = 0;
-    while (list.ops[ops].what != BACKWARD || list.ops[ops].version == 0) ops++;
+    while (ops < list.n && (list.ops[ops].what != BACKWARD || list.ops[ops].version == 0)) ops++;
     say(run, "Stage 0, stashing: each op, and the version of the weights that it reads. U0 makes "
              "version 1.");
     say_versions(run, &list, ops + 1);

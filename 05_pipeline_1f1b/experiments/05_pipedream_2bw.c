@@ -43,7 +43,7 @@ static void four_ways(Run *run, const Training *t) {
     // The third batch is the first batch that reads another version than 0.
     Schedule list = schedule_2bw(p, m, 3, 0);
     size_t ops = 0;
-    while (list.ops[ops].version == 0) ops++;
+    while (ops < list.n && list.ops[ops].version == 0) ops++;
     say(run, "Stage 0, three batches: each op, and the version of the weights that it reads. U0 "
              "makes version 1.");
     say_versions(run, &list, ops + 2);

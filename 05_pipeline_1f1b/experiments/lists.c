@@ -70,6 +70,7 @@ static const char *trimmed(char *row) {
 void say_versions(Run *run, const Schedule *s, size_t ops) {
     enum { WIDTH = 84 };
     size_t cell = 3; // the columns of an op and the space after it
+    if (ops > s->n) ops = s->n;
     for (size_t n = 0; n < ops; n++)
         if (s->ops[n].micro_batch >= 10) cell = 4;
     size_t lo = ops > WIDTH / cell ? ops - WIDTH / cell : 0;
