@@ -12,8 +12,8 @@
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
 // Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
-// Loss, gradients and weights must equal those of the unsplit GPT within rounding.
-// Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
+// Loss, gradients and weights must equal those of the unsplit GPT within rounding. Shoeybi et al.
+// 2019, section 3. Left out: a cut of the norms' rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/block.h"
 

@@ -10,13 +10,14 @@
 //     backward. Embedding and head make one all-gather and one reduce-scatter each. With KEEP_SHARD
 //     backward makes 2 more all-gathers per block, and one more in the head. The loss makes three
 //     all-reduces of M elements. In each collective a rank sends (t-1)/t of the elements, in an
-//     all-reduce twice as many. A step all-reduces 6 C elements per block and 2 C for the last
-//     norm, because the gradients of these vectors are partial sums over a rank's rows.
-// Saves: kept activations. Of a block a rank keeps only its rows of the inputs and outputs of both
-//     norms (M C each) and of the norms' 2 statistics per row. Together M C (4 + 4/C) elements
-//     become M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
-// Costs: a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as under tensor
-//     parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
+//     all-reduce twice as many. A step all-reduces the gradients of norms and of biases after a
+//     sum, 6 C elements per block and 2 C of the last norm. These gradients are partial sums,
+//     because each rank has seen only its own rows.
+// Saves: with KEEP_SHARD a rank keeps only its own rows of the inputs and outputs of a block's two
+//     norms (M C each) and of 2 statistics per row and norm. So M C (4 + 4/C) elements become
+//     M C (4 + 4/C)/t. With KEEP_WHOLE the norms' outputs are whole: M C (2 + 2/t + 4/(C t)).
+// Costs: with KEEP_WHOLE a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as
+//     under tensor parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Loss, gradients and weights must equal those of the unsplit GPT within rounding.
 // Korthikanti et al. 2022, section 4.2.2. Left out: hiding the second all-gather of backward behind
 // the product for dX.
@@ -29,6 +30,9 @@
 #include "03_tensor_parallel/sequence_rows.h"
 
 // -------------------------------------------------------- from own rows to all rows, and back
+// In these comments A is a matrix cut by columns and B is a matrix cut by rows, as in 03_mlp.c. The
+// paper is Korthikanti et al. 2022.
+
 // Gathers all rows, in forward before A (the paper's g). A rank multiplies all rows by its columns
 // of A, but has only its own rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
@@ -55,9 +59,9 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 // Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
 // 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between
 // sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
-// norm writes own [M/tp, C], and the all-gather fills whole [M, C]. KEEP_WHOLE keeps whole for
-// backward. KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in
-// backward.
+// norm writes norm.own [M/tp, C], and the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps
+// norm.whole for backward. KEEP_SHARD keeps norm.own, and in backward sequence_input_again()
+// gathers all rows a second time.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

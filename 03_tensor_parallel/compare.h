@@ -1,4 +1,4 @@
-// compare.h: names the six ways of this chapter to cut a block over ranks, and declares how many
+// compare.h: names six ways to cut a block over ranks, and declares functions that compute how many
 // elements a rank receives in each way (12_compare.c).
 #ifndef TENSOR_WAYS_H
 #define TENSOR_WAYS_H
@@ -13,6 +13,6 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
 // way is impossible on `ranks` ranks.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);
 // Returns the number of tokens, in units of the width, from which `way` receives less than `other`.
-// Returns 0 if there is no such number.
+// Returns 0 if the elements of `other` do not grow faster with the tokens.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks);
 #endif

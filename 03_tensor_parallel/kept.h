@@ -18,8 +18,8 @@ typedef struct {
     size_t scores;      // of a block's attention scores, which selective recomputation drops
     size_t head;        // of the head
     size_t between;     // of the tensors between a stage's layers
-    size_t block_reals; // the part of `block` that is reals in any storage
-    size_t head_reals;  // the part of `head` that is reals in any storage
+    size_t block_reals; // the elements of `block` that are reals in any storage
+    size_t head_reals;  // the elements of `head` that are reals in any storage
 } KeptElements;
 // Counts the kept elements. If `blockwise`, attention keeps one element per query and head instead
 // of the scores.
