@@ -88,7 +88,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     norm = sequence_input(l, b, s, S_LN2, &scratch);
     normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
     sequence_enter(tp, norm.whole, norm.own);   // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: 2 F/tp
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: [M, 2 F/tp]
     saved_tensor(s, S_ACT, M, p[OUT_W].w.rows); // [M, 4C/tp]
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
     op_activation(s->t[S_ACT], s->t[S_FC]);
@@ -108,7 +108,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Tensor d = tensor_like(&scratch, x); // d, dnorm, dmiddle: own rows
     Tensor dnorm = tensor_like(&scratch, x);
     Tensor dmiddle = tensor_like(&scratch, x);
-    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b)); // from here on: all rows
+    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b)); // dwhole and below: all rows
     Tensor dh = tensor_like(&scratch, s->t[S_FC]);
     Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
     Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);

@@ -70,7 +70,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = ring_own_block(h, s->t[S_QKV], &room[0]), coming = { 0 };
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor out = attention_begin(h, s, &scratch); // out = 0, lse = -inf: no key
+    Tensor out = attention_begin(h, s, &scratch); // no key yet: out = 0, lse = -inf
     for (size_t k = 0; k < cp->size; k++) {
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
@@ -85,7 +85,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
         arena_free(&room[k % 2]);
         here = coming;
     }
-    attention_round(s->t[S_MIX], out); // with 16 bits: rounded once
+    attention_round(s->t[S_MIX], out); // rounds once, if S_MIX has 16 bits
     arena_free(&scratch);
 }
 
@@ -100,7 +100,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = ring_own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum_coming = { 0 };
-    Tensor home = ring_sums(h, cp->rank, &scratch); // dk | dv of this rank's keys, all queries
+    Tensor home = ring_sums(h, cp->rank, &scratch); // dk | dv of own keys, over all queries
     Tensor dq = attention_sums(attention_queries(h, dqkv), &scratch);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;

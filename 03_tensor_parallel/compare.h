@@ -7,7 +7,7 @@
 typedef enum { WAY_1D, WAY_SP, WAY_2D, WAY_25D, WAY_3D, WAY_RING, TENSOR_WAYS } TensorWay;
 typedef struct {
     size_t q, depth;
-} TensorWayShape; // q x q x depth ranks on grids and cubes, else q ranks; q 0: impossible
+} TensorWayShape; // grids and cubes: q x q x depth ranks; other ways: q ranks; impossible: q is 0
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
 // Returns the elements that one rank receives for one block, forward and backward. Returns 0 if the
 // way is impossible on `ranks` ranks.

@@ -4,7 +4,7 @@
 // parameters, and their gradients are summed over the group, as in data parallelism. The table
 // holds for C columns and H heads:
 //
-//     kind                     elements sent per layer and rank    elements kept of the scores
+//     kind                     elements sent per layer and rank    elements kept for softmax
 //     ring_attention           (6N-4) B T C/N                      B H T/N
 //     ring_attention_zigzag    the same, equal work on all ranks   the same
 //     ring_self_attention      8(N-1) B T C/N                      B H T/N T: rows of all keys

@@ -101,7 +101,7 @@ void comm_grid_free(CommGrid *g);
 typedef struct {
     size_t n, each;
 } SummaCut;
-Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
+Range summa_range(SummaCut cut, size_t q, size_t l); // returns piece l, in elements
 // Returns q for q x q ranks. Calls usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
 // All ranks of the grid must call these functions. k is the cut of the dimension K. A product
@@ -178,9 +178,9 @@ typedef struct {
     size_t B;     // sequences of the rank's layer of the cube
     size_t T;     // positions of each sequence
 } CubeLayout;
-CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
-CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l
-Range cube_sequences(CubeLayout l, size_t B);          // this rank's sequences, of B
+CubeLayout cube_layout(const Cube *c, const Batch *b); // returns the layout of x of linear 0
+CubeLayout cube_swapped(CubeLayout l);                 // returns the layout of y, if x has l
+Range cube_sequences(CubeLayout l, size_t B);          // returns this rank's part of B sequences
 // cube_gather returns n sequences of `positions` rows each, in arena a, from their parts on the
 // ranks of axis (shard_range). For the rows of a matrix of weights, positions is 1. cube_scatter
 // adds the `sum` of all ranks of axis, and sets part to this rank's part of the result.
@@ -188,7 +188,7 @@ Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part
 void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum);
 typedef struct {
     Tensor x, w;
-} CubeOperands; // gathered: [B*T, K/q], [K/q, N/q]
+} CubeOperands; // gathered: x [B*T, K/q] and w [K/q, N/q]; B and T as in CubeLayout
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
 // Sets dx, and adds the gradient of w to w->g.

@@ -117,15 +117,15 @@ typedef struct {
     size_t parameters, gradients, optimizer; // bytes
     size_t activations;                      // bytes at their peak
 } GptMeasured;
-double gpt_received(const GptMeasured *r); // bytes of all groups
+double gpt_received(const GptMeasured *r); // returns the received bytes of all groups
 typedef struct CutGpt CutGpt;
 struct CutGpt {
     TensorWay way;
     Comm *world;
-    KeptInput input;                // SP
-    const AttentionKind *attention; // the ring
-    CommGrid grid;                  // 2D, 2.5D
-    Cube cube;                      // 3D
+    KeptInput input;                // for SP
+    const AttentionKind *attention; // for the ring
+    CommGrid grid;                  // for 2D and 2.5D
+    Cube cube;                      // for 3D
     // gpt_train() calls begin_step before each step. begin_step may be NULL. Otherwise every step
     // ends with an all-reduce of the loss, so all ranks end the step at the same time.
     void (*begin_step)(CutGpt *x);
@@ -167,7 +167,7 @@ typedef struct {
     size_t key_heads; // heads of key and of value, a divisor of `heads`
     size_t D;         // columns of one head
     Element storage;
-    double deviation; // of q, k and v
+    double deviation; // standard deviation of the elements of q, k and v
     double drop;      // share of probabilities that dropout removes
     double theta;     // base of rotary positions; 0: none
 } ContextSizes;
@@ -176,8 +176,8 @@ typedef struct {
     size_t sent;    // bytes
     size_t calls;   // sends and collectives
     size_t kept;    // bytes for backward, besides q, k, v and the output
-    size_t buffers; // bytes of messages at their peak
-    double flops;   // of this rank
+    size_t buffers; // bytes of communication memory at their peak
+    double flops;   // computed by this rank
     Timing forward, backward;
 } Attended;
 // Runs attention on all ranks, and compares the output and the gradients of q, k and v with `want`.
@@ -230,7 +230,7 @@ typedef struct {
     size_t q, depth, row, col, layer;
 } GridPlace;
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // how many of B sequences the rank has
+size_t grid_sequences(const GridPlace *at, size_t B); // returns how many of B the rank has
 bool grid_even(const GridPlace *at, size_t B);        // returns whether all blocks are equal
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
@@ -239,7 +239,7 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 // wte, and one per other unit.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
-GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // returns all of these sums
 
 // Returns the sizes of all layers on this rank, with this rank's columns. With these sizes
 // kept_block() and similar functions count per token of the rank's own sequences.
@@ -264,7 +264,7 @@ typedef struct {
     double bytes[CUBE_AXES]; // sent along each axis
     double time;             // ps, one call after another, if no rank waits
 } CubeTraffic;
-double cube_bytes(const CubeTraffic *t); // along all axes
+double cube_bytes(const CubeTraffic *t); // returns the sum over all axes
 
 typedef struct {
     const ModelConfig *c;
@@ -278,7 +278,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
 // Predicts a stage's sums of the gradients of vectors and wpe over the q^2 ranks of a plane. The
 // bytes are in bytes[0].
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
-Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
+Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // returns forward's work
 
 // Writes the elements of each tensor of a block to `tensor`, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
@@ -293,7 +293,7 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 // reals in any storage.
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
-size_t cube_message(const CubePlace *at, size_t B); // elements of a message between stages
+size_t cube_message(const CubePlace *at, size_t B); // returns the elements between stages
 
 // ---- way_costs.c; gpt.c has line_share() ----
 // These functions return the share of one rank in a step of B sequences: in 1D or SP (line_share),
