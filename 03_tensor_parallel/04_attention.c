@@ -50,7 +50,7 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
     // Y = O W_O sums over all C rows of W_O. Each rank has the partial sum over its heads' rows.
     comm_all_reduce(tp, y);                   // [M, C]
-    op_add_bias(y, y, p[ATTENTION_O_BIAS].w); // after the sum: b_O counts once
+    op_add_bias(y, y, p[ATTENTION_O_BIAS].w); // after the sum, because b_O counts once
 }
 
 void tensor_parallel_attention_backward(Comm *tp, const AttentionHeads *h, Param *p, Tensor dx,

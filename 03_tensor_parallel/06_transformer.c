@@ -27,7 +27,8 @@
 // the output over its own heads or hidden columns. Before all-reduces 3 and 4 a rank has the
 // partial sum of the input's gradient over the same heads or columns. After the all-reduce the
 // result is whole on every rank, so all other calls are those of the unsplit block
-// (common/model/layer.c). vocab_layers.c has the embedding, the head and the loss.
+// (common/model/layer.c). The comments 1 to 4 below mark the calls of these functions.
+// vocab_layers.c has the embedding, the head and the loss.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;

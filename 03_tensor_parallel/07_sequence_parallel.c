@@ -81,7 +81,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_MIDDLE, x.rows, C);
     Tensor middle = s->t[S_MIDDLE];           // [M/tp, C]
     sequence_leave(tp, middle, partial);      // reduce-scatter of M C: own rows
-    op_add_bias(middle, middle, p[PROJ_B].w); // once: no other rank has these rows
+    op_add_bias(middle, middle, p[PROJ_B].w); // only this rank has these rows
     op_dropout(middle, middle, sequence_dropout(l, b, SITE_MIDDLE));
     op_add(middle, x, middle);
 
@@ -122,7 +122,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     bias_gradient(&p[OUT_B], d);                             // own rows: a partial sum
     sequence_leave_backward(tp, dwhole, d);                  // all-gather of M C: dY
     linear_gradients(&p[OUT_W], NULL, s->t[S_ACT], dwhole);  // all rows: finished
-    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // GELU: all of dh
+    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // with GELU all columns of dh
     op_matmul_nt(dact, dwhole, p[OUT_W].w);
     op_activation_backward(dh, s->t[S_FC], dact);
     Tensor fc_input = sequence_input_again(l, b, s, S_LN2, &scratch); // KEEP_SHARD: all-gather

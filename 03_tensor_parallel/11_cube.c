@@ -36,7 +36,7 @@
 // ---------------------------------------------------------------- the layout of an activation
 
 CubeLayout cube_layout(const Cube *c, const Batch *b) {
-    const CommGrid *g = &c->grid; // in_col: a column's ranks, by row
+    const CommGrid *g = &c->grid; // in_col: the ranks of one column
     return (CubeLayout){ .rows = g->in_col,
                          .cols = g->in_row,
                          .layers = g->in_depth,

@@ -59,7 +59,7 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     case WAY_2D: return 3 * (q - 1) / (q * q) * (X + W); // three products per matrix
     case WAY_25D: return 3 * (q - 1) / (q * q) * (X / d + W) + all_reduce(d) * W / (q * q);
     case WAY_3D: return (q - 1) / t * (39 * BTC + 3 * W);            // X and W three times, Y twice
-    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * W; // k, v twice, dk, dv; sums
+    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * W; // k, v twice, dk, dv; dW
     case TENSOR_WAYS: break;
     }
     return 0;

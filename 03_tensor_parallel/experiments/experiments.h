@@ -103,7 +103,7 @@ Training gpt_training(ModelConfig c, size_t sequences);
 // has two planes, the ranks with this rank's column and those with its row.
 enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
 typedef struct {
-    double calls[COMM_KINDS], sent, received; // bytes of this rank
+    double calls[COMM_KINDS], sent, received; // calls, and bytes of this rank
 } GroupTraffic;
 typedef GroupTraffic AxisTraffic; // along an axis of a grid
 enum { GPT_STEPS = 3 };
@@ -293,7 +293,7 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 // reals in any storage.
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
-size_t cube_message(const CubePlace *at, size_t B); // returns the elements between stages
+size_t cube_message(const CubePlace *at, size_t B); // returns the elements of a stage's message
 
 // ---- way_costs.c; gpt.c has line_share() ----
 // These functions return the share of one rank in a step of B sequences: in 1D or SP (line_share),
