@@ -18,7 +18,7 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
         return (Attended){ .sent = 4 * (n - 1) * c * A * e + (size_t)sums,    // k, v, each twice
                            .calls = 4 * (n - 1) + 2,      // four passes, two all-reduces
                            .kept = z.heads * c * z.T * r, // scores with all keys
-                           .buffers = n * c * A * r,      // dk of all keys
+                           .buffers = n * c * A * r,      // dk or dv of all keys
                            .flops = 6 * (double)z.heads * work_product(c, z.T, z.D).flops };
     }
     if (kind == CONTEXT_ULYSSES) {

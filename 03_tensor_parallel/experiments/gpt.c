@@ -165,8 +165,8 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
                              { 0 } });
 }
 // Checks the memory of a rank and the traffic of the all-reduces. Each block has four all-reduces
-// of [M, C]. The embedding has one of [M, C], and so has the head's dx. The loss has three of
-// [M, 1].
+// of [M, C]. The embedding's output and the head's dx have one of [M, C] each. The loss has three
+// of [M, 1].
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
     const RankShare share = line_share(&z, sequences);
