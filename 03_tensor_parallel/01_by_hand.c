@@ -2,8 +2,8 @@
 // level: core
 // question: If a weight matrix is cut, which results lie side by side, and which must be added?
 //
-// Holds:  if W is cut by columns, a shard has N/t columns of W and all of X. If W is cut by rows, a
-//         shard has K/t rows of W, and the columns of X that these rows multiply.
+// Holds:  if W is cut by columns, each of t shards has N/t columns of W and all of X. If W is cut
+//         by rows, a shard has K/t rows of W, and the columns of X that these rows multiply.
 // Sends:  by columns, t partial sums of dX [M, K] are added. By rows, t partial sums of Y [M, N]
 //         are added.
 // Saves:  each shard multiplies by, and updates, 1/t of W.
@@ -75,8 +75,8 @@ void by_hand_rows(HandLayer *l, size_t shards, double rate) {
                     l->y_part[i][m][n] += l->x[m][k] * l->w[k][n];
             }
     }
-    // The all-reduce adds the partial sums of Y before backward, because dY needs all of Y on every
-    // shard.
+    // The all-reduce adds the partial sums of Y before backward, because every shard needs all of
+    // dY = Y - target.
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) {
             l->y[m][n] = 0;

@@ -44,15 +44,15 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // END
 }
 
-// Lays the y [M, N/t] of all ranks side by side in whole [M, N] (Megatron-LM's gather_output). A
-// next layer may need all columns. The backward of this gather sends nothing, because each rank
-// takes its own columns of the gradient.
+// Lays the y [M, N/t] of all ranks side by side in whole [M, N] (Megatron-LM's gather_output),
+// because the next layer may need all columns. The backward of this gather sends nothing, because
+// each rank takes its own columns of the gradient.
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     size_t M = y.rows;
     size_t widest = ceil_div(whole.cols, tp->size);
     Arena scratch = arena(MEM_WORKSPACE);
-    // The columns of rank i are rows i M to (i+1) M of parts. The parts of an all-gather have equal
-    // size, so narrow parts are padded with zeros.
+    // Rows i M to (i+1) M - 1 of parts have the columns of rank i. The parts of an all-gather have
+    // equal size, so narrow parts are padded with zeros.
     Tensor parts = tensor_shaped(&scratch, tensor_shape(tp->size * M, widest, y.element));
     tensor_fill(parts, 0);
     Tensor own = tensor_row_range(parts, tp->rank * M, (tp->rank + 1) * M);

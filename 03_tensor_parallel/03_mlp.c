@@ -26,7 +26,7 @@ void tensor_parallel_mlp_cut(Param *p, Range hidden) {
 void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *s) {
     size_t M = x.rows;
     size_t F = p[MLP_B].w.rows;                // F/t, this rank's hidden columns
-    saved_tensor(s, S_FC, M, p[MLP_A].w.cols); // [M, F/t]; SwiGLU: 2 F/t
+    saved_tensor(s, S_FC, M, p[MLP_A].w.cols); // [M, F/t]; SwiGLU: [M, 2 F/t]
     saved_tensor(s, S_ACT, M, F);
     Tensor h = s->t[S_FC];
     Tensor act = s->t[S_ACT];

@@ -6,7 +6,7 @@
 //         Y, dX and dY [M, C] are whole, with M = B T tokens.
 // Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
 //         2 (t-1) ceil(M C/t) elements.
-// Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, and
+// Saves:  each rank has 1/t of 4 C C + 3 C parameters, of 4 M C + 2 B H T T kept elements, and of
 //         the products.
 // Costs:  two all-reduces per step, exposed. Each rank keeps all of b_O and X.
 // Y, dX and the gradients must equal the unsplit layer's within rounding, also with dropout,
@@ -50,7 +50,7 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
     // Y = O W_O sums over all C rows of W_O. Each rank has the partial sum over its heads' rows.
     comm_all_reduce(tp, y);                   // [M, C]
-    op_add_bias(y, y, p[ATTENTION_O_BIAS].w); // after the sum: b_O counts once
+    op_add_bias(y, y, p[ATTENTION_O_BIAS].w); // after the sum, because b_O counts once
 }
 
 void tensor_parallel_attention_backward(Comm *tp, const AttentionHeads *h, Param *p, Tensor dx,

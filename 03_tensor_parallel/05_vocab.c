@@ -5,19 +5,21 @@
 // Holds:  a rank has the rows E [V/t, C] of its vocabulary entries, for embedding and head, and
 //         their logits [M, V/t]. X and dX [M, C] are whole on every rank.
 // Sends:  forward all-reduces X (M C elements), and makes three all-reduces in the loss (M elements
-//         each). Backward all-reduces dX (M C elements). Of n elements each rank sends
-//         2 (t-1) ceil(n/t).
-// Saves:  each rank has 1/t of E, of its gradient, and of the logits M V, which backward reads.
+//         each). Backward all-reduces dX (M C elements). In an all-reduce of n elements each rank
+//         sends 2 (t-1) ceil(n/t).
+// Saves:  each rank has 1/t of E, of its gradient, and of the M V logits.
 // Costs:  five all-reduces per step, exposed. The loss exchanges 3 M elements instead of the M V
-// logits. The loss and all gradients must equal the unsplit computation's within rounding, and the
+//         logits.
+// The loss and all gradients must equal the unsplit computation's within rounding, and the
 // looked-up rows in every bit. Shoeybi et al. 2019, section 3. Left out: positions, norms, and
 // GPT's layers (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// Sets row i of y [M, C] to row tokens[i] of the whole table. This rank holds the table's rows from
-// `first` on. The backward of this lookup is embedding_gradients() of common/model/layer.c. That
-// backward sends nothing, because dy is whole on every rank, and each rank adds the rows of its own
-// entries. model_fold_tied() then adds the gradients of the lookup and of the head.
+// Sets row i of y [M, C] to row tokens[i] of the whole table. `table` has this rank's rows of the
+// whole table, from row `first` on. The backward of this lookup is embedding_gradients() of
+// common/model/layer.c. That backward sends nothing, because dy is whole on every rank, and each
+// rank adds the rows of its own entries. model_fold_tied() then adds the gradients of the lookup
+// and of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first); // zeros for the tokens of other ranks
     // For each token one rank has put the row, and the other ranks have put zeros. Adding zeros
@@ -48,8 +50,9 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     arena_free(&scratch);
 }
 
-// Goes back through logits = x E^T, a column-parallel product, because the columns of E^T are cut.
-// A rank computes its dlogits [M, V/t] = (exponential / sum - onehot) dloss without a message.
+// Runs backward of logits = x E^T, a column-parallel product, because the columns of E^T are cut.
+// loss_backward() has computed this rank's dlogits [M, V/t] = (exponential / sum - onehot) dloss
+// without a message.
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {
     op_matmul(dx, dlogits, table->w);          // [M, C] = [M, V/t] x [V/t, C]
     linear_gradients(table, NULL, dlogits, x); // [V/t, C] = [M, V/t]^T x [M, C]: finished

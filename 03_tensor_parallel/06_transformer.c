@@ -12,8 +12,8 @@
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
 // Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
-// Loss, gradients and weights must equal those of the unsplit GPT within rounding.
-// Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
+// Loss, gradients and weights must equal those of the unsplit GPT within rounding. Shoeybi et al.
+// 2019, section 3. Left out: a cut of the norms' rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/block.h"
 
@@ -27,7 +27,8 @@
 // the output over its own heads or hidden columns. Before all-reduces 3 and 4 a rank has the
 // partial sum of the input's gradient over the same heads or columns. After the all-reduce the
 // result is whole on every rank, so all other calls are those of the unsplit block
-// (common/model/layer.c). vocab_layers.c has the embedding, the head and the loss.
+// (common/model/layer.c). The comments 1 to 4 below mark the calls of these functions.
+// vocab_layers.c has the embedding, the head and the loss.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;

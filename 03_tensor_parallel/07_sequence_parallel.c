@@ -10,13 +10,14 @@
 //     backward. Embedding and head make one all-gather and one reduce-scatter each. With KEEP_SHARD
 //     backward makes 2 more all-gathers per block, and one more in the head. The loss makes three
 //     all-reduces of M elements. In each collective a rank sends (t-1)/t of the elements, in an
-//     all-reduce twice as many. A step all-reduces 6 C elements per block and 2 C for the last
-//     norm, because the gradients of these vectors are partial sums over a rank's rows.
-// Saves: kept activations. Of a block a rank keeps only its rows of the inputs and outputs of both
-//     norms (M C each) and of the norms' 2 statistics per row. Together M C (4 + 4/C) elements
-//     become M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
-// Costs: a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as under tensor
-//     parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
+//     all-reduce twice as many. A step all-reduces the gradients of norms and of biases after a
+//     sum, 6 C elements per block and 2 C of the last norm. These gradients are partial sums,
+//     because each rank has seen only its own rows.
+// Saves: with KEEP_SHARD a rank keeps only its own rows of the inputs and outputs of a block's two
+//     norms (M C each) and of 2 statistics per row and norm. So M C (4 + 4/C) elements become
+//     M C (4 + 4/C)/t. With KEEP_WHOLE the norms' outputs are whole: M C (2 + 2/t + 4/(C t)).
+// Costs: with KEEP_WHOLE a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as
+//     under tensor parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Loss, gradients and weights must equal those of the unsplit GPT within rounding.
 // Korthikanti et al. 2022, section 4.2.2. Left out: hiding the second all-gather of backward behind
 // the product for dX.
@@ -29,6 +30,9 @@
 #include "03_tensor_parallel/sequence_rows.h"
 
 // -------------------------------------------------------- from own rows to all rows, and back
+// In these comments A is a matrix cut by columns and B is a matrix cut by rows, as in 03_mlp.c. The
+// paper is Korthikanti et al. 2022.
+
 // Gathers all rows, in forward before A (the paper's g). A rank multiplies all rows by its columns
 // of A, but has only its own rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
@@ -55,9 +59,9 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 // Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
 // 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between
 // sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
-// norm writes own [M/tp, C], and the all-gather fills whole [M, C]. KEEP_WHOLE keeps whole for
-// backward. KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in
-// backward.
+// norm writes norm.own [M/tp, C], and the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps
+// norm.whole for backward. KEEP_SHARD keeps norm.own, and in backward sequence_input_again()
+// gathers all rows a second time.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
@@ -77,14 +81,14 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_MIDDLE, x.rows, C);
     Tensor middle = s->t[S_MIDDLE];           // [M/tp, C]
     sequence_leave(tp, middle, partial);      // reduce-scatter of M C: own rows
-    op_add_bias(middle, middle, p[PROJ_B].w); // once: no other rank has these rows
+    op_add_bias(middle, middle, p[PROJ_B].w); // only this rank has these rows
     op_dropout(middle, middle, sequence_dropout(l, b, SITE_MIDDLE));
     op_add(middle, x, middle);
 
     norm = sequence_input(l, b, s, S_LN2, &scratch);
     normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
     sequence_enter(tp, norm.whole, norm.own);   // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: 2 F/tp
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: [M, 2 F/tp]
     saved_tensor(s, S_ACT, M, p[OUT_W].w.rows); // [M, 4C/tp]
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
     op_activation(s->t[S_ACT], s->t[S_FC]);
@@ -104,7 +108,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Tensor d = tensor_like(&scratch, x); // d, dnorm, dmiddle: own rows
     Tensor dnorm = tensor_like(&scratch, x);
     Tensor dmiddle = tensor_like(&scratch, x);
-    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b)); // from here on: all rows
+    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b)); // dwhole and below: all rows
     Tensor dh = tensor_like(&scratch, s->t[S_FC]);
     Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
     Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);
@@ -118,7 +122,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     bias_gradient(&p[OUT_B], d);                             // own rows: a partial sum
     sequence_leave_backward(tp, dwhole, d);                  // all-gather of M C: dY
     linear_gradients(&p[OUT_W], NULL, s->t[S_ACT], dwhole);  // all rows: finished
-    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // GELU: all of dh
+    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // with GELU all columns of dh
     op_matmul_nt(dact, dwhole, p[OUT_W].w);
     op_activation_backward(dh, s->t[S_FC], dact);
     Tensor fc_input = sequence_input_again(l, b, s, S_LN2, &scratch); // KEEP_SHARD: all-gather

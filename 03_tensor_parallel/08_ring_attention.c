@@ -7,8 +7,8 @@
 //     With contiguous chunks rank i has chunk i of N. With zigzag chunks rank i has chunk i of 2N
 //     from the front and chunk i from the back.
 // Sends: in forward of a layer k and v make N-1 hops round the ring of ranks. In backward k and v
-//     make N-1 hops, and dk and dv make N hops. A hop moves 2 B T C/N elements. Per step the caller
-//     all-reduces all gradients.
+//     make N-1 hops, and dk and dv make N hops. In a hop a rank sends 2 B T C/N elements. Per step
+//     the caller all-reduces all gradients.
 // Saves: a rank has 1/N of the activations. Of the scores a rank keeps one element per query and
 //     head.
 // Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
@@ -19,14 +19,14 @@
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
 // zhuzilin/ring-flash-attention (zigzag). Left out: several documents in one sequence.
 //
-// Norms, linear layers, embedding and loss work on one position at a time, so only attention
-// communicates.
+// Norms, linear layers, embedding and loss work on one position at a time, so in forward and
+// backward only attention communicates.
 #include "03_tensor_parallel/context_parallel.h"
 
 // ---------------------------------------------------------------- the positions of each rank
 
-// Returns rank i's chunks. With 4 ranks, the ranks of the chunks are contiguous 0 1 2 3, or zigzag
-// 0 1 2 3 3 2 1 0.
+// Returns rank i's chunks. With 4 ranks, contiguous chunks belong to the ranks 0 1 2 3, and zigzag
+// chunks to the ranks 0 1 2 3 3 2 1 0.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind) {
     if (kind != &ring_attention_zigzag) return (Positions){ 1, { shard_range(T, n, i) } };
     return (Positions){ 2, { shard_range(T, 2 * n, i), shard_range(T, 2 * n, 2 * n - 1 - i) } };
@@ -51,14 +51,15 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 //
 // Before the first key, lse = -inf, so w = 0. The order of the blocks only changes rounding.
 static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
-    op_merge_heads(out, lse, out_b, lse_b); // the five lines, per query and head
+    op_merge_heads(out, lse, out_b, lse_b); // sets out and lse, per query and head
 }
 
 // ---------------------------------------------------------------- the ring
 // In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), which is k places before
-// this rank. Two rooms take turns. One room holds the present block, which the rank sends on. The
-// other room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is
-// the number of columns of this rank's heads: C, or C/tp where heads are cut, too.
+// this rank. Two arenas, room[0] and room[1], take turns. One arena holds the present block, which
+// the rank sends on. The other arena receives the next block. A block is [B*T/N, 2A]: k | v of one
+// rank's positions. A is the number of columns of k on this rank: C, or C/tp where heads are cut,
+// too. With grouped heads k has fewer columns than q.
 
 // Sends the present block of k | v to the next rank while this rank's own queries attend to the
 // block. Every block visits every rank, because all later queries attend to its keys. Pairs in
@@ -69,7 +70,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = ring_own_block(h, s->t[S_QKV], &room[0]), coming = { 0 };
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor out = attention_begin(h, s, &scratch); // out = 0, lse = -inf: no key
+    Tensor out = attention_begin(h, s, &scratch); // no key yet: out = 0, lse = -inf
     for (size_t k = 0; k < cp->size; k++) {
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
@@ -84,7 +85,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
         arena_free(&room[k % 2]);
         here = coming;
     }
-    attention_round(s->t[S_MIX], out); // with 16 bits: rounded once
+    attention_round(s->t[S_MIX], out); // rounds once, if S_MIX has 16 bits
     arena_free(&scratch);
 }
 
@@ -99,7 +100,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = ring_own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum_coming = { 0 };
-    Tensor home = ring_sums(h, cp->rank, &scratch); // dk | dv of this rank's keys, all queries
+    Tensor home = ring_sums(h, cp->rank, &scratch); // dk | dv of own keys, over all queries
     Tensor dq = attention_sums(attention_queries(h, dqkv), &scratch);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;

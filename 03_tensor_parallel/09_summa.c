@@ -11,31 +11,31 @@
 //     layers. A linear layer has one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column of a
 //     matrix.
-// Costs: received elements, because the ledger counts a broadcast's sent bytes at its root alone. A
-//     product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
-//     |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D
-//     receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1). This inequality
-//     holds from BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the
-//     unsplit product, only within rounding, because each sum is added in q parts.
+// Costs: the formulas count received elements, because the ledger counts a broadcast's sent bytes
+//     at its root alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block
+//     have |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2).
+//     1D receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1), which holds
+//     from BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the
+//     unsplit product within rounding. Not all bits are equal, because sums are added in q parts.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //
 // The rows of the grid divide the sequences and the columns divide the heads, so attention sends
-// nothing. grid_block.c has the block of a GPT. grid_layers.c has all other layers, and cuts the
-// model.
+// nothing. grid_block.c has the block of a GPT. grid_layers.c has the norms. grid_model.c has all
+// other layers, and cuts the model.
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // ---------------------------------------------------------------- three products
 // X [M, K], W [K, N] and Y [M, N] are cut in blocks [M/q, K/q], [K/q, N/q] and [M/q, N/q]. With
 // q = 2, rank (i, j) takes part in these sums:
 //
-//     Y = X W        Y(i,j)  = X(i,0) W(0,j)    + X(i,1) W(1,j)     X: row i, W: column j
+//     Y = X W        Y(i,j)  = X(i,0) W(0,j)    + X(i,1) W(1,j)     X of row i, W of column j
 //     dX = dY W^T    dX(i,l) = dY(i,0) W(l,0)^T + dY(i,1) W(l,1)^T   summed over the ranks of row i
 //     dW = X^T dY    dW(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   summed over column j
 //
-// Each product takes q turns. A turn broadcasts the blocks that the turn reads and multiplies these
-// blocks. The result is added locally or reduced to its owner. In q turns a rank receives q-1
-// blocks along its row and q-1 along its column.
+// Each product takes q turns. A turn broadcasts the blocks of X and W that other ranks need, and
+// multiplies. A block of Y is added locally. A block of dX or dW is reduced to its owner. In q
+// turns a rank receives q-1 blocks along its row and q-1 along its column.
 //
 // X and W have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals out n
 // groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns whole. For
@@ -51,8 +51,9 @@ Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols
     return is_own ? block : tensor_shaped(a, tensor_shape(rows, cols, block.element));
 }
 
-// Computes y [M/q, N/q] = x [M/q, K/q] w [K/q, N/q]. g->in_row has the ranks of this rank's row,
-// numbered by their column. g->in_col has the ranks of this rank's column, numbered by their row.
+// Sets y [M/q, N/q] to this rank's block of Y = X W. x [M/q, K/q] and w [K/q, N/q] are this rank's
+// blocks of X and W. g->in_row has the ranks of this rank's row, numbered by their column.
+// g->in_col has the ranks of this rank's column, numbered by their row.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols), sum = y;
@@ -72,7 +73,8 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) 
     arena_free(&scratch);
 }
 
-// Computes x [M/q, K/q] = y [M/q, N/q] w [K/q, N/q]^T.
+// Sets x [M/q, K/q] to this rank's block of X = Y W^T. y [M/q, N/q] and w [K/q, N/q] are this
+// rank's blocks of Y and W.
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
@@ -92,7 +94,8 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut 
     }
 }
 
-// Computes w [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
+// Sets w [K/q, N/q] to this rank's block of W = X^T Y. x [M/q, K/q] and y [M/q, N/q] are this
+// rank's blocks of X and Y.
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);

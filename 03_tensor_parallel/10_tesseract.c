@@ -22,8 +22,6 @@
 //                                    SUMMA's reduce, along a column of grid k
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// Returns q and d of the grid. For depth 0, d is the smallest depth with which the ranks form a
-// grid.
 TesseractSides tesseract_sides(size_t ranks, size_t depth) {
     size_t q = 0, d = depth ? depth : 1;
     for (; d <= (depth ? depth : ranks); d++) {

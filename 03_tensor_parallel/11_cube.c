@@ -3,9 +3,9 @@
 // question: If each of q x q x q ranks holds its own part of X, W and Y, what must it send for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
-// Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, of the gradients and optimizer
-//     state, and of the activations. A rank holds N/q elements of a bias or gain, the same on the
-//     q^2 ranks of a plane.
+// Holds: each of t = q^3 ranks (layer, row, col) holds 1/q^3 of every matrix, of the gradients and
+//     optimizer state, and of the activations. A rank holds N/q elements of a bias or gain. The
+//     q^2 ranks of a plane hold the same elements.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
 //     reduce-scatters Y along the row. Backward makes the reverse of each collective. A step
 //     all-reduces the gradients of vectors over a plane.
@@ -17,17 +17,16 @@
 //     gathered X and W stay, 3D sends less than 1D from BT = 3 C/(q^2+q-3) tokens per micro-batch
 //     on. Y, dX and dW must equal those of the unsplit product within rounding.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
-// broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make a GPT of such linear
+// broadcasts them.) Left out: overlap. cube_block.c and cube_model.c make a GPT of such linear
 // layers.
 //
 // The products of Y = X W form a cube: X[m,k] W[k,n] is the point (m, k, n). The cube is cut in q x
 // q x q smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums
 // of Y. Each face is q times as large as the part that the rank holds:
 //
-//     x [M/q^2, K/q]  --all-gather, column-->      X [M/q, K/q]    column: ranks that differ in row
-//     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  ranks that differ in
-//     layer X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    ranks that differ
-//     in col
+//     x [M/q^2, K/q]  --all-gather, column-->    X [M/q, K/q]     column: ranks that differ in row
+//     w [K/q^2, N/q]  --all-gather, depth-->     W [K/q, N/q]     depth: ranks that differ in layer
+//     X W [M/q, N/q]  --reduce-scatter, row-->   y [M/q^2, N/q]   row: ranks that differ in col
 //
 // The rows of x are cut over layer, then row; the columns of x over col. The rows of y are cut over
 // layer, then col; the columns of y over row. So row and col swap with each linear layer. After two
@@ -37,7 +36,7 @@
 // ---------------------------------------------------------------- the layout of an activation
 
 CubeLayout cube_layout(const Cube *c, const Batch *b) {
-    const CommGrid *g = &c->grid; // in_col: a column's ranks, by row
+    const CommGrid *g = &c->grid; // in_col: the ranks of one column
     return (CubeLayout){ .rows = g->in_col,
                          .cols = g->in_row,
                          .layers = g->in_depth,
@@ -56,7 +55,6 @@ Range cube_sequences(CubeLayout l, size_t B) {
     return (Range){ layer.lo + own.lo, layer.lo + own.hi };
 }
 
-// Gathers n rows, or n sequences of `positions` rows each, from their parts on the ranks of axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part) {
     const size_t row = positions * part.cols;
     Tensor whole = tensor_shaped(a, tensor_shape(n * positions, part.cols, part.element));
@@ -72,9 +70,9 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 
 // ---------------------------------------------------------------- y = x w
 
-// Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer with
-// K/q rows of W. A rank holds 1/q of the gathered X and W and receives the rest, (q-1)/q of [M/q,
-// K/q] and of [K/q, N/q].
+// Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer of
+// the cube with K/q rows of W. A rank holds 1/q of the gathered X and W and receives the rest,
+// (q-1)/q of [M/q, K/q] and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };

@@ -4,9 +4,9 @@
 //
 // Holds: a rank holds 1/t of a block's 12 C^2 weights in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, and all
 //     weights on the ring.
-// Sends: 1D and SP send activations. 2D and 3D send activations, weights and gradients of weights.
-//     2.5D sends the same, and then sums the gradients over the depth. The ring sends keys, values
-//     and their gradients, and the gradients of all weights.
+// Sends: 1D and SP send activations and their gradients. 2D and 3D also send weights and gradients
+//     of weights. 2.5D sends the same as 2D, and then sums the gradients of weights over the depth.
+//     The ring sends keys, values and their gradients, and the gradients of all weights.
 // Saves: activations are divided by t, but 1D keeps 4 BTC elements of each block whole.
 // Costs: tensor_way_received() returns the elements that a rank receives per block, for t ranks, BT
 //     tokens and width C.
@@ -14,15 +14,16 @@
 //
 //     way       function             lesson   cuts
 //     1D        tensor_parallel      06       matrices by columns and rows; no token
-//     1D + SP   sequence_parallel    07       also the tokens between two linear layers
+//     1D + SP   sequence_parallel    07       also the rows in norms and residual paths
 //     2D        summa                09       q x q blocks
 //     2.5D      tesseract            10       q x q blocks in d layers
 //     3D        cube_parallel        11       q x q x q parts; backward gathers again
 //     ring      context_parallel     08       positions, zigzag; no parameter
 //
 // In 1D and SP all bytes are proportional to the tokens. In 2D, 2.5D, 3D and the ring the bytes of
-// weights and of their gradients do not depend on the tokens. The bytes of activations grow more
-// slowly than in 1D. So these ways receive less than 1D when a step has many tokens.
+// weights and of their gradients do not depend on the tokens. On more than 2 ranks the bytes of
+// activations grow more slowly than in 1D. So these ways receive less than 1D when a micro-batch
+// has many tokens.
 #include "03_tensor_parallel/compare.h"
 
 static size_t root_of(size_t n, size_t power) { // returns q with q^power = n, or 0
@@ -58,7 +59,7 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     case WAY_2D: return 3 * (q - 1) / (q * q) * (X + W); // three products per matrix
     case WAY_25D: return 3 * (q - 1) / (q * q) * (X / d + W) + all_reduce(d) * W / (q * q);
     case WAY_3D: return (q - 1) / t * (39 * BTC + 3 * W);            // X and W three times, Y twice
-    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * W; // k, v twice, dk, dv; sums
+    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * W; // k, v twice, dk, dv; dW
     case TENSOR_WAYS: break;
     }
     return 0;

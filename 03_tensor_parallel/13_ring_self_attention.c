@@ -52,14 +52,14 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
         here = coming;
     }
 }
-// Computes scores = q k^T.
+// Sets scores to the product of queries and keys^T. Forward computes q k^T, and backward dO v^T.
 static void score(const AttentionHeads *h, Tensor scores, Tensor queries, Tensor keys) {
     Arena scratch = arena(MEM_WORKSPACE);
     op_heads_scores(scores, queries, attention_repeat(h, keys, &scratch), h->B,
                     range_size(h->heads));
     arena_free(&scratch);
 }
-// Adds p v to out.
+// Adds the product of scores and values to out. Forward adds p v, and backward dS k.
 static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor values) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor more = tensor_new(&scratch, out.rows, out.cols);
@@ -105,7 +105,7 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
     whole = attention_fold(h, whole, &room); // grouped heads: one sum per group
     // Every rank has a partial sum over its own queries. Sends 2(N-1) B T A/N elements, as in the
-    // paper. A reduce-scatter by rows would send half.
+    // paper (Li et al. 2021). A reduce-scatter by rows would send half.
     comm_all_reduce(h->cp, whole);
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),

@@ -49,8 +49,9 @@ static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks
     return tensor_col_range(positions, block * width, (block + 1) * width);
 }
 
-// Runs one exchange. If to_heads, sends rows and receives heads, else sends heads and receives
-// rows. Attention of one head needs all positions; the rest of a block needs all heads.
+// Runs one exchange. If to_heads, sends the pieces of `rows` and receives the pieces of `heads`.
+// Otherwise sends the pieces of `heads` and receives the pieces of `rows`. Attention of one head
+// needs all positions; the rest of a block needs all heads.
 static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t blocks,
                      bool to_heads) {
     Comm *cp = h->cp;
@@ -75,7 +76,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
             Tensor slot = tensor_row_range(out, line, line + from.rows);
             tensor_copy(tensor_col_range(slot, 0, from.cols), from);
         }
-    comm_all_to_all(cp, in, out); // (N-1)/N of blocks * B T A/N elements
+    comm_all_to_all(cp, in, out); // sends (N-1)/N of the elements of `rows`
     for (size_t j = 0; j < cp->size; j++)
         for (size_t i = 0; i < pieces; i++) {
             Tensor to = to_heads ? part_of_heads(h, heads, blocks, j, i)

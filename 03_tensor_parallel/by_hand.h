@@ -1,5 +1,5 @@
-// by_hand.h: declares the layer of 01_by_hand.c, Y = X W in whole numbers, and its two splits. One
-// process plays all ranks. A shard is such a rank with its part of W.
+// by_hand.h: declares the layer of 01_by_hand.c, Y = X W, and two functions that split the layer.
+// One process plays all ranks. A shard is such a rank with its part of W.
 #ifndef TENSOR_PARALLEL_BY_HAND_H
 #define TENSOR_PARALLEL_BY_HAND_H
 #include "common/base/util.h"

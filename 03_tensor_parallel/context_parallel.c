@@ -1,4 +1,4 @@
-// context_parallel.c: gives a model attention over a group of ranks.
+// context_parallel.c: gives the blocks of a model attention over the ranks of a group.
 #include "03_tensor_parallel/context_parallel.h"
 
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {

@@ -1,9 +1,10 @@
 // context_parallel.h: declares context parallelism. The N ranks of a group, cp, have different
-// positions of the same B sequences of T positions. Only attention communicates, because all other
-// parts of a GPT work on one position at a time. Every rank has all parameters, and their gradients
-// are summed over the group, as in data parallelism. The table holds for C columns and H heads:
+// positions of the same B sequences of T positions. In forward and backward only attention
+// communicates, because all other parts of a GPT work on one position at a time. Every rank has all
+// parameters, and their gradients are summed over the group, as in data parallelism. The table
+// holds for C columns and H heads:
 //
-//     kind                     elements sent per layer and rank    elements kept of the scores
+//     kind                     elements sent per layer and rank    elements kept for softmax
 //     ring_attention           (6N-4) B T C/N                      B H T/N
 //     ring_attention_zigzag    the same, equal work on all ranks   the same
 //     ring_self_attention      8(N-1) B T C/N                      B H T/N T: rows of all keys
@@ -22,14 +23,15 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 
 // ---- context_parallel.c ----
 // Gives the blocks of a described model attention of this kind over cp. Call this function before
-// recompute(). Returns this rank's positions, for Data.positions. Calls usage_error() if there are
-// fewer positions than ranks, or, for Ulysses, fewer heads of key and value than ranks.
+// recompute(), which wraps the blocks. Returns this rank's positions, for Data.positions. Calls
+// usage_error() if there are fewer positions than ranks, or, for Ulysses, fewer heads of key and
+// value than ranks.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 
 // ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----
 extern const AttentionKind ring_self_attention, ulysses_attention;
 
-// ---- for all of these files ----
+// ---- for 08_ring_attention.c, 13_ring_self_attention.c and 14_ulysses.c ----
 // Returns the positions of a rank of h->cp.
 static inline Positions context_positions_of(const AttentionHeads *h, size_t rank) {
     return context_positions(h->length, h->cp->size, rank, h->kind);
@@ -42,8 +44,8 @@ static inline size_t ring_owner(const Comm *c, size_t step) {
     return (c->rank + 2 * c->size - step) % c->size;
 }
 
-// Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A]. If
-// heads are grouped, k has fewer columns than q.
+// Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A]. A
+// counts the columns of k on this rank, which are fewer than those of q if heads are grouped.
 static inline Tensor ring_block(const AttentionHeads *h, size_t owner, Element element,
                                 Arena *room) {
     Positions p = context_positions_of(h, owner);

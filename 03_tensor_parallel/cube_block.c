@@ -5,8 +5,8 @@
 
 // ---------------------------------------------------------- a linear layer that saves its operands
 // Computes y = x w. Saves x as item `name`, because backward may gather X from x again, and because
-// attention's backward reads attention's output, S_MIX. Also saves the gathered X and W, unless
-// backward gathers X and W again.
+// the backward of blockwise attention reads attention's output, S_MIX. Also saves the gathered X
+// and W, unless backward gathers X and W again.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
                            Saved *s, int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);

@@ -1,6 +1,6 @@
-// cube_layers.h: declares the functions of cube_layers.c that the block of cube_block.c calls. The
-// functions return layouts of activations, compute norms whose features are spread over ranks, and
-// find the operands that a layer saves.
+// cube_layers.h: declares the functions of cube_layers.c that cube_block.c and cube_model.c call.
+// The functions return layouts of activations, compute norms whose features are spread over ranks,
+// and return room for the operands that a layer saves.
 #ifndef CUBE_LAYERS_H
 #define CUBE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"

@@ -5,9 +5,9 @@
 
 // ------------------------------------------------ embedding: y = onehot(tokens) wte is linear, too
 
-// Gathers wte over the layers. A rank holds [V/q^2, C/q] of wte: its rows are cut over row, then
-// layer, and its columns over col. X = onehot(tokens) need not be gathered, because every rank has
-// all tokens.
+// Gathers wte over the layers of the cube. A rank holds [V/q^2, C/q] of wte: its rows are cut over
+// row, then layer, and its columns over col. X = onehot(tokens) need not be gathered, because every
+// rank has all tokens.
 static Tensor table_of(const Layer *l, CubeLayout at, Arena *a, const Unit *wte) {
     return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w); // [V/q, C/q]
 }
@@ -140,15 +140,15 @@ static const LayerKind cube_loss = { .name = "3D loss",
 
 // ------------------------------------------------ the parts of each rank
 
-// Cuts a matrix. rows and cols belong to the gathered weights. This rank holds one part of these
-// rows, the part of its layer.
+// Cuts a matrix. rows and cols are the ranges of the gathered weights. Of `rows` this rank holds
+// the part that belongs to its layer of the cube.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
     p->own_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->own_cols = cols;
 }
 // Cuts a vector. `same` has the ranks of a plane, which hold the same columns. Each of these ranks
-// has the gradient of its own rows only.
+// computes a partial gradient, over its own rows.
 static void cut_vector(Comm *same, Param *p, Range cols) {
     p->own_cols = cols;
     p->partial = same;

@@ -118,7 +118,7 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
     Tensor dv = tensor_shaped(&scratch, tensor_shape(2, x.cols, p[0].g.element));
     Tensor gain = summa_panel(&panels, g->row == 0, p[0].w, 1, x.cols);
     op_layer_norm_grads(tensor_row_range(dv, 0, 1), tensor_row_range(dv, 1, 2), x, stats, dy);
-    comm_reduce(g->in_col, dv, 0); // 2 C/q elements: sums over all tokens to row 0
+    comm_reduce(g->in_col, dv, 0); // 2 C/q elements to row 0: sums over the grid's tokens
     for (size_t i = 0; g->row == 0 && i < 2; i++)
         param_add_gradient(&p[i], tensor_row_range(dv, i, i + 1));
     comm_broadcast(g->in_col, gain, 0); // C/q elements

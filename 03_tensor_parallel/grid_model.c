@@ -27,7 +27,7 @@ static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, Su
         Tensor table_l = summa_panel(&panels, g->row == l, table, range_size(r), table.cols);
         comm_broadcast(g->in_col, table_l, l); // V/q * C/q elements from row l to the column
         op_embed_tokens(l ? part : y, table_l, ids, r.lo); // zeros for entries of other blocks
-        if (l) op_add(y, y, part);                         // exact, because y or part is 0
+        if (l) op_add(y, y, part);                         // exact: in each row y or part is 0
         arena_free(&panels);
     }
     arena_free(&scratch);
@@ -137,7 +137,7 @@ static void cut_block(Layer *l, const CommGrid *g) {
     Param *p = l->units[0]->params;
     l->heads = shard_range(c->heads, g->cols, g->col);
     for (int i = LN1_GAIN; i < BLOCK_PARAMS; i++)
-        summa_cut_vector(&p[i], g, features); // right only for the vectors that are not cut below
+        summa_cut_vector(&p[i], g, features); // matrices and wider vectors are cut again below
     summa_cut_matrix(&p[QKV_W], g, features, heads);
     summa_cut_vector(&p[QKV_B], g, heads);
     summa_cut_matrix(&p[PROJ_W], g, heads, features);

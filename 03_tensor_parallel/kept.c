@@ -14,9 +14,9 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B) {
     return part_size(B, n.q * n.depth, row + n.q * layer);
 }
 
-// Counts rows in two layouts, because a product swaps the layout. If the input's sequences are cut
-// over row, the output's sequences are cut over col. If the input's sequences are cut over col, the
-// output's sequences are cut over row.
+// Counts rows in two layouts, because each product swaps row and col. If the sequences of a
+// product's input are cut over layer and row, the sequences of its output are cut over layer and
+// col.
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B) {
     size_t row = rank / q % q, col = rank % q, layer = rank / (q * q), T = c->context;

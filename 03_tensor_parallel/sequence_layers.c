@@ -1,8 +1,9 @@
 // sequence_layers.c: computes the embedding and the head of a sequence-parallel model, and gives a
-// model the layers of sequence parallelism. 07_sequence_parallel.c has the block and the four
-// functions that communicate. Each collective has M*C elements. The embedding makes a
-// reduce-scatter forward and an all-gather of dy backward. The head makes an all-gather forward and
-// a reduce-scatter backward. With KEEP_SHARD the head makes one more all-gather in backward.
+// model the layers of sequence parallelism. 07_sequence_parallel.c has the block, and also
+// sequence_enter(), sequence_leave() and the backward of each. Each collective has M*C elements.
+// The embedding makes a reduce-scatter forward and an all-gather of dy backward. The head makes an
+// all-gather forward and a reduce-scatter backward. With KEEP_SHARD the head makes one more
+// all-gather in backward.
 #include "03_tensor_parallel/sequence_rows.h"
 
 // ---------------------------------------------------------------- embedding
@@ -21,8 +22,8 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     op_dropout(y, y, sequence_dropout(l, b, SITE_EMBEDDING));
     arena_free(&scratch);
 }
-// Adds the gradients of the tables. A pipeline may run the two halves of a backward apart, with
-// backward_inputs and backward_weights.
+// Adds the gradients of wte and wpe, from dy in S_DY. embedding_backward() calls this function. A
+// pipeline that runs the two halves of a backward apart calls it as the second half.
 static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)x;
     Arena scratch = arena(MEM_WORKSPACE);

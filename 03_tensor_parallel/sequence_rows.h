@@ -6,7 +6,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // sequence_rows returns this rank's rows, of the M = B*T rows of a micro-batch. sequence_shape
-// returns the shape [M/tp, C] of an activation.
+// returns the shape [M/tp, C] of an activation between layers.
 Range sequence_rows(const Layer *l, const Batch *b);
 Shape sequence_shape(const Layer *l, const Batch *b);
 // Returns the dropout of this rank's rows. The mask of a row depends on the row's number among all
@@ -20,7 +20,7 @@ typedef struct {
     Tensor own;   // [M/tp, C]: this rank's rows, which the norm writes
     Tensor whole; // [M, C]: all rows, which the product and the gradient of its weights read
 } SequenceInput;
-void sequence_keep(Layer *l, KeptInput keep); // says what sequence_input() keeps of this layer
+void sequence_keep(Layer *l, KeptInput keep); // sets the rows that sequence_input() keeps
 SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch);
 // Returns all rows for backward. Forward has kept these rows, or an all-gather of M*C elements
 // fetches these rows again.

@@ -113,7 +113,7 @@ static void show_rows(Run *run) {
 typedef void HandCut(HandLayer *l, size_t shards, double rate);
 
 // Compares one cut with the unsplit layer, for every number of shards up to `most`. All numbers are
-// fractions whose denominators are powers of two, so nothing is rounded.
+// multiples of a power of 1/2 and have few digits, so nothing is rounded.
 static void all_shards(Run *run, const char *name, HandCut *cut, size_t most,
                        const HandLayer *want) {
     for (size_t shards = 1; shards <= most; shards++) {

@@ -1,6 +1,6 @@
-// 02_linear.c: trains one linear layer, Y = dropout(X W + b), three times: cut by columns, cut by
-// rows, and unsplit. All three trainings must agree. The table compares the bytes of both cuts. 4
-// ranks divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
+// 02_linear.c: trains one linear layer, Y = dropout(X W + b), cut by columns, cut by rows, and
+// unsplit. The trainings must agree. The table compares the bytes of both cuts. The default of 4
+// ranks divides neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 

@@ -57,9 +57,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// All parameters but b are cut. A rank keeps X, and the input and output of GELU of its hidden
-// columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden columns, so
-// the other ranks wait for rank 0.
+// Checks the costs. All parameters but b are cut. A rank keeps X, and the input and output of GELU
+// of its hidden columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden
+// columns, so the other ranks wait for rank 0.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));

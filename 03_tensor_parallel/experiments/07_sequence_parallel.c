@@ -11,7 +11,7 @@ static const char *const way_name[] = { "tensor parallel: %s", "inputs kept whol
                                         "gathered again: %s" };
 #define EACH_WAY(id) \
     { id ".tensor", id ".kept", id ".again" }
-enum { SEQUENCES = 3, MICRO_BATCHES = 2 }; // 2 sequences, then 1
+enum { SEQUENCES = 3, MICRO_BATCHES = 2 }; // micro-batches of 2 sequences and of 1
 
 // ---------------------------------------------------------------- costs
 

@@ -1,6 +1,6 @@
-// 09_summa.c (experiment): computes one linear layer (grids.c), and then a GPT, in q x q blocks,
-// and compares both with the unsplit layer and GPT. The costs per rank are received bytes, memory
-// and time.
+// 09_summa.c (experiment): runs one linear layer (grids.c) and then trains a GPT on a grid of q x q
+// ranks. Compares both with the unsplit layer and GPT. The costs per rank are received bytes,
+// memory and time.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them

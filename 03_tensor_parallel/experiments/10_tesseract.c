@@ -4,7 +4,7 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
-enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
+enum { BATCH = 4 }; // a sequence for each row, if 2 grids have 2 rows each
 
 static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
 

@@ -136,12 +136,12 @@ static void cube(Run *run) {
     const size_t q = x.cube.grid.rows;
     introduction(run, q);
     const LinearSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
-    cube_two_linears(run, &x.cube, even, true); // q divides every size
+    cube_two_linears(run, &x.cube, even, true); // q^2 divides B, K and N
     cube_two_linears(run, &x.cube, (LinearSizes){ B, T, K, N }, false);
 
     Training t = gpt_training(c, option_size(run, "batch"));
     training_store(run, &t);
-    t.recorded = true;                                     // under AdamW
+    t.recorded = true; // training_both() records the last step under AdamW
     training_both(run, "3D = unsplit", &t, both_ways, &x); // SGD, then AdamW
     table(run, &t.model, t.sequences, q);
     ending(run);

@@ -1,6 +1,6 @@
 // 14_ulysses.c: compares Ulysses with one device: attention alone, and a GPT that trains with its
 // positions cut over all ranks (attend.c). Compares bytes, calls, memory, FLOPs and times with
-// predictions and with the other three ways of context parallelism.
+// predictions. The table compares Ulysses with zigzag ring attention and with RSA.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { CHUNK = 96, HEADS = 16, GROUPS = 8, D = 4 };

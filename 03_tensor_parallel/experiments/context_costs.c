@@ -1,6 +1,6 @@
-// context_costs.c: predicts bytes, calls, FLOPs and times of the four kinds of context parallelism,
-// from sizes alone, and checks the measurements. The predictions are for attention alone on n
-// ranks, with one sequence whose T positions n divides.
+// context_costs.c: predicts bytes, calls, memory, FLOPs and times of the four kinds of context
+// parallelism, from sizes alone, and checks the measurements. The predictions are for attention
+// alone on n ranks, with one sequence whose T positions n divides.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -18,7 +18,7 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
         return (Attended){ .sent = 4 * (n - 1) * c * A * e + (size_t)sums,    // k, v, each twice
                            .calls = 4 * (n - 1) + 2,      // four passes, two all-reduces
                            .kept = z.heads * c * z.T * r, // scores with all keys
-                           .buffers = n * c * A * r,      // dk of all keys
+                           .buffers = n * c * A * r,      // dk or dv of all keys
                            .flops = 6 * (double)z.heads * work_product(c, z.T, z.D).flops };
     }
     if (kind == CONTEXT_ULYSSES) {
@@ -29,7 +29,7 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
                            .calls = 4,
                            // keeps q, out and lse, and k and v
                            .kept = z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e),
-                           .buffers = 2 * (ratio + 2) * n * part, // q, k, v, twice
+                           .buffers = 2 * (ratio + 2) * n * part, // q, k, v: sent, received
                            .flops = 7 * (double)heads * work_product(pairs, 1, z.D).flops
         };
     }
@@ -68,8 +68,8 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
     return time;
 }
 // Returns the time of one product of attention for one head in step k, with the keys of the rank k
-// places before. Zigzag has two triangles and a square in step 0, then always two of the four
-// squares.
+// places before. A zigzag rank has two half chunks. In step 0 these have two triangles and a square
+// of scores. In each later step they have two of the four squares.
 static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t k) {
     const size_t half = chunk / 2;
     if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(chunk, D, k == 0);
@@ -116,7 +116,7 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
 
 // Returns the time of a forward or backward. In RSA every rank does the same. A pass of k or v
 // hides its messages behind products. The products for dK and dV need no pass. In Ulysses rank 0
-// has the most heads.
+// has the most heads, so the other ranks wait for rank 0.
 static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const size_t c = z.T / n, A = z.heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage);
@@ -159,7 +159,7 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
         return;
     }
     // The times of the rings have no formula, so context_ring_time() plays their steps. busy is the
-    // mean of the ranks.
+    // share of forward in which a rank computes, as the mean of the ranks.
     const RingTime ring = context_ring_time(kind, z, n, false);
     const double busy = ring.busy / ((double)n * ring.step);
     check_costs(run, ids, names,

@@ -1,5 +1,5 @@
 // cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. The
-// predictions count the calls of 11_cube.c and cube_layers.c and execute none.
+// predictions count the calls of 11_cube.c, cube_layers.c and cube_model.c, and execute none.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/kept.h"
 #include "common/model/block.h"
@@ -118,7 +118,8 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
 }
 
 // Counts five all-reduces per block, because neighbouring vectors share an all-reduce. The five are
-// for norm, q|k|v, projection with norm, fc, and out.
+// for the first norm, the bias of q|k|v, the bias of the projection with the second norm, and the
+// two biases of the MLP.
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     const Sizes z = sizes(at, 0);
     const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };

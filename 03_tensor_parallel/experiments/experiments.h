@@ -19,8 +19,8 @@
 
 // ---- trial.c ----
 // Lessons 02 to 04 train a few layers alone, for three steps of SGD: split on all ranks, and
-// unsplit on rank 0. trial_compare compares the two trainings. Every rank draws the whole tensors
-// and takes its part, so both trainings begin with the same values. The loss of trial_train is half
+// unsplit on rank 0. trial_compare compares the two trainings. An element's value depends on its
+// place in the whole tensor, so both trainings use the same values. The loss of trial_train is half
 // the squared distance of Y from a target, divided by the M rows.
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
@@ -96,20 +96,20 @@ void trial_train(Trial *t, TrialResult *r); // the last step of a split training
 // Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if
 // this model is impossible.
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
-// Returns a training of three clipped steps on synthetic tokens, with one micro-batch each.
+// Returns a training of three clipped steps on synthetic tokens, with one micro-batch per step.
 Training gpt_training(ModelConfig c, size_t sequences);
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes. A cube also
 // has two planes, the ranks with this rank's column and those with its row.
 enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
 typedef struct {
-    double calls[COMM_KINDS], sent, received; // bytes of this rank
+    double calls[COMM_KINDS], sent, received; // calls, and bytes of this rank
 } GroupTraffic;
 typedef GroupTraffic AxisTraffic; // along an axis of a grid
 enum { GPT_STEPS = 3 };
-// The measurements of one rank in the last step.
+// The measurements of one rank. Fields without a comment about steps are of the last step.
 typedef struct {
-    size_t steps;                            // finished steps
+    size_t steps;                            // number of finished steps
     GroupTraffic layers[GPT_GROUPS];         // in the layers
     GroupTraffic sums[GPT_GROUPS];           // after the layers, for the sums of partial gradients
     Picoseconds layers_time;                 // the time of layers and sums
@@ -117,15 +117,15 @@ typedef struct {
     size_t parameters, gradients, optimizer; // bytes
     size_t activations;                      // bytes at their peak
 } GptMeasured;
-double gpt_received(const GptMeasured *r); // bytes of all groups
+double gpt_received(const GptMeasured *r); // returns the received bytes of all groups
 typedef struct CutGpt CutGpt;
 struct CutGpt {
     TensorWay way;
     Comm *world;
-    KeptInput input;                // SP
-    const AttentionKind *attention; // the ring
-    CommGrid grid;                  // 2D, 2.5D
-    Cube cube;                      // 3D
+    KeptInput input;                // for SP
+    const AttentionKind *attention; // for the ring
+    CommGrid grid;                  // for 2D and 2.5D
+    Cube cube;                      // for 3D
     // gpt_train() calls begin_step before each step. begin_step may be NULL. Otherwise every step
     // ends with an all-reduce of the loss, so all ranks end the step at the same time.
     void (*begin_step)(CutGpt *x);
@@ -167,7 +167,7 @@ typedef struct {
     size_t key_heads; // heads of key and of value, a divisor of `heads`
     size_t D;         // columns of one head
     Element storage;
-    double deviation; // of q, k and v
+    double deviation; // standard deviation of the elements of q, k and v
     double drop;      // share of probabilities that dropout removes
     double theta;     // base of rotary positions; 0: none
 } ContextSizes;
@@ -176,8 +176,8 @@ typedef struct {
     size_t sent;    // bytes
     size_t calls;   // sends and collectives
     size_t kept;    // bytes for backward, besides q, k, v and the output
-    size_t buffers; // bytes of messages at their peak
-    double flops;   // of this rank
+    size_t buffers; // bytes of communication memory at their peak
+    double flops;   // computed by this rank
     Timing forward, backward;
 } Attended;
 // Runs attention on all ranks, and compares the output and the gradients of q, k and v with `want`.
@@ -202,25 +202,27 @@ void attend_trainings(Run *run, int first, int last);
 extern const char *const context_id[CONTEXT_KINDS];
 // Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
 // calls.ID, kept.ID, buffers.ID and flops.ID. With a simulated clock there are also forward.ID and
-// backward.ID, and for both rings busy.ID.
+// backward.ID, and for CONTEXT_RING and CONTEXT_ZIGZAG busy.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 // Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
 // The times of CONTEXT_RING and CONTEXT_ZIGZAG, played step by step.
 typedef struct {
     double step; // the time of the last rank
-    double busy; // the computing of all ranks, in ps
+    double busy; // the sum of the computing times of all ranks, in ps
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
 
 // ---- grid_costs.c ----
-// These functions predict the costs of the layers of grid_layers.c for one rank of a q x q x depth
-// grid, from sizes alone.
+// These functions predict the costs of a GPT's layers (grid_block.c, grid_model.c) for one rank of
+// a q x q x depth grid, from sizes alone.
 
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
     Work products;               // this rank's products
-    double transfers;            // ps, if all blocks are equal: the sum of all messages
+    // The sum of the times of all broadcasts, reduces and all-reduces, in ps. The sum is right only
+    // if all blocks are equal.
+    double transfers;
 } GridTraffic;
 
 typedef struct {
@@ -228,7 +230,7 @@ typedef struct {
     size_t q, depth, row, col, layer;
 } GridPlace;
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // how many of B sequences the rank has
+size_t grid_sequences(const GridPlace *at, size_t B); // returns how many of B the rank has
 bool grid_even(const GridPlace *at, size_t B);        // returns whether all blocks are equal
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
@@ -237,7 +239,7 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 // wte, and one per other unit.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
-GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // returns all of these sums
 
 // Returns the sizes of all layers on this rank, with this rank's columns. With these sizes
 // kept_block() and similar functions count per token of the rank's own sequences.
@@ -251,8 +253,8 @@ size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
 // ---- cube_costs.c ----
-// These functions predict the costs of the layers of cube_layers.c for one rank of a q x q x q
-// cube, from sizes alone.
+// These functions predict the costs of a GPT's layers (cube_block.c, cube_model.c) for one rank of
+// a q x q x q cube, from sizes alone.
 
 // The axes of a cube: a rank's row, its column, and the ranks at its place in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
@@ -262,7 +264,7 @@ typedef struct {
     double bytes[CUBE_AXES]; // sent along each axis
     double time;             // ps, one call after another, if no rank waits
 } CubeTraffic;
-double cube_bytes(const CubeTraffic *t); // along all axes
+double cube_bytes(const CubeTraffic *t); // returns the sum over all axes
 
 typedef struct {
     const ModelConfig *c;
@@ -273,9 +275,10 @@ CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
-// Predicts a stage's sums of the gradients of vectors over the q^2 ranks of a plane, in bytes[0].
+// Predicts a stage's sums of the gradients of vectors and wpe over the q^2 ranks of a plane. The
+// bytes are in bytes[0].
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
-Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
+Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // returns forward's work
 
 // Writes the elements of each tensor of a block to `tensor`, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
@@ -290,11 +293,12 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 // reals in any storage.
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
-size_t cube_message(const CubePlace *at, size_t B); // elements of a message between stages
+size_t cube_message(const CubePlace *at, size_t B); // returns the elements of a stage's message
 
-// ---- way_costs.c ----
-// These functions return the share of one rank in a step of B sequences: in 1D or SP, on a grid, on
-// a cube, or in any of the six ways. tensor_way_shape() must allow the way on n ranks.
+// ---- way_costs.c; gpt.c has line_share() ----
+// These functions return the share of one rank in a step of B sequences: in 1D or SP (line_share),
+// on a grid, on a cube, or in any of the six ways. tensor_way_shape() must allow the way on n
+// ranks.
 RankShare line_share(const CutSizes *z, size_t B);
 RankShare grid_share(const GridPlace *at, size_t B);
 RankShare cube_share(const CubePlace *at, size_t B);
@@ -319,7 +323,7 @@ typedef struct {
 // of the received blocks.
 void grid_linear_compare(Run *run, const CommGrid *g, LinearSizes z);
 // Compares Y = X V and Z = Y W and their gradients with the unsplit layers. If `shown`, shows the
-// picture and checks the bytes sent. For this check q^2 must divide the sizes.
+// picture and checks the bytes sent. For this check q^2 must divide B, K and N.
 void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 
 // ---- way_tables.c ----

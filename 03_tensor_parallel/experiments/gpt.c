@@ -70,9 +70,9 @@ static void count_traffic(const CutGpt *x, GroupTraffic traffic[GPT_GROUPS]) {
 
 // ---------------------------------------------------------------- a step, and the training
 
-// Returns the loss of the whole batch. In 1D all ranks have the same loss. On a grid the ranks of a
-// row have the loss of the row's sequences. In 3D the loss layer sets copies to 0. On the ring each
-// rank has tokens of its own.
+// Returns the loss of the whole batch. In 1D and SP all ranks have the same loss. On a grid the
+// ranks of a row have the loss of the row's sequences. In 3D the loss layer sets copies to 0. On
+// the ring each rank has tokens of its own.
 static double loss_of_all(const CutGpt *x, double loss) {
     const bool on_every_rank = x->way == WAY_1D || x->way == WAY_SP;
     if (on_every_rank && !x->begin_step) return loss;
@@ -100,7 +100,8 @@ static StepResult step(void *cut_gpt, Model *m, Optimizer *o, const Training *t,
     loss = loss_of_all(x, loss);
     if (r->steps < GPT_STEPS) r->step_time[r->steps] = clock_now() - begin;
     r->steps++;
-    // On the ring every rank has the whole gradient; elsewhere every element has one owner.
+    // On the ring every rank has the whole gradient. In the other ways each element of the gradient
+    // counts on one rank.
     const double norm = model_grad_norm(m, x->way == WAY_RING ? NULL : x->world);
     optimizer_step(o, m, clip_factor(norm, t->clip)); // each rank updates its parts
     return (StepResult){ loss, norm };
@@ -129,8 +130,8 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     cut(x, m, &t.data);
     model_allocate(m);
     *r = (GptMeasured){ 0 };
-    // Every rank gets the whole batch. With WAY_RING a rank gets only the tokens of its own
-    // positions.
+    // Every rank gets all sequences of the batch. With WAY_RING a rank gets only the tokens of its
+    // own positions.
     training_run(out, m, &t, 1, 0, step, x);
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
@@ -164,8 +165,8 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
                              { 0 } });
 }
 // Checks the memory of a rank and the traffic of the all-reduces. Each block has four all-reduces
-// of [M, C]. The embedding has one of [M, C], and so has the head's dx. The loss has three of
-// [M, 1].
+// of [M, C]. The embedding's output and the head's dx have one of [M, C] each. The loss has three
+// of [M, 1].
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
     const RankShare share = line_share(&z, sequences);

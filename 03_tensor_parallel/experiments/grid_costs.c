@@ -1,5 +1,6 @@
-// grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. The
-// predictions count the calls of grid_layers.c turn by turn and execute none.
+// grid_costs.c: predicts calls, bytes, work and parameters of one rank of a grid, from sizes alone.
+// The predictions count the calls of 09_summa.c, grid_layers.c and grid_model.c turn by turn, and
+// execute none.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/grid_layers.h"
 
@@ -127,7 +128,8 @@ static void linear_layer(Count *c, bool backward, size_t M, SummaCut k, size_t N
     }
 }
 static void norm(Count *c, bool backward, size_t M, size_t C) {
-    chain(c, COLUMN, COMM_BROADCAST, 0, backward ? C : 2 * C, c->stored); // the gain, and the bias
+    // Forward broadcasts gain and bias. Backward broadcasts the gain.
+    chain(c, COLUMN, COMM_BROADCAST, 0, backward ? C : 2 * C, c->stored);
     if (backward) chain(c, COLUMN, COMM_REDUCE, 0, 2 * C, c->gradient);
     all_reduce(&c->t, &c->t.row, c->at->q, 2 * M, E);
 }

@@ -28,7 +28,7 @@ static Param param(Run *run, Arena *a, const char *name, Tensor whole, Window w)
     p.own_rows = w.rows;
     p.own_cols = w.cols;
     p.w = part(run, a, whole, w);
-    p.g = tensor_new(a, p.w.rows, p.w.cols); // main gradients
+    p.g = tensor_new(a, p.w.rows, p.w.cols); // reals in any storage
     p.gradient_empty = true;
     return p;
 }
@@ -194,7 +194,7 @@ void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown) {
     picture_begin(run, MEM_WORKSPACE);
     record_enter(EVENT_FORWARD, 0);
     CubeOperands x_and_v = cube_operands(at, &scratch, x, v.w);
-    cube_forward(at, y, x_and_v); // Y is swapped
+    cube_forward(at, y, x_and_v); // Y has the swapped layout
     record_leave();
     record_enter(EVENT_FORWARD, 1);
     CubeOperands y_and_w = cube_operands(swapped, &scratch, y, w.w);
