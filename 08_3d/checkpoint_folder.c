@@ -1,5 +1,5 @@
-// checkpoint_folder.c names, locks, makes and removes files in the folder of --save, by POSIX calls
-// that follow no link.
+// checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
+// files in it, by POSIX calls that follow no link.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>

@@ -145,7 +145,6 @@ static void write_tensor(const Model *m, const Param *p, FileType type, Output *
         NamedPart part[MOST_PARTS];
         size_t parts = model_parts(&m->config, p, part);
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
-        // A write error is stored in the file; output_close() reports the error.
         for (size_t k = 0; k < parts; k++) write_part(p, &part[k], whole.values, type, o);
     }
     free(whole.values);

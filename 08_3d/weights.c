@@ -62,8 +62,8 @@ static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     return beside.heads;
 }
 
-// Sets the sizes that *c lacks from the tensors of a GPT-2. check_tensors() compares all other
-// sizes with the tensors.
+// Sets the sizes that *c lacks from the tensors of a GPT-2. check_tensors() compares the sizes that
+// *c has with the tensors.
 static void sizes_of_tensors(const Weights *w, ModelConfig *c) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight"),
                      *mlp = find(w, "h.0.mlp.c_fc.weight");
