@@ -92,7 +92,8 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
 }
 
 // Returns the context-parallel rank with the most positions. The chunks of ring attention are in
-// zigzag order, so this need not be rank 0. For example, of 7 positions on 2 ranks, rank 0 has 3.
+// zigzag order, so the rank need not be rank 0. For example, of 7 positions on 2 ranks, rank 0 has
+// 3.
 static size_t rank_of_most_positions(const TrainerConfig *c) {
     const size_t n = mesh_cp(c->mesh);
     size_t rank = 0, most = 0;

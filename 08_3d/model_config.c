@@ -11,7 +11,8 @@
 #include "common/model/block.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// Bytes. A config.json of Hugging Face's GPT-2 has less than 1 kB.
+// The most bytes of a config.json that are read. The config.json of Hugging Face's GPT-2 has less
+// than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
 // Returns the path of the config.json in the folder of a file. The caller frees the path.

@@ -9,9 +9,9 @@
 // devices and links of published clusters.
 //
 // For a stage, plan_stage.c computes sizes and groups, plan_memory.c the memory, plan_op.c the time
-// of an op, and plan_ring.c the time of its ring attention. plan_time.c plays the schedule, and
-// plan_step.c adds the rest of the step. plan_bound.c computes bounds without playing.
-// plan_search.c tries the layouts.
+// of a forward or backward, and plan_ring.c the time of ring attention. plan_time.c plays the
+// schedule, and plan_step.c adds the rest of the step. plan_bound.c computes bounds without
+// playing. plan_search.c tries the layouts.
 //
 // The plan does not model ranks of unequal speed, or groups that slow each other down on one link.
 //

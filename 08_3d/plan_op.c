@@ -113,8 +113,8 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
 // tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
 // second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
 // Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
-// pieces: the other gathers and sums, too, run in tp pieces beside the product that needs or makes
-// their tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
+// pieces: the other gathers and sums, too, run in tp pieces beside the product that reads or writes
+// the tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
 // --tp-comm-overlap).
 // rows: elements of one sum.
 static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,

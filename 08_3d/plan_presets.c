@@ -139,7 +139,7 @@ const PlanFormat plan_formats[] = {
     // distributed optimizer, a parameter has 6 + 12/d bytes.
     { "bf16", .weight = 2, .gradient = 4, .state = 12, KEPT_16,
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
-    // The book's trainer stores no masks, because they are functions of a counter.
+    // The book's trainer stores no masks, because a mask is a function of a counter.
     { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4,
       .logit = 4, "AdamW: two moments" },
     // 16 bytes per parameter. Gradients are reduced in 16 bits.

@@ -19,8 +19,8 @@ static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Returns whether layout i is the first one of its mesh. The list is sorted, so the first layout of
-// a mesh is the best one.
+// Returns whether layout i is the first layout of its mesh. The list is sorted, so the first layout
+// of a mesh is the best one.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;

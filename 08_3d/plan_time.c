@@ -6,11 +6,12 @@
 // unequal ring. The other ranks of the replica take the same time. plan_step.c chooses the
 // replicas. So a search takes seconds.
 //
-// Three tests compare the predictors. tests/plan-time.t compares this file with judge/play on
-// random layouts of up to 64 ranks. The two times must be equal to the picosecond, or within 2 % if
-// plan_time.c plays only some of many micro-batches. tests/plan.t compares the plan with the
-// trainer on the simulated clock, also with communication beside computation and where nodes cut
-// groups. tests/play-steps.t compares judge/play with the simulated clock.
+// Three tests compare this file, judge/play and the simulated clock. tests/plan-time.t compares
+// this file with judge/play on random layouts of up to 64 ranks. The two times must be equal to the
+// picosecond, or within 2 % if plan_time.c plays only some of many micro-batches. tests/plan.t
+// compares the plan with the trainer on the simulated clock, also with communication beside
+// computation and where nodes cut groups. tests/play-steps.t compares judge/play with runs on the
+// simulated clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,7 +26,8 @@ static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, s
     }
     return NULL;
 }
-// Returns the part of the step in which the other layout spends most of its additional time.
+// Returns the part of the step in which `other` spends most of its additional time, compared with
+// `best`.
 static const char *cause(const PlanResult *best, const PlanResult *other) {
     const double more[] = { other->computing - best->computing,
                             other->tp - best->tp,

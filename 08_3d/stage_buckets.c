@@ -19,7 +19,7 @@ static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Te
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !is_last(b, batch)) return;
     // With sequence parallelism (03.07) some gradients are partial sums. unit_partial_sums() adds
-    // them up over the tp group before the all-reduce over dp.
+    // up the parts over the tp group before the all-reduce over dp.
     for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
     buckets_layer_ready(b, l);
 }

@@ -182,8 +182,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_end(run, t);
         }
         rebalance(run, t, log, step + 1, steps);
-        // The unsplit model's own norm decides whether it skips the step. If only one of the split
-        // and the unsplit model skips a step, their loss curves differ.
+        // The unsplit model's own norm decides whether the unsplit model skips the step. If only
+        // one of the split and the unsplit model skips a step, their loss curves differ.
         if (u->model && (!train_scaled(t) || isfinite(w.norm)))
             optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 
