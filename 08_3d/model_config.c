@@ -77,7 +77,7 @@ static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "
 static const char *truth(bool value) { return value ? "true" : "false"; }
 
 static void write_gpt2(FILE *f, const ModelConfig *c) {
-    char inner[24] = "null"; // 4 times n_embd
+    char inner[24] = "null"; // null stands for 4 times n_embd
     if (c->ffn) snprintf(inner, sizeof inner, "%zu", c->ffn);
     fprintf(f, "  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
     fprintf(f,

@@ -22,6 +22,6 @@ typedef struct {
 // Fills the parts of a whole parameter, and returns the number of parts. Returns 0 if the family
 // has no such tensor.
 size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);
-// Returns the place in the part of this row and column of the parameter.
+// Returns the number of the part's element that is at this row and column of the parameter.
 size_t part_place(const NamedPart *part, size_t row, size_t column);
 #endif

@@ -44,7 +44,7 @@ typedef struct {
     Reduction reduction;
     CompressionPlan compression; // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;               // sequence parallelism (03.07)
-    bool blockwise;              // blockwise attention; always true if cp > 1
+    bool blockwise;              // blockwise attention; ignored if cp > 1
     Recompute recompute;
     size_t activation_budget; // most bytes of activations per rank; 0: no limit
     double clip;              // largest gradient norm; 0: no clipping
@@ -95,7 +95,7 @@ typedef struct {
     Buckets *buckets;         // for REDUCE_IN_BUCKETS; else NULL
     Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
-    double *cost;             // with rebalancing: times of the layers in the last step
+    double *cost;             // with rebalancing: picoseconds of each layer in the last step
     // local_loss: this rank's part of the last step's loss. reduction: the times at which the last
     // sum over dp began and ended; unused with buckets.
     double local_loss;
