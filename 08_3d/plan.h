@@ -54,7 +54,7 @@ static inline double plan_usable(const PlanCluster *c) { return c->memory - c->r
 // weight: the bytes of a parameter.
 // gradient: the bytes of a parameter's gradient.
 // state: the bytes of a parameter's optimizer state.
-// element: the bytes of a kept activation.
+// element: the bytes of an element of an activation.
 // mask: the bytes of an element of a dropout mask.
 // statistic: the bytes of a norm's statistic.
 // logit: the bytes of a logit.
@@ -377,7 +377,8 @@ typedef struct {
 size_t plan_alternatives(const PlanTask *t, const PlanList *list,
                          PlanAlternative found[PLAN_ALTERNATIVES]);
 enum { PLAN_STRESSES = 3 };
-// times: the step of the same layout on a slower cluster, divided by its step on this cluster.
+// times: the step of the same layout on a slower cluster, divided by the step on the cluster of the
+// task.
 typedef struct {
     const char *name;
     double times;

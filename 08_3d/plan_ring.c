@@ -188,10 +188,10 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
     g.takes = takes;
     return g;
 }
-// Returns new rings for a forward or backward of a transformer block. The op has a part before
-// attention, the ring, and a part after attention. About a quarter of a block's products, those of
-// q, k and v, come before attention. With grouped heads this part is smaller (a tenth for
-// llama2-70b), but the plan uses a quarter for all models.
+// Returns new rings for a forward or backward of a transformer block. About a quarter of a block's
+// products, those of q, k and v, come before the ring in forward, and after the ring in backward.
+// With grouped heads this part is smaller (a tenth for llama2-70b), but the plan uses a quarter for
+// all models.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;
