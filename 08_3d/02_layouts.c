@@ -23,9 +23,9 @@ size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
     return n;
 }
 
-// Returns the process that is rank r in the opposite order. In a mesh tp varies fastest and pp
-// slowest (01_mesh.c). In the opposite order pp varies fastest and tp slowest, so the ranks of a
-// tensor-parallel group are far apart, often in different nodes.
+// Returns the process that is rank r in the opposite order. In the usual order of a mesh tp varies
+// fastest and pp slowest (01_mesh.c). In the opposite order pp varies fastest and tp slowest, so
+// the ranks of a tensor-parallel group are far apart, often in different nodes.
 size_t opposite_order(Degrees n, size_t r) {
     Coordinates c = mesh_coordinates(n, r);
     return c.pp + n.pp * (c.dp + n.dp * c.tp);

@@ -134,8 +134,8 @@ static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_W
     return !why[0];
 }
 
-// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. One rank reads
-// each file completely.
+// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. The ranks share
+// the files: one rank verifies each file.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char local_why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, local_why);
@@ -146,9 +146,9 @@ static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECK
     return NULL;
 }
 
-// Writes the name of the k-th newest checkpoint in dir, or ".", if dir itself is a checkpoint and k
-// is 0. Rank 0 chooses, so that all ranks take the same checkpoint. Returns false if dir has no
-// such checkpoint.
+// Writes the name of the k-th newest checkpoint in dir, counted from 0. Writes "." if dir itself is
+// a checkpoint and k is 0. Rank 0 chooses, so that all ranks take the same checkpoint. Returns
+// false if dir has no such checkpoint.
 static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     memset(name, 0, FOLDER_NAME);
     if (this_rank == 0) {
@@ -199,7 +199,7 @@ typedef struct {
     const Checkpoint *c;
     int kind;
     size_t param, piece;
-} Filling; // the piece that was found last
+} Filling; // the parameter and the piece that were found last
 // Returns whether the piece holds this element of the whole tensor.
 // row, column: the element's place in the whole tensor.
 // *at: the element's place in the piece.

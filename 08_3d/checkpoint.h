@@ -64,11 +64,12 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
 // Reads all bytes of file i. Returns false if the sum over the bytes differs from the index.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
-// Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
-// newest_good: if that checkpoint is torn, takes the newest good one and writes a line to
-// note [room].
+// Collective. Reads and verifies the newest checkpoint in dir, or dir itself if dir is a
+// checkpoint.
+// newest_good: if the newest checkpoint is torn, the function takes the newest good checkpoint and
+// writes a line to note [room].
 // Returns NULL on all ranks if no checkpoint is taken; `why` gives the reason. If an older
-// checkpoint is good, `why` also names the newest good one.
+// checkpoint is good, `why` also names the newest good checkpoint.
 Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
                             char why[CHECKPOINT_WHY], char *note, size_t room);
 size_t checkpoint_step(const Checkpoint *c);

@@ -1,5 +1,5 @@
-// checkpoint_folder.c names, locks, makes and removes files in the folder of --save, by POSIX calls
-// that follow no link.
+// checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
+// files in it, by POSIX calls that follow no link.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -129,8 +129,7 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
 }
 
 // Renames a complete checkpoint to step-N.part, then removes this folder. If the run is killed
-// during the removal, only a .part folder remains, and no reader takes a .part folder for a
-// complete checkpoint.
+// during the removal, only a .part folder remains, which no reader takes for a complete checkpoint.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;
@@ -209,8 +208,8 @@ FILE *folder_create(const char *dir, const char *name, const char *file) {
     return new < 0 ? NULL : fdopen(new, "w");
 }
 
-// Writes the names in a folder to the disk. Some file systems cannot sync a folder (EINVAL), and
-// need no sync.
+// Writes the names of the files in a folder to the disk. Some file systems cannot sync a folder
+// (EINVAL), and need no sync.
 static bool sync_folder(const char *dir, const char *name) {
     DIR *d = open_folder(dir, name);
     bool good = d && (fsync(dirfd(d)) == 0 || errno == EINVAL);

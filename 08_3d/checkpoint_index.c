@@ -1,5 +1,5 @@
-// checkpoint_index.c prints and parses the index of a checkpoint, checks the index's own sum, and
-// parses the note of each tensor.
+// checkpoint_index.c prints and parses the index of a checkpoint, checks the sum that the index has
+// of itself, and parses the note of each tensor.
 #include "08_3d/checkpoint_index.h"
 #include <cjson/cJSON.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-// checkpoint_index.h declares functions that print and parse the index of a checkpoint and the note
-// of each tensor. The parsers must not crash on any bytes, because another program may have written
-// the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
+// checkpoint_index.h declares functions that print and parse the index of a checkpoint, and parse
+// the note of each tensor. The parsers must not crash on any bytes, because another program may
+// have written the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
@@ -60,7 +60,7 @@ const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
 // A range of elements. A rectangle of a whole tensor is flattened, and the range is cut from the
-// flattened rectangle. t: the tensors with the values of the range.
+// flattened rectangle. t: the tensors that hold the range.
 typedef struct {
     size_t rows, cols, blocks; // of the whole tensor; blocks: param_narrow_blocks()
     // With grouped heads the first `ratio` blocks are the queries. Otherwise ratio is 1.

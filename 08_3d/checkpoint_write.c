@@ -17,7 +17,7 @@
 
 // Returns the elements [lo, hi) of the unit that this rank writes for p. Two kinds of tensors are
 // copies and are not written: tensors that the norm does not count, and wte on the last stage. If
-// all replicas hold the same unit, only replica 0 writes.
+// every replica owns the whole unit, only replica 0 writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){ 0, 0 };
@@ -70,8 +70,8 @@ typedef struct {
 //     2  this rank's columns of each block: the first column, and the column behind the last one
 //     1  the number of blocks
 //     2  the first element in the rectangle of these rows and columns, and the number of elements
-// With grouped heads the first block, the queries, is several narrow blocks. A tenth number then
-// gives the number of narrow blocks.
+// With grouped heads the queries take several of these blocks. A tenth number then gives the number
+// of blocks of the queries.
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
@@ -113,8 +113,8 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
-// Opens a file of the folder that is being written. The output has the same path as `part` and as
-// `file`, because only the folder is renamed.
+// Opens a file in the folder dir/part. Output.part and Output.file are the same path, because only
+// the folder is renamed.
 static Output create(const char *dir, const char *part, const char *file) {
     char *folder = folder_path(dir, part), *path = folder_path(folder, file);
     Output o = {
@@ -221,8 +221,8 @@ static void make_room(const char *dir, const char *name, const SavedRun *saved) 
     free(path);
 }
 
-// Removes old checkpoints of this run. The newest `keep` checkpoints stay, and the checkpoint with
-// the lowest held-out loss.
+// Removes old checkpoints of this run. The newest `keep` checkpoints stay. The checkpoint with the
+// lowest held-out loss also stays.
 static void keep_newest(const char *dir, const SavedRun *saved, size_t keep,
                         char note[CHECKPOINT_NOTE]) {
     size_t n, own = 0, *steps = folder_steps(dir, &n);

@@ -1,6 +1,6 @@
 // finite.h declares the rule for steps whose loss or gradient norm is not finite. The training
-// skips such a step, and ends after too many of these steps in a row. A single NaN in a gradient
-// reaches every weight within two steps, so a skipped step changes nothing.
+// skips such a step, and ends after too many of these steps in a row. A skipped step changes
+// nothing, because a single NaN in a gradient would reach every weight within two steps.
 #ifndef FINITE_H
 #define FINITE_H
 #include "common/model/model.h"

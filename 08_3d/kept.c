@@ -67,8 +67,8 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
     const size_t B = kept_sequences(c, at.dp, k);
     const KeptBytes kept = kept_bytes_of(c, at, &z, B);
     const DeferredBytes deferred = kept_deferred(&z, B, kept.head);
-    // A part has one input for each block and one for the head. inputs is 0 if the part has only
-    // the embedding; rebalancing may try such a cut.
+    // A part has one input for each block and one for the head. `inputs` is 0 if the part has only
+    // the embedding. trainer_rebalance() may try such a cut.
     const size_t inputs = z.blocks + z.last;
     BudgetBlock *block = host_alloc((z.blocks + 1) * sizeof *block);
     for (size_t i = 0; i < z.blocks; i++)
@@ -92,7 +92,8 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
 }
 
 // Returns the context-parallel rank with the most positions. The chunks of ring attention are in
-// zigzag order, so this need not be rank 0. For example, of 7 positions on 2 ranks, rank 0 has 3.
+// zigzag order, so the rank need not be rank 0. For example, of 7 positions on 2 ranks, rank 0 has
+// 3.
 static size_t rank_of_most_positions(const TrainerConfig *c) {
     const size_t n = mesh_cp(c->mesh);
     size_t rank = 0, most = 0;
@@ -105,9 +106,9 @@ static size_t rank_of_most_positions(const TrainerConfig *c) {
     return rank;
 }
 
-// Returns the schedule of a stage for the planner. The plan is for one rank: rank 0 of tp and dp,
-// and the rank of cp with the most positions. No other rank of the stage has more heads, sequences
-// or positions. The caller calls stage_schedule_free().
+// Returns the schedule of a stage for the plan of a budget. The plan is for one rank: rank 0 of tp
+// and dp, and the rank of cp with the most positions. No other rank of the stage has more heads,
+// sequences or positions. The caller calls stage_schedule_free().
 static BudgetSchedule stage_schedule(const TrainerConfig *c, size_t stage, Schedule *list) {
     const size_t chunks = trainer_chunks(c), m = trainer_micro_batches(c);
     const Coordinates at = { .pp = stage, .cp = rank_of_most_positions(c) };

@@ -1,6 +1,6 @@
-// mesh.h declares the coordinates of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with
-// context parallelism. The file also declares the groups in which a rank communicates (01_mesh.c).
-// The number of a rank is
+// mesh.h declares the coordinates of a rank in a mesh of dp x tp x pp ranks, or of dp x cp x tp x
+// pp ranks with context parallelism. The file also declares the groups in which a rank communicates
+// (01_mesh.c). The number of a rank is
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
@@ -19,10 +19,10 @@ size_t mesh_rank(Degrees n, Coordinates c);
 
 // Completes the degrees that a user has chosen (0: not chosen) to a mesh of `world` ranks. The
 // defaults are cp 1, tp 2, then pp 2, if the number of ranks allows them; dp takes the remaining
-// ranks. Calls usage_error() if the product cannot be the number of ranks.
+// ranks. Calls usage_error() if the product of the chosen degrees does not divide `world`.
 Degrees mesh_degrees(size_t world, Degrees chosen);
 
-// A set of axes of the mesh, as bits.
+// The axes of the mesh, as bits. A set of axes is a sum of these bits.
 enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_CP = 8 };
 enum { MESH_ALL = MESH_TP | MESH_DP | MESH_PP | MESH_CP };
 
@@ -30,7 +30,7 @@ typedef struct {
     Degrees n;
     Coordinates at;
     Comm *world;
-    Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not made yet
+    Comm *group[MESH_ALL + 1]; // [axes along which its ranks differ]; NULL: not made yet
     Comm *dp, *tp, *pp;        // ranks that differ from this rank only in this coordinate
     Comm *cp;                  // the same; NULL without context parallelism
     // dp x cp: ranks with the same parameters. Gradients are summed over these ranks, and ZeRO
@@ -39,7 +39,7 @@ typedef struct {
     // tp x pp: together these ranks hold one replica. The squares of the gradient norm are summed
     // over these ranks, or over the world if gradients are sharded.
     Comm *model;
-    Comm *tied; // first and last stage, which sum a tied table's gradient; else NULL
+    Comm *tied; // first and last stage, which sum a tied table's gradient; NULL on other ranks
 } Mesh;
 // Makes the mesh of this world, with this rank's groups. Collective. Calls usage_error() if the
 // product of the degrees is not the number of ranks.

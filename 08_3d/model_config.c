@@ -11,7 +11,8 @@
 #include "common/model/block.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// Bytes. A config.json of Hugging Face's GPT-2 has less than 1 kB.
+// The most bytes of a config.json that are read. The config.json of Hugging Face's GPT-2 has less
+// than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
 // Returns the path of the config.json in the folder of a file. The caller frees the path.
@@ -76,7 +77,7 @@ static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "
 static const char *truth(bool value) { return value ? "true" : "false"; }
 
 static void write_gpt2(FILE *f, const ModelConfig *c) {
-    char inner[24] = "null"; // 4 times n_embd
+    char inner[24] = "null"; // null stands for 4 times n_embd
     if (c->ffn) snprintf(inner, sizeof inner, "%zu", c->ffn);
     fprintf(f, "  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
     fprintf(f,

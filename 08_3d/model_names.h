@@ -1,7 +1,7 @@
 // model_names.h declares the names and the layout of a model's tensors in Hugging Face's files. In
 // GPT-2's files a tensor has the name and the layout of this program. In Llama's and Qwen2's files
-// a matrix is transposed, [out, in]. The matrices q | k | v and gate | up of this program are each
-// several tensors in the files of Llama and Qwen2.
+// a matrix of a block is transposed, [out, in]. The matrices q | k | v and gate | up of this
+// program are each several tensors in the files of Llama and Qwen2.
 #ifndef MODEL_NAMES_H
 #define MODEL_NAMES_H
 #include "common/model/model.h"
@@ -22,6 +22,6 @@ typedef struct {
 // Fills the parts of a whole parameter, and returns the number of parts. Returns 0 if the family
 // has no such tensor.
 size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);
-// Returns the place in the part of this row and column of the parameter.
+// Returns the number of the part's element that is at this row and column of the parameter.
 size_t part_place(const NamedPart *part, size_t row, size_t column);
 #endif

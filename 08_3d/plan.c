@@ -8,10 +8,10 @@
 // cost model that the lessons check. The presets have the sizes of published models, and the
 // devices and links of published clusters.
 //
-// plan_memory.c computes the memory of a stage, plan_stage.c its sizes and groups, plan_op.c its
-// computation and sums, and plan_ring.c its attention. plan_time.c plays the schedule, and
-// plan_step.c adds the rest of the step. plan_bound.c computes bounds without playing.
-// plan_search.c tries all layouts.
+// For a stage, plan_stage.c computes sizes and groups, plan_memory.c the memory, plan_op.c the time
+// of a forward or backward, and plan_ring.c the time of ring attention. plan_time.c plays the
+// schedule, and plan_step.c adds the rest of the step. plan_bound.c computes bounds without
+// playing. plan_search.c tries the layouts.
 //
 // The plan does not model ranks of unequal speed, or groups that slow each other down on one link.
 //
@@ -25,7 +25,8 @@
 #include "common/model/block.h"
 
 // Returns the preset of this name. If the name is unknown, ends the program with a list of the
-// names. first: the first element of an array whose elements begin with their name.
+// names. first: the first element of an array of presets. A preset begins with its name, and the
+// array ends with name NULL.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
@@ -197,7 +198,7 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
 }
 
 // Records the layout's numbers in the JSON. Memory and the step have two names each. The name
-// without a unit is the name of the trainer's cost, in bytes or picoseconds.
+// without a unit is in bytes or picoseconds, like the costs of the trainer.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -224,7 +225,8 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-// Prints the page's answer, cost and advice, and records the prices and the number of tokens.
+// Prints the page's answer, cost and advice. Records the tokens per day and, with
+// --price-per-gpu-hour, the prices.
 // list: the results of a search, with r as the first; NULL: there was no search.
 // anchors: the errors of the plan for published steps.
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list,

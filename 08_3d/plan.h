@@ -17,8 +17,8 @@
 // model: the sizes of the tower, whose positions are the patches of an image; layers 0: the model
 // has no tower.
 // images: images per sequence.
-// patch: numbers of a patch.
-// merge: patches that become one position of the sequence.
+// patch: elements of a patch.
+// merge: the number of patches that become one position of the sequence.
 typedef struct {
     ModelConfig model;
     size_t images, patch, merge;
@@ -50,11 +50,11 @@ typedef struct {
 } PlanCluster;
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
-// The bytes per element.
+// A number format, and the bytes of each kind of element.
 // weight: the bytes of a parameter.
 // gradient: the bytes of a parameter's gradient.
 // state: the bytes of a parameter's optimizer state.
-// element: the bytes of a kept activation.
+// element: the bytes of an element of an activation.
 // mask: the bytes of an element of a dropout mask.
 // statistic: the bytes of a norm's statistic.
 // logit: the bytes of a logit.
@@ -63,10 +63,11 @@ typedef struct {
     size_t weight, gradient, state, element, mask, statistic, logit;
     const char *source;
 } PlanFormat;
-// The system's communication. reference.md states the model of each choice, with its source.
+// The ways in which a training system communicates. reference.md states how the plan models each
+// way, with its source.
 typedef struct {
     // true: this communication runs beside computation.
-    // dp: the sum over dp runs beside the backward, and ZeRO gathers one layer ahead.
+    // dp: the sum over dp runs beside the backward, and ZeRO's gathers run beside the layers.
     // tp: the sums of a backward run beside the products of the same layer.
     // pieces: all sums and gathers over tp run beside products, in pieces.
     // pp: a stage that has sent a message computes on. Without pp the stage waits until the message
@@ -83,8 +84,8 @@ typedef struct {
     PlanCluster cluster;
     PlanFormat format;
     size_t gpus;
-    // Blockwise attention keeps no scores (common/model/attention.h). With cp above 1 attention is
-    // always blockwise.
+    // true: attention is blockwise, so no scores are kept (common/model/attention.h). With cp above
+    // 1 attention is always blockwise.
     bool blockwise;
     PlanHow how;
 } PlanTask;
@@ -95,7 +96,7 @@ typedef struct {
     const char *name, *now;
 } PlanOldName;
 
-// Each list ends with name NULL.
+// Each of these arrays ends with name NULL.
 extern const PlanModel plan_models[];
 extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
@@ -113,12 +114,12 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
-    // true: the parts have nearly equal cost, because the head and a vision tower count as blocks.
-    // Other parts may then have one block less (plan_stage.c). false: if the number of parts does
-    // not divide the blocks, the first parts have one block more, as in the trainer.
+    // true: the parts have nearly equal cost, because the head and a vision tower count as blocks
+    // (plan_part_blocks). false: if the number of parts does not divide the blocks, the first parts
+    // have one block more, as in the trainer.
     bool balanced;
 } PlanLayout;
-// Returns the number of blocks of a part of the model.
+// Returns the number of blocks of a part of the model. Part k pp + i is chunk k of stage i.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part);
 // Returns the number of micro-batches per replica.
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);
@@ -129,7 +130,7 @@ size_t plan_replicas(const PlanLayout *l);
 
 // ---- A layout ----
 // Categories of memory.
-// PLAN_GATHERED: ZeRO's largest unit while this unit is whole.
+// PLAN_GATHERED: the weights or gradients that ZeRO 2 and 3 have whole for some time.
 // PLAN_RING: keys, values and the gradients of both, in flight over cp.
 enum {
     PLAN_WEIGHTS,
@@ -146,12 +147,12 @@ typedef struct {
 } PlanMemory;
 double plan_memory_sum(const PlanMemory *m);
 
-// The time in picoseconds of one forward or backward of a chunk, and the bytes that its rank sends.
-// products: time of the matrix products.
+// The times in picoseconds of a forward, of a backward or of communication, and the bytes that a
+// rank sends. products: time of the matrix products.
 // rest: time of all other computation.
 // tp: time of the sums over tp.
 // cp: the part of the ring's messages that the products do not hide.
-// dp: time of ZeRO's units over dp.
+// dp: time of sums and gathers over dp.
 typedef struct {
     double products, rest, tp, cp, dp;
     double tp_bytes, cp_bytes, dp_bytes;
@@ -167,7 +168,7 @@ typedef struct {
     // Bytes that a rank sends per step, on the stage that sends most. dp_bytes: over dp x cp.
     double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;
     double step; // picoseconds
-    // Picoseconds of the busiest stage.
+    // How the busiest stage spends the step, in picoseconds.
     //     computing  products and other ops
     //     tp         sums over tp
     //     cp         waits for the ring
@@ -213,9 +214,9 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates);
-// Returns the time of one product of attention: queries [q, D] times keys [k, D], or probabilities
-// times values.
-// pairs: the number of scores that the causal mask leaves.
+// Returns the time of `count` products of blockwise attention. Each product is queries [q, D] times
+// keys [k, D], or probabilities times values.
+// pairs: the number of scores of one product that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
@@ -223,7 +224,8 @@ double plan_message_time(const PlanTask *t, bool near, double bytes);
 // bytes that a rank sends in the collective. passes: ONE_PASS or ALL_REDUCE_PASSES.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
-// Returns the stage with the positions of rank cp of its ring, in a forward or backward.
+// Returns stage s with the positions of rank cp of the ring, and with the tp group that limits the
+// speed of this rank's forward or backward.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
                        bool forward);
 // Returns the time to read and write `bytes` in `kernels` kernels. Norms, dropout, GELU, residual
@@ -232,7 +234,7 @@ double plan_memory_time(const PlanTask *t, double bytes, double kernels);
 
 // ---- Forward, backward and the end of a step (plan_op.c) ----
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
-// Returns the forward or backward of plan_op() without the ring.
+// Returns the forward or backward of plan_op() without blockwise attention and its ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
 // Returns the part of the vision tower in plan_op().
@@ -259,7 +261,7 @@ typedef struct {
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
 // The forward or backward of a block, with B sequences, on a ring of unequal ranks.
-// plan_ring_block() can play the forward or backward any number of times.
+// plan_ring_block() can play the same PlanRings any number of times.
 typedef struct PlanRings PlanRings;
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B);
@@ -270,7 +272,8 @@ void plan_rings_free(PlanRings *rings); // NULL is allowed
 void plan_ring_block(PlanRings *rings, const double *takes, double *at);
 // Returns the number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
-// Returns the bytes in flight on the ring.
+// Returns the bytes of memory per rank for the ring's blocks: keys, values and their gradients that
+// are sent, received or computed at one time.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
 
 // ---- The vision tower (plan_vision.c) ----
@@ -335,17 +338,17 @@ typedef struct {
 typedef struct {
     PlanResult *result;
     size_t n, feasible; // layouts in the list, and the number of them that fit
-    size_t tried;       // layouts in the list, and layouts that the search has pruned
+    size_t tried;       // layouts in the list and pruned layouts together
 } PlanList;
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
-// Searches all layouts of the task.
+// Searches the layouts of the task.
 // run: the run whose page shows the progress; NULL: no page shows the progress.
 // prune: the search plays only the layouts that plan_bound() allows to be the fastest of their
 // mesh. If no layout of a mesh fits, the search plays the layouts that can need least memory. On
 // the fastest mesh the search also plays the fastest layout with twice the sequences per
-// micro-batch. The page needs no other layouts. The file of all layouts and the picture need all
-// layouts, so the search then does not prune.
+// micro-batch. The page needs no other layouts. The file of all layouts (--layouts) and the picture
+// (--svg) need all layouts, so for them plan.c sets prune to false.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // Writes to `why` the reason why a search has found no layout (plan_divide.c).
@@ -374,14 +377,15 @@ typedef struct {
 size_t plan_alternatives(const PlanTask *t, const PlanList *list,
                          PlanAlternative found[PLAN_ALTERNATIVES]);
 enum { PLAN_STRESSES = 3 };
-// times: the step of the same layout on a slower cluster, divided by its step on this cluster.
+// times: the step of the same layout on a slower cluster, divided by the step on the cluster of the
+// task.
 typedef struct {
     const char *name;
     double times;
 } PlanStress;
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
-// Writes the layouts and changes that the page advises if no layout fits. least: the layout that
-// needs least memory.
+// Writes the advice of the page if no layout fits: other layouts, memory and models. least: the
+// layout that needs least memory.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // Writes the choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
@@ -400,7 +404,7 @@ size_t plan_front(const PlanList *list, const PlanResult **on);
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);
-enum { PLAN_JSON = 1024 }; // room for a layout
+enum { PLAN_JSON = 1024 }; // bytes of the text of a layout
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room);
 // Writes one JSON object per line.
 void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file);

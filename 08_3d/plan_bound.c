@@ -1,5 +1,5 @@
-// plan_bound.c computes lower bounds of a layout's step and memory, from sizes alone. A search
-// plays only the layouts whose bounds allow them to be the fastest (plan_search.c).
+// plan_bound.c computes lower bounds of a layout's step and memory, from sizes alone. plan_search.c
+// plays only the layouts whose bounds allow them to be the fastest.
 #include "08_3d/plan_player.h"
 #include <math.h>
 
@@ -41,7 +41,7 @@ static double chunk_time(const PlanTask *t, const PlanLayout *l,
 
 // Returns the earliest time at which the last backward of stage 0 can end. Stage i has its first
 // input after a forward of each earlier stage. Then stage i runs all its ops, one after the other.
-// After its last backward each earlier stage runs a backward.
+// After the last backward of stage i each earlier stage runs a backward.
 static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     size_t pp = l->n.pp, b = l->micro_batch;
     const double m = (double)plan_micro_batches(t, l);

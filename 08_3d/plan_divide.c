@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include "08_3d/plan.h"
 
-// A quantity that one degree of the mesh cuts into equal parts.
+// A quantity that one degree of the mesh cuts into parts.
 // fixed 0: the search may choose this degree.
-// any: the parts need not be equal, so the degree may be any number up to `count`.
+// any: the parts need not be equal, so the degree may be any number up to `count`. Otherwise the
+// degree must divide `count`.
 typedef struct {
     const char *option, *what;
     size_t fixed, count;

@@ -7,8 +7,9 @@
 static const double G = 1e-9;             // GB per byte
 static const double MS = 1e-9, S = 1e-12; // milliseconds and seconds per picosecond
 
-// Prints the elements of a block's matrices and vectors, with their formulas. Ckv: columns of all
-// key heads, or of all value heads. F: features between the matrices of the MLP.
+// Prints the number of elements of a block's matrices and vectors, with formulas. In the formulas
+// Ckv is the columns of all key heads, which are as many as those of all value heads. F is the
+// features between the matrices of the MLP.
 static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const ModelConfig *c = &t->model.model;
     if (config_is_gpt2(c)) {

@@ -1,5 +1,6 @@
-// plan_memory.c computes the bytes that a rank holds. These are its state under ZeRO, counted unit
-// by unit, and the activations that forward keeps for backward.
+// plan_memory.c computes the bytes that a rank holds: the rank's state under ZeRO, the largest unit
+// that ZeRO gathers whole, the keys and values in flight over cp, and the activations that forward
+// keeps for backward.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -9,8 +10,8 @@ double plan_memory_sum(const PlanMemory *m) {
     return sum;
 }
 
-// Returns the elements of rank 0's shards of wte, of an untied head's table and of each layer. Rank
-// 0 has the largest shards.
+// Returns the elements of rank 0's shards of the stage's tables and layers, on n replicas. Rank 0
+// has the largest shards.
 static size_t sharded(const PlanTask *t, const CutSizes *z, size_t n) {
     size_t sum = stage_tables(z) * part_size(elements_wte(z), n, 0);
     for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(plan_unit(t, z, i), n, 0);
@@ -27,8 +28,8 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
     // END
     return bytes;
 }
-// Returns a rank's bytes except activations. ZeRO-1 shards the optimizer's state. ZeRO-2 also
-// shards the gradients. ZeRO-3 also shards the weights (ZeRO section 5).
+// Returns a rank's bytes except activations. ZeRO-1 shards the optimizer's state, ZeRO-2 also the
+// gradients, ZeRO-3 also the weights (ZeRO section 5).
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
@@ -81,8 +82,8 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
-// Returns the bytes that the tower keeps for B sequences. The merger keeps its input after the
-// norm, and its GELU's input and output. The patch embedding keeps the patches.
+// Returns the bytes that the vision tower keeps for B sequences. The merger keeps its input after
+// the norm, and its GELU's input and output. The patch embedding keeps the patches.
 static double tower_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                          bool working) {
     const PlanVision *v = &t->model.vision;

@@ -1,5 +1,6 @@
-// plan_op.c computes the time of one forward or backward of a stage, in picoseconds, the time of
-// the sums and of the update at the end of a step, and the bytes that the stage's ranks send.
+// plan_op.c computes the time of one forward or backward of a stage, and the time of the sums and
+// of the update at the end of a step, in picoseconds. The file also computes the bytes that a rank
+// of the stage sends.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -65,7 +66,7 @@ static const double BACKWARD_REST = 1.5;
 //     norm       x -> y                                  dy, x -> dx
 //     addition   x, residual -> y, mask                  two gradients -> their sum
 //     dropout                                            dy, mask -> dx
-// kept: the bytes of these ops among those of plan_block_bytes().
+// kept: the bytes that these ops keep for backward, which plan_block_bytes() also counts.
 typedef struct {
     double forward, backward, kept;
 } RowBytes;
@@ -112,8 +113,8 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
 // tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
 // second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
 // Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
-// pieces: the other gathers and sums, too, run in tp pieces beside the product that needs or makes
-// their tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
+// pieces: the other gathers and sums, too, run in tp pieces beside the product that reads or writes
+// the tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
 // --tp-comm-overlap).
 // rows: elements of one sum.
 static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
@@ -215,8 +216,8 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 
 // ---------------------------------------------------------------- the vision tower
 
-// Returns the time of the products of the patch embedding and of the merger. The input of the patch
-// embedding needs no gradient.
+// Returns the time of the products at the ends of the tower: the patch embedding and the merger.
+// The input of the patch embedding needs no gradient.
 static double ends(const PlanTask *t, const CutSizes *z, size_t images, bool forward) {
     const PlanVision *v = &t->model.vision;
     size_t rows = images * z->T, merged = ceil_div(rows, v->merge), in = plan_tower_merged(t);
@@ -258,7 +259,8 @@ PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 // ---------------------------------------------------------------- once per step
 
 // Returns the cost of adding up partial gradients over tp. With sequence parallelism a rank has
-// only its own rows, so the gradients of norms and biases are partial sums.
+// only its own rows, so its gradients of norms, and of biases after row-cut products, are partial
+// sums.
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t elements[PARTIAL_SUMS];
     PlanOp op = { 0 };
@@ -285,7 +287,7 @@ PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     if (l->zero == 1 || l->zero == 2) add_units(&op, t, s, t->format.weight);
-    // ZeRO 3 gathers wte before the first forward. This function counts that gather, too.
+    // ZeRO 3 gathers the tables before the first forward. This function counts that gather, too.
     if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }

@@ -1,7 +1,7 @@
-// plan_overlap.c plays an op layer by layer, on each rank of a ring of unequal ranks. With
-// --overlap dp the communication over dp runs beside the layers. The lane of a dp group runs one
-// communication at a time, in the order of the starts. A communication starts when the last rank of
-// the ring is ready.
+// plan_overlap.c plays an op layer by layer. This is necessary if the ranks of a ring are unequal,
+// or if communication over dp runs beside the layers (--overlap dp). The lane of a dp group runs
+// one communication at a time, in the order of the starts. A communication starts when the last
+// rank of the ring is ready.
 //
 //   ZeRO 0    A bucket of the gradient is reduced when the last micro-batch's backward has
 //             filled the bucket (01.04). A bucket is as large as a block.
@@ -63,8 +63,8 @@ void plan_layers_free(PlanChunk *c) {
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
     return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
-// Sets c->slice and c->pass: the slices of the chunk whose sizes or groups differ, and the times of
-// their passes.
+// Sets c->slice and c->pass: the chunk's slices with different sizes or groups, and the times of a
+// pass of each slice.
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
     const PlanFormat *f = &p->t->format;
     const CutSizes *z = &c->stage.z;
@@ -179,8 +179,8 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     }
 }
 
-// Plays the computation of a layer, its sums over tp, and its ring. rings: the rings of a block, or
-// NULL.
+// Plays the computation of a layer, with its sums over tp and its ring. rings: the rings of a
+// block; NULL: layer->takes includes the attention.
 static void run_layer(const PlanPlayer *p, PlanRings *rings, const PlanLayer *layer, double *at) {
     if (rings) {
         plan_ring_block(rings, layer->takes, at);

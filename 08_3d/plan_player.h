@@ -39,7 +39,8 @@ typedef struct {
 } PlanChunk;
 // The communication of a slice over dp.
 // free: the time from which the slice's lane is free.
-// piece: the slice's buckets in the order of their starts.
+// piece: the slice's buckets in the order of their starts. The first `started` buckets have
+// started.
 typedef struct {
     double free;
     BucketPiece *piece;
@@ -59,8 +60,9 @@ typedef struct {
     double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
     double held, peak;  // bytes in flight
     PlanOp sum;
-    // For unequal ranks of cp. early: the time by which each rank ended before the last rank.
-    // sent_early: the time by which each rank's message left before the last message.
+    // These fields are used only if the ranks of cp are unequal. early[r]: how much earlier than
+    // the last rank rank r ended. sent_early[what][op, r]: how much earlier than the last message
+    // the message of rank r left.
     double *early, *sent_early[2];
     double *at; // [ranks of cp] room for one time per rank
     // Only if `layered` (plan_overlap.c). dp_lane: a lane for each slice that differs. reduced: the
@@ -73,7 +75,7 @@ typedef struct {
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    size_t ring;  // ranks of cp that are played; 1: one stands for all
+    size_t ring;  // ranks of cp that are played; 1: one rank stands for all
     bool layered; // communication over dp runs beside the layers
     // d: the replica.
     // m: the number of micro-batches that are played.
@@ -86,12 +88,13 @@ typedef struct {
     const PlanStageTime *twin;
 } PlanPlayer;
 
-// Frees the layers and rings of a chunk.
+// Frees the layers, rings, slices and passes of a chunk.
 void plan_layers_free(PlanChunk *c);
 // Plays replica d from the first forward to the last backward.
 void plan_play_replica(PlanPlayer *p);
 void plan_player_free(PlanPlayer *p);
-// Returns whether each rank of stage `from` shares a node with its peer of stage `to`.
+// Returns whether each rank of stage `from` shares a node with its peer of stage `to`, in replica
+// d, or under ZeRO 2 and 3 in all replicas.
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);
 size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 
@@ -105,8 +108,8 @@ void plan_overlap_free(PlanStageTime *s);
 // Plays an op layer by layer. at [p->ring]: on entry, the time when each rank begins; on return,
 // the time when each rank ends.
 void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double *at);
-// Returns the time when all reductions of a slice of the stage have ended, if its replicas are
-// ready at `ready`.
+// Returns the time when all reductions of a slice of the stage have ended, if the replicas have
+// ended their backwards at `ready`.
 double plan_overlap_end(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage,
                         size_t slice, double ready);
 double plan_bucket_bytes(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage);

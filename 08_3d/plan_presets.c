@@ -2,9 +2,9 @@
 #include "08_3d/plan.h"
 #include <string.h>
 
-// Describes a model of Llama's blocks (model.h). kv 0: there are as many key and value heads as
-// query heads. The output head does not share the embedding's table. These models train without
-// dropout.
+// Describes a model of Llama's blocks (common/model/model.h). kv 0: there are as many key and value
+// heads as query heads. The output head does not share the embedding's table. These models train
+// without dropout.
 #define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias) \
     { \
         .layers = L, .width = h, .heads = a, .context = T, .vocab = V, .norm = NORM_RMS, \
@@ -96,18 +96,19 @@ const PlanOldName plan_old_names[] = {
     { 0 },
 };
 
-// Reserves the bytes of a GPU besides the tensors of the plan. CUDA's context and the libraries'
-// workspaces take about 1 GB. NCCL's buffers take 4 MiB per channel and neighbour (NCCL_BUFFSIZE),
-// about 1 GB for four communicators. The allocator's blocks leave a part unused. The sum of 4 GB is
-// assumed, because no paper of this list gives this sum. --margin replaces it.
+// The bytes of a GPU that the tensors of the plan must not use. CUDA's context and the libraries'
+// workspaces take about 1 GB, and NCCL's buffers about 1 GB. An NCCL buffer has 4 MiB per channel
+// and neighbour (NCCL_BUFFSIZE). The allocator leaves a part of its blocks unused. The total of 4
+// GB is an assumption, because no paper cited in this file gives a total. --margin replaces this
+// value.
 #define RESERVE .reserve = 4e9
 
-// Two constants are fitted: efficiency (the share of the peak that large products reach) and
-// bandwidth (the share of the data sheet's). The fit is least squares over every other row of a GPU
-// in experiments/published.c, on a grid with steps of 0.02 and 0.1. launch is assumed, because the
-// rows hardly depend on it: between 0 and 3 us the sum of squares of the A100 changes by 4 %. Power
-// limits the H100 at full load. The cluster "lesson" has the book's simulated device and links, at
-// the scale of the book's small models.
+// For each GPU two constants are fitted: efficiency (the share of the peak that large products
+// reach) and the share of the data sheet's bandwidth. The fit is least squares over every other row
+// of a GPU in experiments/published.c, on a grid with steps of 0.02 and 0.1. launch is assumed,
+// because the rows hardly depend on it: between 0 and 3 us the sum of squares of the A100 changes
+// by 4 %. Power limits the H100 at full load. The cluster "lesson" has the book's simulated device
+// and links, at the scale of the book's small models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {
@@ -130,15 +131,15 @@ const PlanCluster plan_clusters[] = {
     { 0 },
 };
 
-// The bytes of activations follow Korthikanti section 4.1, which leaves out the norms' statistics.
-// Logits are in fp32.
+// The bytes of activations in 16-bit formats follow Korthikanti section 4.1, which leaves out the
+// norms' statistics. Logits are in fp32.
 #define KEPT_16 .element = 2, .mask = 1, .statistic = 0, .logit = 4
 const PlanFormat plan_formats[] = {
     // 18 bytes per parameter: gradients are added and reduced in fp32. With --zero 1, Megatron's
     // distributed optimizer, a parameter has 6 + 12/d bytes.
     { "bf16", .weight = 2, .gradient = 4, .state = 12, KEPT_16,
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
-    // The book's trainer stores no masks, because they are functions of a counter.
+    // The book's trainer stores no masks, because a mask is a function of a counter.
     { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4,
       .logit = 4, "AdamW: two moments" },
     // 16 bytes per parameter. Gradients are reduced in 16 bits.

@@ -57,7 +57,7 @@ typedef struct {
 typedef struct {
     size_t n, players; // ranks of the ring; ranks that are played
     Block *block;      // [n]
-    // Only if `equal`.
+    // These two times are used only if `equal`: all ranks of the ring have the same work.
     // own: the time of a rank's products with its own block.
     // other: the time of a rank's products with another block.
     double own, other;
@@ -167,10 +167,9 @@ static void after(double *at, const double *takes, size_t n, double share) {
 }
 // The rings of a block.
 // again: the forward that backward repeats; again.block is NULL if backward repeats no forward.
-// first: the share of the other work before that forward.
-// before: the share of the other work between that forward and the ring. Without that forward, the
-// share before the ring.
-// p [n]: only `near` remains from pass to pass.
+// first: the share of the work besides attention that comes before that forward.
+// before: the share of the work besides attention that comes directly before the op's own ring.
+// p [n]: the ranks of the ring. pass() sets all fields of a rank but `near` anew.
 struct PlanRings {
     const PlanTask *t;
     CutSizes z;
@@ -189,10 +188,10 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
     g.takes = takes;
     return g;
 }
-// Returns new rings for an op of a transformer block. The op has a part before attention, the ring,
-// and a part after attention. About a quarter of a block's products, those of q, k and v, come
-// before attention. With grouped heads this part is smaller (a tenth for llama2-70b), but the plan
-// uses a quarter for all models.
+// Returns new rings for a forward or backward of a transformer block. About a quarter of a block's
+// products, those of q, k and v, come before the ring in forward, and after the ring in backward.
+// With grouped heads this part is smaller (a tenth for llama2-70b), but the plan uses a quarter for
+// all models.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;

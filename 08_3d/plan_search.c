@@ -1,4 +1,4 @@
-// plan_search.c tries every layout of a task and finds the fastest that fits. plan_why.c explains
+// plan_search.c tries the layouts of a task and finds the fastest that fits. plan_why.c explains
 // the result.
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum { MOST_MICRO_BATCH = 8, ZERO_STAGES = 4 };
 // little larger than the played time.
 static const double ROUNDING = 1 - 1e-9;
 
-// A layout that a search with bounds has not played yet.
+// A layout of the present mesh, with its bounds.
 typedef struct {
     PlanLayout layout;
     PlanBound bound;

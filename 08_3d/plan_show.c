@@ -19,8 +19,8 @@ static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Returns whether layout i is the first one of its mesh. The list is sorted, so the first layout is
-// the fastest of its mesh.
+// Returns whether layout i is the first layout of its mesh. The list is sorted, so the first layout
+// of a mesh is the best one.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;
@@ -94,7 +94,8 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
             rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);
-    // The row `last` has the same mesh and twice the sequences per micro-batch.
+    // If there is a row with the same mesh and twice the sequences per micro-batch, `last` is the
+    // layout of that row.
     if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
         m % last->n.pp)
         say_detail(
@@ -104,7 +105,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
             last->micro_batch, m, last->n.pp);
 }
 
-// High published MFUs for each kind of cluster, for comparison.
+// High published MFUs on A100s and H100s, for comparison.
 static const struct {
     const char *clusters; // the beginning of the clusters' names
     const char *mfu;
@@ -198,9 +199,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
 
 // ---------------------------------------------------------------- the file of all layouts
 
-// Writes a layout as a JSON object. Times are in seconds, memory and traffic in bytes; each line
-// names its units. The step is the sum of the fields computing, tp_time, cp_time, dp_time, end_time
-// and idle (PlanResult).
+// Writes a layout as a JSON object. Times are in seconds, memory and traffic in bytes; the object
+// names these units. The step is the sum of the fields computing, tp_time, cp_time, dp_time,
+// end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n =

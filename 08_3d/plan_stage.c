@@ -51,11 +51,10 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 
 // ---------------------------------------------------------------- the parts of the model
 
-// Returns the number of blocks of a part of equal cost. The head counts as `head` blocks, the
-// number of blocks with as many FLOPs. The embedding counts as 0 blocks. Only the parts of the
-// embedding and of the head may have no block. Some parts may have one block less. If `from_first`,
-// the first part is one of these parts. All other such parts are at the end. For example, 126
-// blocks on 16 stages give 7, 14 times 8, and 7, as in Llama 3.
+// Returns the number of blocks of part `part`, if L blocks are cut into parts of nearly equal cost.
+// The head has as many FLOPs as `head` blocks. The embedding counts as 0 blocks. Only the parts of
+// the embedding and of the head may have no block. For example, 126 blocks in 16 parts give 7, 14
+// times 8, and 7, as in Llama 3.
 static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, bool from_first) {
     if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
@@ -70,9 +69,8 @@ static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, 
         from_first && part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part <= at_end;
     return blocks - taken;
 }
-// Returns the number of blocks of a part. A vision tower counts as blocks, too, so the first part
-// has fewer blocks of the model. The other parts share the remaining blocks, and the last parts
-// have fewer.
+// Returns the number of blocks of a part. If l->balanced, a vision tower counts as blocks, too. So
+// the first part has fewer blocks of the model, and the other parts share the remaining blocks.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     const ModelConfig *m = &t->model.model;
     size_t parts = l->n.pp * l->chunks, L = m->layers, tower = plan_vision_blocks(t);
@@ -129,7 +127,7 @@ PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *
     PlanStage one = *s;
     Positions positions = plan_positions_of(t, l, cp);
     one.z = cut_positions(one.z, &positions, true);
-    // In ZeRO's units all replicas wait for each other.
+    // Replicas that communicate over dp within an op wait for each other.
     const bool together = (l->zero == 3 || (l->zero == 2 && !forward)) && !plan_alike(t, l);
     one.tp = plan_group(t, plan_rank(l, s->d, cp, 0, s->i), l->n.tp, 1);
     for (size_t d = 0; together && d < l->n.dp; d++)
@@ -145,8 +143,8 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
 }
 // Returns whether one of two numbers divides the other.
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Returns whether all groups of one kind are placed on nodes alike. Kinds are the groups of tp, of
-// cp and of dp.
+// Returns whether all groups of tp are placed on nodes alike, and also all groups of cp and all
+// groups of dp.
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
     size_t ring = l->n.tp * mesh_cp(l->n);
@@ -167,7 +165,7 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     one.dp = plan_group(t, plan_rank(l, 0, 0, slice, s->i), plan_replicas(l), l->n.tp);
     return one;
 }
-// Returns the number of slices that differ.
+// Returns the number of slices that differ: 1 if all slices are alike.
 size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) ? 1 : l->n.tp;
 }
@@ -196,8 +194,8 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
                  (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-// Returns the time of the products with one block of scores. The scores stay on the chip, so only
-// queries, keys, values and outputs pass through memory (Dao et al. 2022).
+// The scores stay on the chip, so only queries, keys, values and outputs pass through memory (Dao
+// et al. 2022).
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D) {
     const PlanCluster *c = &t->cluster;
@@ -211,9 +209,9 @@ double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t
                  (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-// Returns the time of messages one after the other, inside a node or over `cards` network cards.
-// All bytes between nodes also pass the link inside, so the cards together are at most as fast as
-// that link.
+// Returns the time of messages one after the other, with `bytes` bytes together. cards: the number
+// of network cards between nodes; 0: the messages stay inside a node. All bytes between nodes also
+// pass the link inside, so the cards together are at most as fast as that link.
 static double link_time(const PlanTask *t, size_t cards, size_t messages, double bytes) {
     PlanLink inside = t->cluster.inside, link = cards ? t->cluster.between : inside;
     if (link.beta == 0) return 0;

@@ -39,7 +39,7 @@ static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, do
         r->largest.bytes[k] = fmax(r->largest.bytes[k], m.bytes[k]);
 }
 
-// Returns the bytes that a rank of stage i sends to the previous and the next stage.
+// Returns the bytes that a rank of stage i sends to the previous and the next stage, together.
 static double sent_on(const PlanPlayer *p, size_t i) {
     size_t ends = (i == 0) + (i + 1 == p->l->n.pp), full = p->sequences / p->m,
            more = p->sequences % p->m;

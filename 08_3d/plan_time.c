@@ -2,15 +2,16 @@
 // counts the bytes in flight.
 //
 // judge/play does not play these schedules. judge/play needs the steps of every rank, which takes
-// too long for 16,384 ranks. The recurrences of this file play one rank per stage of one replica,
-// or each rank of an unequal ring. The other ranks of the replica take the same time. plan_step.c
-// chooses the replicas. So a search takes seconds.
+// too long for 16,384 ranks. This file plays one rank per stage of one replica, or each rank of an
+// unequal ring. The other ranks of the replica take the same time. plan_step.c chooses the
+// replicas. So a search takes seconds.
 //
-// Three tests compare the predictors. tests/plan-time.t compares these recurrences with judge/play
-// on random layouts of up to 64 ranks. The two times must be equal to the picosecond, or within 2 %
-// if plan_time.c plays only some of many micro-batches. tests/plan.t compares the plan with the
-// trainer on the simulated clock, also with communication beside computation and where nodes cut
-// groups. tests/play-steps.t compares judge/play with this clock.
+// Three tests compare this file, judge/play and the simulated clock. tests/plan-time.t compares
+// this file with judge/play on random layouts of up to 64 ranks. The two times must be equal to the
+// picosecond, or within 2 % if plan_time.c plays only some of many micro-batches. tests/plan.t
+// compares the plan with the trainer on the simulated clock, also with communication beside
+// computation and where nodes cut groups. tests/play-steps.t compares judge/play with runs on the
+// simulated clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,8 @@
 // A full pipeline repeats itself, so the player plays only about PLAYED times pp of many
 // micro-batches. The other micro-batches take the time of the slowest stage. If a stage has at most
 // MOST_OPS / pp forwards, the player plays all micro-batches, because unequal stages need some time
-// until they repeat. If a ring has unequal ranks and needs at most MOST_STEPS steps, each rank is
-// played. Otherwise only the slowest rank of each op is played.
+// until they repeat. If the ranks of a ring are unequal and the replica needs at most MOST_STEPS
+// steps of rings, each rank is played. Otherwise only the slowest rank of each op is played.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -72,7 +73,7 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
         if (p->layered) plan_layer_slices(p, c);
-        const size_t sizes = p->sequences % p->m ? 2 : 1; // of micro-batches
+        const size_t sizes = p->sequences % p->m ? 2 : 1; // sizes of micro-batches
         for (size_t small = 0; small < sizes && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {
@@ -204,7 +205,7 @@ static void play(PlanPlayer *p) {
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
         p->stage[i] = stage_new(p, i, p->twin ? &p->twin[i] : stage_like(p, i));
-        if (p->l->zero == 3) { // wte is gathered once, before all other units
+        if (p->l->zero == 3) { // the tables are gathered once, before all units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
             p->stage[i].now = p->stage[i].busy = table.dp;

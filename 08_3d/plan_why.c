@@ -26,7 +26,8 @@ static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, s
     }
     return NULL;
 }
-// Returns the part of the step in which the other layout spends most of its additional time.
+// Returns the part of the step in which `other` spends most of its additional time, compared with
+// `best`.
 static const char *cause(const PlanResult *best, const PlanResult *other) {
     const double more[] = { other->computing - best->computing,
                             other->tp - best->tp,
@@ -41,9 +42,9 @@ static const char *cause(const PlanResult *best, const PlanResult *other) {
     for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
     return name[most];
 }
-// Adds the fastest layouts of the search with another tp, with another cp, and with the same tp and
-// another pp. Also adds the fastest layout of the same mesh with twice the sequences per
-// micro-batch. Returns the number of added layouts.
+// Adds the fastest layouts of the search with half and twice the tp, with half and twice the cp,
+// and with the same tp and half and twice the pp. Also adds the fastest layout of the same mesh
+// with twice the sequences per micro-batch. Returns the number of added layouts.
 static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
     const PlanResult *best = &list->result[0];
     const PlanLayout *l = &best->layout;
@@ -75,8 +76,8 @@ static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
     }
     return n;
 }
-// Adds layout l if this layout is possible. l is the best layout with one choice replaced. Returns
-// the number of added layouts.
+// Adds layout l, the best layout with one choice replaced, if l is possible. Returns the number of
+// added layouts.
 static size_t add_choice(const PlanTask *t, const PlanResult *best, const PlanLayout *l,
                          PlanAlternative *found, const char *name, bool detail) {
     char why[80];

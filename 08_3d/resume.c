@@ -1,5 +1,5 @@
-// resume.c compares the options and the data of a run with those of its checkpoint, and gives the
-// run its id. Before the first step resume_run() checks the folder of --save.
+// resume.c compares the options and the data of a run with those of the checkpoint of --resume, and
+// gives the run its id. Before the first step resume_run() checks the folder of --save.
 #include "08_3d/resume.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -16,16 +16,16 @@ static const char *const model_options[] = { "layers", "width",          "heads"
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",
                                              NULL };
-// These options also define the training. A resumed run may change one of these options, or the
-// content of --data, only with --override.
+// The training is defined by the options of the model and by these options. A resumed run may
+// change one of these options, or the content of --data, only with --override.
 static const char *const training_options[] = {
     "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
     "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
     "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
-// Any resumed run may change these options. One change needs --override data: adding --data-eval to
-// a training that began without --data-eval. The storage may change because a checkpoint has
-// masters.
+// Any resumed run may change these options, with one exception. If a training began without
+// --data-eval, a resumed run needs --override data to add --data-eval. The storage may change
+// because a checkpoint has masters.
 // "ranks" is not an option, but the page reports a change of the ranks, too.
 static const char *const layout_options[] = {
     "steps",
@@ -113,7 +113,7 @@ static bool same(const char *a, const char *b) {
 
 // ---------------------------------------------------------------- --override
 
-// Returns whether the list "lr,data" has this word.
+// Returns whether the list, words with commas between them such as "lr,data", has this word.
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -247,9 +247,9 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// Returns whether this checkpoint may stay if this run begins after step `from`. The checkpoint
-// must belong to this run, or be torn if this run is resumed. The checkpoint's step must be at most
-// `from`, unless --newest-good may have skipped the checkpoint.
+// Returns whether the checkpoint in `path` may stay if this run begins after step `from`. The
+// checkpoint must belong to this run, or be torn if this run is resumed. The checkpoint's step must
+// be at most `from`, unless --newest-good may have skipped the checkpoint.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;

@@ -81,8 +81,8 @@ typedef struct {
     size_t place;
     real value;
 } PlacedValue;
-// Returns the elements of this tensor that this rank sends. As in a checkpoint, exactly one rank
-// sends each element.
+// Returns the elements of the tensor `name` that this rank sends. As in a checkpoint, exactly one
+// rank sends each element.
 static PlacedValue *own_elements(const Model *m, const char *name, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++)
@@ -133,7 +133,7 @@ static void write_part(const Param *p, const NamedPart *part, const real *values
     free(list);
 }
 
-// Appends this tensor to the file, which rank 0 has open. Collective.
+// Appends the tensor of p to the file, which rank 0 has open. Collective.
 static void write_tensor(const Model *m, const Param *p, FileType type, Output *o) {
     size_t n;
     if (p->cols == 0) return; // the family has no such tensor
@@ -145,7 +145,6 @@ static void write_tensor(const Model *m, const Param *p, FileType type, Output *
         NamedPart part[MOST_PARTS];
         size_t parts = model_parts(&m->config, p, part);
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
-        // A write error is stored in the file; output_close() reports the error.
         for (size_t k = 0; k < parts; k++) write_part(p, &part[k], whole.values, type, o);
     }
     free(whole.values);

@@ -1,4 +1,4 @@
-// sampler.c: writes text with a model that is cut over tp x pp. The file has attention with a cache
+// sampler.c writes text with a model that is cut over tp x pp. The file has attention with a cache
 // of keys and values, forwards of new positions through the stages, and the choice of a token.
 #include <math.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 // -------------------------------------------------- attention of new positions to all earlier ones
 
 // Runs attention with the cache. S_QKV [T, A + 2K] has only the T new positions. A is the number of
-// columns of this rank's queries, K of its keys; K = A without grouped heads. The new keys, which
-// are already rotated, and the new values join the cache. Then the new queries attend to the whole
-// cache.
+// columns of this rank's queries, and K the number of columns of the rank's keys. K = A without
+// grouped heads. The new keys, which are already rotated, and the new values join the cache. Then
+// the new queries attend to the whole cache.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), all = c->n + h->T;
@@ -49,9 +49,9 @@ static Batch batch_of(Arena *a, const int *tokens, size_t count, size_t first) {
     return (Batch){ .B = 1, .T = count, .tokens = device[0], .position = device[1] };
 }
 
-// Runs one forward of `count` positions, from position `first` on, through all stages. A message is
-// [count, C]. Returns the logits of all rows if `all`, else the logits of the last row, which give
-// the next token.
+// Runs this stage's part of a forward of `count` positions, from position `first` on. A message
+// between stages is [count, C]. The last stage returns the logits of all rows if `all`, else the
+// logits of the last row, which give the next token. The other stages return an empty tensor.
 static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, size_t first,
                       bool all) {
     Comm *pp = s->mesh.pp;
@@ -80,7 +80,7 @@ static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, siz
     return logits;
 }
 
-// Gives each block attention with the cache, or the block's own attention.
+// Gives each block attention with the cache if `cached`, else the block's own attention.
 static void attach(Sampler *s, bool cached) {
     for (size_t i = 0, block = 0; i < s->m->n_layers; i++)
         if (s->m->layers[i].kind == &tensor_parallel_block)
@@ -123,7 +123,7 @@ static bool better(const Candidate *x, const Candidate *y) {
     return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }
 
-// The k best candidates so far, in a heap with the worst of them at its root. Most candidates are
+// The k best candidates so far, in a heap with the worst candidate at the root. Most candidates are
 // worse than the root and cost one comparison, so the vocabulary is never sorted.
 typedef struct {
     Candidate *list;
@@ -148,8 +148,8 @@ static void offer(Best *best, Candidate c) {
     list[i] = c;
 }
 // Puts an entry among the best candidates if its score is high enough. With --top-k the k entries
-// with the largest logits stay candidates. Without --top-k, k is 1, and the entry with the best
-// score wins.
+// with the largest logits stay candidates. Without --top-k, k is 1, and only the entry with the
+// best score stays.
 static void offer_logit(Best *best, const Choice *c, double logit, size_t number, size_t entry) {
     double score = c->top_k ? logit : sampler_score(c, logit, number, entry);
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });

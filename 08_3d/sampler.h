@@ -5,8 +5,8 @@
 #include "08_3d/mesh.h"
 #include "08_3d/weights.h"
 
-// The keys and values of one block and this rank's heads. kind must be the first member, because
-// the attention gets a pointer to kind and casts this pointer to a pointer to the Cache.
+// The keys and values of this rank's heads in one block. kind must be the first member, because the
+// attention gets a pointer to kind and casts this pointer to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
     Tensor k, v; // [context, kv heads/tp * D] each
@@ -33,8 +33,8 @@ typedef struct {
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
 // Runs a forward of `count` tokens that follow the tokens in the cache. The last stage gets the
-// logits [rows, V/tp] of all these tokens, or of the last token. The other stages get an empty
-// tensor.
+// logits [rows, V/tp] of all these tokens if `all`, else of the last token. The other stages get an
+// empty tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
 // Runs a forward from position 0, without the cache. The cache does not change.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);

@@ -1,10 +1,10 @@
-// stage_buckets.c: overlaps the all-reduces over dp with the backward of a pipeline's stage. On
-// such a stage several micro-batches are in flight, and two stages may share the tied table.
-// 01_data_parallel/04_overlap.c has the buckets.
+// stage_buckets.c overlaps the all-reduces over dp with the backward of a pipeline's stage. On such
+// a stage several micro-batches are in flight, and two stages may share the tied table.
+// 01_data_parallel/04_overlap.c makes and reduces the buckets.
 #include "08_3d/stage_buckets.h"
 
-// Returns whether this micro-batch is the last one of the step. In a pipeline b->sync holds for a
-// whole step, and only the last micro-batch's backward completes the gradients.
+// Returns whether this micro-batch is the last one of the step. Only the backward of the last
+// micro-batch completes the gradients.
 static bool is_last(const Buckets *b, const Batch *batch) {
     return batch->number + 1 == b->micro_batches;
 }
@@ -18,8 +18,8 @@ static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Te
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !is_last(b, batch)) return;
-    // With sequence parallelism (03.07) some gradients are partial sums over the tensor group.
-    // unit_partial_sums() completes these sums before the all-reduce.
+    // With sequence parallelism (03.07) some gradients are partial sums. unit_partial_sums() adds
+    // up the parts over the tp group before the all-reduce over dp.
     for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
     buckets_layer_ready(b, l);
 }

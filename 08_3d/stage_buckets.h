@@ -1,14 +1,15 @@
-// stage_buckets.h: declares buckets for the stages of a pipeline.
+// stage_buckets.h declares buckets for the stages of a pipeline.
 #ifndef STAGE_BUCKETS_H
 #define STAGE_BUCKETS_H
 #include "01_data_parallel/data_parallel.h"
 
-// Cuts and wraps like buckets_new(), for the stages of a pipeline. A step has `micro_batches`
-// micro-batches, of which several are in flight. Only the backward of the last micro-batch reduces.
+// Cuts the gradient in buckets and wraps the layers, like buckets_new(), for a stage of a pipeline.
+// A step has `micro_batches` micro-batches, of which several are in flight. Only the backward of
+// the last micro-batch reduces.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
-// Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
-// stage. Call this function when m->g has the sum of both stages' gradients. Does nothing on other
-// stages.
+// Starts the all-reduce over dp of the tied table's gradient, on a stage that shares the table with
+// another stage. Call this function when the model's g has the sum of both stages' gradients. Does
+// nothing on other stages.
 void buckets_start_tied(Buckets *b);
 void buckets_wait_tied(Buckets *b);
 #endif

@@ -20,7 +20,7 @@ typedef struct {
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective
 // Counts a step, which took `seconds`. Call this function after each step that was not skipped.
-// Returns true if `line` holds a line to print.
+// Returns true if `line` holds a line to print; only rank 0 has lines.
 // scale: the factor of the step's loss scale; 0: the line shows no factor.
 bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, double scale, size_t tokens,
                     double seconds, char line[STEP_LINE]);

@@ -1,8 +1,8 @@
 // stop.c tells all ranks whether any rank has to stop.
 #include "08_3d/stop.h"
 
-// Returns whether the run must end now. Ranks notice a signal at different steps, and the clocks of
-// ranks differ. So if one rank must stop, all ranks stop.
+// Ranks notice a signal at different steps, and the clocks of ranks differ. So if one rank must
+// stop, all ranks stop.
 bool stop_due(double left, double step) {
     // The next step may take as long as this one.
     return side_any(stop_asked() >= 0 || step > left);

@@ -54,7 +54,8 @@ void file_type_put(FileType type, void *out, const real *values, size_t n) {
         }
 }
 
-// Reads the description of a tensor. Returns NULL, or the text of an error in the tensor.
+// Reads the description of a tensor in the header. Returns NULL, or a text that describes the
+// error.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,
                              size_t bytes) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");

@@ -27,7 +27,7 @@
 
 // ---------------------------------------------------------------- the unsplit model of --check
 
-// rule: --compress on one device; NULL without --compress.
+// rule: the rule of --compress on one device; NULL without --compress.
 typedef struct {
     Model *model;
     Optimizer optimizer;
@@ -124,8 +124,8 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 // Returns whether the held-out loss is measured after `done` steps. With --eval-every 0 the result
 // is always false. Otherwise the program measures the loss every --eval-every steps. With --keep
 // the program also measures the loss before each checkpoint, because the checkpoint with the best
-// loss is kept. show() measures the loss after the last step, so the result for the last step is
-// true only if a checkpoint is written.
+// loss is kept. For the last step the result is true only if a checkpoint is written, because
+// show() measures the loss after the last step.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);
@@ -182,8 +182,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_end(run, t);
         }
         rebalance(run, t, log, step + 1, steps);
-        // The unsplit model's own norm decides whether it skips the step. If only one of the split
-        // and the unsplit model skips a step, their loss curves differ.
+        // The unsplit model's own norm decides whether the unsplit model skips the step. If only
+        // one of the split and the unsplit model skips a step, their loss curves differ.
         if (u->model && (!train_scaled(t) || isfinite(w.norm)))
             optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 
@@ -357,9 +357,9 @@ static void train(Run *run) {
     Data data =
         training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
                       option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
-    // With --check sequences end early, because some bugs show only at unequal token counts.
+    // With --check some sequences end early, because some bugs show only at unequal token counts.
     data.ragged = check;
-    memory_set_poison(check); // poison costs time
+    memory_set_poison(check); // filling new memory with NaN costs time
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(cores_per_rank()); // may change the bits of products
     options = train_run_options(run, &c.mesh);

@@ -1,4 +1,4 @@
-// train_options.h holds the table of 08_3d/train's options. train_settings.c reads these options.
+// train_options.h holds the table of 08_3d/train's options.
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
 #include "judge/frame/lesson.h"

@@ -12,7 +12,7 @@
 // Returns the configuration of the options. The caller frees stage_blocks.
 TrainerConfig train_config(Run *run);
 // Gives the options of the model the values of --init's model, if the options are not given. Calls
-// usage_error() for an option with another value. With rotary positions *c takes a shorter
+// usage_error() if an option was given with another value. With rotary positions *c takes a shorter
 // --context.
 void train_take_model(Run *run, ModelConfig *c);
 // Returns the words that follow ZeRO and its stage on the page, such as ", overlapped".
@@ -24,7 +24,8 @@ size_t train_steps(Run *run);
 void train_stop_require(Run *run);
 // Returns the seconds until --exit-after, or INFINITY without --exit-after.
 double train_seconds_left(Run *run);
-// Prints lines about values that were not given and that a user may not expect.
+// Prints a line if the learning rate only rises, and a line if --vocab has entries that this tree's
+// text does not have.
 void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
 // Records the degrees of the mesh, ZeRO's stage and the dropout in the JSON, because their options
 // may have been left out.

@@ -203,7 +203,8 @@ Optimizer train_optimizer(Run *run) {
     return o;
 }
 
-// Returns the lowest rate as a share of the peak, a tenth if --min-lr is not given.
+// Returns the lowest rate as a share of `peak`, the highest rate. Without --min-lr the result is a
+// tenth.
 static double lowest_part(Run *run, double peak) {
     if (!option_text(run, "min-lr")) return 0.1;
     double least = option_real(run, "min-lr");

@@ -1,5 +1,5 @@
-// train_storage.c reads the trainer's options --storage, --gradients and --loss-scale, prints their
-// lines on the page, and copies the loss scale to and from a checkpoint.
+// train_storage.c reads the trainer's options --storage, --gradients and --loss-scale, prints the
+// page's lines about storage and loss scale, and copies the loss scale to and from a checkpoint.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 // ---------------------------------------------------------------- options
 
 // Reads --loss-scale N, or dynamic[,FIRST[,PATIENCE]]. A power of two changes no bit of a
-// gradient's fraction. Storage other than fp16 has the range of reals, and needs factor 1.
+// gradient's fraction. Reals and bf16 need no factor, because bf16 has the range of fp32.
 static LossScale loss_scale(Run *run) {
     static const double highest = 0x1p40;
     LossScale s = { .factor = 0x1p16, .patience = 1000 }; // PyTorch's factor, DeepSpeed's patience

@@ -1,6 +1,7 @@
 // trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is this
-// step without options. The rest of the file is the same step with every option. refused.c rejects
-// options that exclude each other. kept.c has the sizes of activations and the plan for a budget.
+// step without options. trainer_gradients() and trainer_update() are the same step with every
+// option. refused.c rejects options that exclude each other. kept.c has the sizes of activations
+// and the plan for --activation-budget.
 #include "08_3d/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -61,7 +62,7 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 
 // ---------------------------------------------------------------- composition
 
-// Returns buckets that are as large as a block. While the gradient of a block is reduced, the
+// Returns buckets that are as large as a block. So the gradient of a block is reduced while the
 // backward of the previous block runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
@@ -81,7 +82,8 @@ static void cut_tensors(const Trainer *t, Model *m) {
     }
 }
 // Returns whether this rank counts its loss. Several ranks of a tp group have the loss of the same
-// tokens, and one of these ranks counts the loss. On a cube the other ranks have 0 already.
+// tokens, and only one of these ranks may count the loss. On a cube the loss of the other ranks is
+// 0 already.
 static bool counts_loss(const Trainer *t) {
     if (t->config.tensor == TENSOR_3D) return true;
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
@@ -246,8 +248,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
-    // Under ZeRO each rank of the world has a part of the gradient. Otherwise every replica has the
-    // whole gradient, so the sum is over a replica's ranks.
+    // Under ZeRO each rank of the world owns another part of the gradient. Otherwise every replica
+    // has the whole gradient, so the sum is over the ranks of one replica.
     r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
     r.norm /= t->loss_scale.factor;
     free(batch);
@@ -280,7 +282,7 @@ bool trainer_rebalance(Trainer *t) {
     size_t p = v * t->config.mesh.pp;
     size_t *before = host_alloc(p * sizeof *before);
     memcpy(before, t->blocks, p * sizeof *before);
-    // All ranks of a stage wait for the slowest one.
+    // All ranks of a stage wait for the slowest rank, so its times count.
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor slowest = tensor_new(&scratch, 1, n);
     real *ms = host_alloc(n * sizeof *ms);
@@ -291,7 +293,7 @@ bool trainer_rebalance(Trainer *t) {
     tensor_download(ms, slowest);
     for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
     partition_solve(mesh->pp, &t->config.model, v, t->cost, t->blocks);
-    // If the budget is too small for the new blocks of some stage, all blocks stay.
+    // If --activation-budget is too small for the new blocks of some stage, all blocks stay.
     if (t->config.activation_budget && kept_stage_without_plan(&t->config) < t->config.mesh.pp)
         memcpy(t->blocks, before, p * sizeof *before);
     bool moves = memcmp(before, t->blocks, p * sizeof *before);

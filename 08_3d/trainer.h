@@ -44,7 +44,7 @@ typedef struct {
     Reduction reduction;
     CompressionPlan compression; // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;               // sequence parallelism (03.07)
-    bool blockwise;              // blockwise attention; always true if cp > 1
+    bool blockwise;              // blockwise attention; ignored if cp > 1
     Recompute recompute;
     size_t activation_budget; // most bytes of activations per rank; 0: no limit
     double clip;              // largest gradient norm; 0: no clipping
@@ -65,7 +65,7 @@ static inline size_t trainer_zero(const TrainerConfig *c) {
 static inline bool tensor_is_grid(const TrainerConfig *c) {
     return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D;
 }
-// Returns the sides of a grid.
+// Returns the sides of the tp group's grid. Only for 2D and 2.5D (tensor_is_grid).
 TesseractSides tensor_sides(const TrainerConfig *c);
 // Returns dp x cp: the number of ranks with the same parameters. These ranks sum gradients, and
 // ZeRO shards over these ranks.
@@ -76,7 +76,8 @@ static inline size_t trainer_replicas(const TrainerConfig *c) {
 size_t trainer_chunks(const TrainerConfig *c);
 // Returns the number of micro-batches per replica and step.
 size_t trainer_micro_batches(const TrainerConfig *c);
-// Returns the ops of a stage for m micro-batches, in order. The caller calls schedule_free().
+// Returns the ops of a stage for m micro-batches, in the order in which the stage runs them. The
+// caller calls schedule_free().
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
@@ -94,7 +95,7 @@ typedef struct {
     Buckets *buckets;         // for REDUCE_IN_BUCKETS; else NULL
     Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
-    double *cost;             // with rebalancing: times of the layers in the last step
+    double *cost;             // with rebalancing: picoseconds of each layer in the last step
     // local_loss: this rank's part of the last step's loss. reduction: the times at which the last
     // sum over dp began and ended; unused with buckets.
     double local_loss;

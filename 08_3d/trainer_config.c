@@ -1,12 +1,12 @@
-// trainer_config.c computes values that follow from the trainer's options alone: the sides of a
-// grid, the number of micro-batches, and the list of a stage.
+// trainer_config.c computes values that follow from the trainer's options alone: the numbers of
+// chunks and micro-batches, the list of a stage's ops, and the sides of a grid.
 #include "08_3d/trainer.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
 // Returns the number of micro-batches per replica. The batch is cut over replicas, then into
 // micro-batches. Every replica runs the same number of micro-batches, because ZeRO reduces in each
-// micro-batch. If the sequences do not divide, some micro-batches are smaller.
+// micro-batch. If the parts cannot be equal, some micro-batches have one sequence less.
 size_t trainer_micro_batches(const TrainerConfig *c) {
     return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
 }

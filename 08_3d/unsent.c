@@ -1,11 +1,13 @@
-// unsent.c reads and writes the state of a compression, and names the layout of this state.
+// unsent.c copies the residuals of --compress into a checkpoint's RankState and back, and names the
+// layout of a run.
 #include "08_3d/unsent.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k, one of 32". A run can load
-// residuals only if its text is the same, because otherwise the residuals belong to other elements.
+// residuals only if its text equals the checkpoint's text, because otherwise the residuals belong
+// to other elements.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);

@@ -48,7 +48,7 @@ static size_t heads_of(const Weights *w, const size_t *chosen) {
 
 // Returns the number of heads of a GPT-2, if --from or --init names the file and not the folder. A
 // config.json beside the file may belong to another model. So --heads and the file's header come
-// first. All other sizes follow from the tensors.
+// before the config.json. All other sizes follow from the tensors.
 static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->files.file[0], "n_head");
     ModelConfig beside = { 0 };
@@ -62,8 +62,8 @@ static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     return beside.heads;
 }
 
-// Sets the sizes that *c lacks from the tensors of a GPT-2. check_tensors() compares all other
-// sizes with the tensors.
+// Takes the sizes that *c lacks from the shapes and the number of a GPT-2's tensors.
+// check_tensors() compares the sizes that *c has with the tensors.
 static void sizes_of_tensors(const Weights *w, ModelConfig *c) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight"),
                      *mlp = find(w, "h.0.mlp.c_fc.weight");

@@ -1,12 +1,12 @@
-// zero_step.c provides the stages of ZeRO (chapter 06) for the trainer, also for schedules that run
-// backwards in two halves.
+// zero_step.c calls the functions of ZeRO's stages (chapter 06) for the trainer, also for schedules
+// that run backwards in two halves.
 #include "08_3d/zero_step.h"
 
 // ---------------------------------------------------- backwards in two halves (05.06, zero bubble)
 
-// Runs the dx half of a backward, which comes first. Under stage 2 this half needs no
-// communication, because dx does not depend on the gradients of weights. Under stage 3 this half
-// gathers the weights.
+// Runs the dx half of a backward, which comes first. Under stage 2 this half needs no communication
+// over dp, because dx does not depend on the gradients of weights. Under stage 3 this half gathers
+// the weights.
 static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
 }
@@ -16,9 +16,10 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
 }
-// Runs the second half of a backward, which computes the gradients of the weights. This half does
-// not read the weights, so this half gathers no weights. zero2_backward_and_reduce() allocates and
-// reduces the gradients, and calls the backward of `half`, a layer that has only the second half.
+// Runs the second half of a backward, which computes the gradients of the weights. This half
+// gathers no weights, because it does not read the weights. zero2_backward_and_reduce() allocates
+// and reduces the gradients, and calls the backward of `half`, a layer that has only the second
+// half.
 static void second_half(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)dy; // the first half has copied the dy of every product
     (void)dx;
