@@ -182,8 +182,9 @@ sub keep_parts {
     };
 }
 
-# Returns the body inside of a line that marks where the body runs. The names in the line are drawn
-# anew in each grading. `number` is the number of the body, if a program has several marked bodies.
+# Returns the body in a block. The block's first line marks where the body runs. The names in the
+# line are drawn anew in each grading. `number` is the number of the body, if a program has several
+# marked bodies.
 sub mark_body {
     my ($body, $number) = @_;
     $number //= 1;

@@ -146,7 +146,7 @@ static const char *step_of(const char *name) {
 
 // Describes the first step that differs. Later steps contain the same error, so the sentence leaves
 // them out. A tensor whose elements are all below 1e-3 of the largest element of all tensors does
-// not count. Such a tensor may be mathematically zero, as the gradient of the key bias is.
+// not count. Such a tensor may be mathematically zero, so that only rounding remains.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     size_t ranks = run->world->size, differing = 0, same_factor = 0;
     bool *differs = host_alloc(2 * ranks * sizeof *differs), *holds = differs + ranks;

@@ -35,7 +35,7 @@ bool option_value_is_number(const OptionValue *s);
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 
-// ---- lesson.c: one Program per process, read-only while ranks run ----
+// ---- lesson.c: one Program per process. While ranks run, they change only `status`. ----
 typedef struct {
     OptionValues settings;
     LaunchWish wish;
@@ -46,7 +46,7 @@ typedef struct {
     bool color, tf32, verbose;
     void (*lesson)(Run *run);
     double started;
-    char tag[96]; // "[03.02 linear]", the head of every line
+    char tag[96]; // "[03.02 linear]", the head of titles, check lines and the verdict
     int status;   // the exit status of this process
 } Program;
 
@@ -106,13 +106,13 @@ struct RunState {
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
     PageText *texts; // the last text of page_text(), which links to the earlier texts
-    bool pictured;   // the lesson has drawn a picture of events
-    bool plotted;    // the lesson has drawn a line chart
+    bool pictured;   // the lesson has drawn a picture of events, or has ended early
+    bool plotted;    // the lesson has drawn a line chart, or has written --svg itself
     bool stopped;    // report_stopped() was called
 };
 
-// Prints a line for a check and records it. The line shows error_text and limit_text, such as "max
-// 2.1e-07" and "limit 1.0e-05".
+// Records a check. Also prints a line if the check failed, or with --verbose. The line shows
+// error_text and limit_text, such as "max 2.1e-07" and "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text); // prints the indented line under a failed check
 // Prints the table of costs; without --verbose only failed costs.
@@ -130,7 +130,7 @@ size_t page_width(void); // returns the columns: COLUMNS, the terminal's width, 
 // calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
-// Returns a part of the title: a hint that lets waiting threads sleep, or "" if the environment
+// Returns a part of the title: a hint how to let waiting threads sleep, or "" if the environment
 // already says how threads wait.
 const char *threads_advice(void);
 void page_checked(Run *run);            // prints the comparisons and the number of exact costs

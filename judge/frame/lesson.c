@@ -171,7 +171,7 @@ static ClockLink link_named(const char *text, size_t length) {
 }
 
 // Chooses the clock, the device and the links. The default is the simulated clock if ranks are
-// virtual, or share cores or a GPU, because real times are then misleading.
+// virtual, outnumber the cores, or use the transport `staged`. Real times are then misleading.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
