@@ -17,8 +17,8 @@ extern const LessonInfo lesson_info;
 //   value     "N" for a whole number; "X", "SECONDS" or "MINUTES" for a number; "a|b|c" for one of
 //             these words; any other word for a text that is not empty; NULL for a flag
 //   fallback  the default; NULL for no default
-// An option with the name of a common option replaces its values and default. The option also
-// replaces the help, unless its own help is NULL. Example: {"dp", "N", "1", "data-parallel
+// An option with the name of a common option replaces the common option's values and default. The
+// help is also replaced, unless the new help is NULL. Example: {"dp", "N", "1", "data-parallel
 // replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
@@ -78,7 +78,7 @@ bool option_main_gradients(const Run *run); // is also true if the lesson has no
 #define REALS_ONLY(why) \
     { "storage", "real", "real", why }
 
-// Prints on rank 0, in order with the checks. Adds a newline if the text does not end with one.
+// Prints a text on rank 0. Adds a newline if the text does not end with a newline.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));

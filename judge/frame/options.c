@@ -329,8 +329,9 @@ static bool names_a_file(const OptionValue *s) {
     return false;
 }
 
-// Requires that no option writes a file that another option reads or writes. Only the folders of
-// --save and --resume may be the same.
+// Requires that an option with value "FILE" does not name the file of another option, because the
+// program may write this file. Options for FILES, DIR or PATH may name the same place, as --save
+// and --resume often do.
 static void require_different_files(const OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) {
         const OptionValue *a = &s->list[i];
