@@ -42,7 +42,7 @@ typedef struct {
     LaunchChoice choice;
     Launch launch;
     uint64_t seed;
-    size_t threads; // threads per rank; 0: the lesson decides
+    size_t threads; // threads per rank
     bool color, tf32, verbose;
     void (*lesson)(Run *run);
     double started;
@@ -51,8 +51,8 @@ typedef struct {
 } Program;
 
 // ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
-// Prints a line for each open exercise on rank 0. Returns the number of open exercises. All ranks
-// must call this function.
+// On rank 0 prints a line for each open exercise, and returns the number of open exercises. All
+// ranks must call this function.
 size_t exercises_report(Comm *world);
 
 // ---- report.c: records of rank 0, for the verdict and the JSON ----
@@ -101,7 +101,7 @@ struct RunState {
     size_t what_width, name_width; // the largest widths so far of the columns of check lines
     uint64_t digest;               // a sum of hashes; 0: no hash was added
     double progressed;             // when progress() drew its line; 0: there is no line
-    char *wrong;                   // a sentence about the first failed check; NULL: none failed
+    char *wrong;                   // a sentence about the first failed check or cost; NULL: none
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
@@ -174,7 +174,7 @@ uint64_t real_bits(real x);
 uint64_t text_hash(const char *text);
 
 // ---- diagnose.c ----
-// Rank 0 keeps a sentence about the first check that failed.
+// Rank 0 keeps a sentence about the first check or cost that failed.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
                       const double *want, size_t n, double limit);

@@ -117,7 +117,7 @@ static void rank_body(Comm *world, void *context) {
     program->lesson(&run);
     require_picture(&run);
     char written = 0;
-    // All ranks wait, because rank 0 may still write files.
+    // All ranks wait here for rank 0, which may still write files.
     side_broadcast(&written, sizeof written);
     memory_rank_end(); // a leak on any rank ends the run before the verdict
     comm_barrier(world);

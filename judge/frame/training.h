@@ -1,5 +1,5 @@
 // training.h: declares a short training and its recorded values, which are compared with those of
-// another training. The same Training describes a split and the unsplit training. The lesson
+// another training. One Training describes the split training and the unsplit training. The lesson
 // provides the function that makes a step of the split training.
 #ifndef TRAINING_H
 #define TRAINING_H
