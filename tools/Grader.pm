@@ -158,8 +158,8 @@ sub grader_begin {
 }
 
 # Returns the folder of the build for parts that are the same in every grading. The name of the
-# folder depends on the commands and on all sources that they read, so a changed source gives
-# another folder.
+# folder depends on the commands, on tools/grader, on the headers of common/ and on the sources of
+# common/comm. So a change there gives another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
