@@ -19,8 +19,8 @@
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
-// Returns the model's configuration. Under --family llama two of four heads share a head of key and
-// value, and the head is untied.
+// Returns the model's configuration. Under --family llama the four query heads share two heads of
+// key and value, and the output head has its own table.
 static ModelConfig model_of(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;
@@ -95,8 +95,8 @@ static Derivatives differentiate(Model *m, const Batch *b, Param *p) {
 }
 
 // Returns the worst error of all tensors. An error is divided by the tensor's largest derivative,
-// but at least by 1e-3 of the model's largest derivative. The key bias needs this bound, because
-// its derivatives are exactly zero and only rounding remains.
+// but at least by 1e-3 of the model's largest derivative. Without this bound a tensor with
+// derivatives near zero, where only rounding remains, would have a large error.
 static double gradient_check(Run *run, const Data *data) {
     ModelConfig c = model_of(run);
     Arena tokens = arena(MEM_WORKSPACE);

@@ -1,6 +1,6 @@
-# Capstone.pm draws the layouts of the capstone, in which the bodies of chapters 01 to 07 train
-# chapter 08. Capstone.pm also finds the exercises whose bodies this training can reach. tools/grade
-# and tools/task use this module.
+# Capstone.pm draws the layouts of the capstone. In the capstone, chapter 08's trainer calls a
+# student's bodies of chapters 01 to 07. Capstone.pm also finds the exercises whose bodies this
+# training can reach. tools/grade and tools/task use this module.
 package Capstone;
 use strict;
 use warnings;

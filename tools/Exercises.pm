@@ -196,8 +196,9 @@ sub splice_helpers {
     return $text;
 }
 
-# ---- tools/decisive: the layer that carries most points of an exercise, and the reason ----
-# Returns { id => { layer, why } }. An exercise without a line is decided by its numbers.
+# ---- tools/decisive: the part of the grade that carries most points of an exercise ----
+# Returns { id => { layer, why } }. `layer` is numbers, bytes, memory or time. An exercise without a
+# line is decided by its numbers.
 sub decisive {
     my ($root) = @_;
     return unless -e "$root/tools/decisive";

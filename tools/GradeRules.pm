@@ -56,7 +56,8 @@ my %keyword = map { $_ => 1 }
     long unsigned float double
     bool real const signed short struct size_t);
 
-# %harmless has mathematical functions, and the calls that a compiler generates for copies.
+# %harmless has mathematical functions, calls that a compiler generates to copy, fill or compare
+# memory, and two names that the compiler adds for shared code and stack checks.
 my %harmless = map { $_ => 1 }
     qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil
     round tanh tanhf
@@ -157,8 +158,8 @@ sub object_facts {
     return \%facts;
 }
 
-# Returns a reason if a file with a submitted body has more variables or a larger stack frame than
-# ours, or undef. The arenas do not count variables and stack frames.
+# Returns a reason if a file with a submitted body has more than $spare bytes more of variables or
+# of a stack frame than ours, or undef. The arenas do not count variables and stack frames.
 my $spare = 4096;    # a solution may use this many bytes more than ours
 
 sub large_variables {

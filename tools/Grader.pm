@@ -158,8 +158,8 @@ sub grader_begin {
 }
 
 # Returns the folder of the build for parts that are the same in every grading. The name of the
-# folder depends on the commands and on all sources that they read, so a changed source gives
-# another folder.
+# folder depends on the commands, on tools/grader, on the headers of common/ and on the sources of
+# common/comm. So a change there gives another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
@@ -182,8 +182,9 @@ sub keep_parts {
     };
 }
 
-# Returns the body inside of a line that marks where the body runs. The names in the line are drawn
-# anew in each grading. `number` is the number of the body, if a program has several marked bodies.
+# Returns the body in a block. The block's first line marks where the body runs. The names in the
+# line are drawn anew in each grading. `number` is the number of the body, if a program has several
+# marked bodies.
 sub mark_body {
     my ($body, $number) = @_;
     $number //= 1;

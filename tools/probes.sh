@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2034    # the scripts that source this file use the variables
 # setup and doctor source this file. The probes find compilers and libraries by compiling and
-# running, not by package names or fixed folders. Each probe leaves the messages of the failing
+# running small programs, not by package names. Each probe leaves the messages of the failing
 # command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
@@ -33,7 +33,8 @@ END
     "${CC:-mpicc}" -o "$probe_dir/mpi" "$probe_dir/mpi.c" >"$probe_dir/log" 2>&1
 }
 
-# Checks CBLAS. Sets blas_cflags and blas_libs to the first combination that compiles and links.
+# Checks CBLAS. Sets blas_cflags and blas_libs to the first combination that compiles, links and
+# runs.
 probe_blas() {
     cat >"$probe_dir/blas.c" <<'END'
 #include <cblas.h>
@@ -73,7 +74,7 @@ END
         "$probe_dir/json"
 }
 
-# Checks the C++ compiler, for the tests with stand-ins for a GPU.
+# Checks the C++ compiler, for GPUs and for the tests with stand-ins for a GPU.
 probe_cxx() {
     printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' \
         >"$probe_dir/cxx.cpp"
@@ -182,7 +183,8 @@ END
         try_nccl "" "" || try_nccl "$cuda_home" lib || try_nccl "$cuda_home" lib64
     fi
 }
-# Searches FOLDER and its LIB. Without arguments searches the compiler's own folders.
+# try_nccl FOLDER LIB: searches FOLDER/include and FOLDER/LIB. If both words are empty, the function
+# searches the compiler's own folders.
 try_nccl() {
     nccl_cflags=${1:+-isystem $1/include}
     nccl_libs=-lnccl
@@ -197,7 +199,7 @@ try_nccl() {
         >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
-# Checks that the launcher starts two ranks that can communicate. Needs the program of probe_mpi.
+# Checks that the launcher starts two ranks in one MPI_COMM_WORLD. Needs the program of probe_mpi.
 probe_mpirun() {
     [ -x "$probe_dir/mpi" ] && tools/launch 2 "$probe_dir/mpi" >"$probe_dir/log" 2>&1
 }
@@ -215,8 +217,8 @@ probe_wasm() {
 }
 BOOK_PACKAGES="pandoc clang lld wasi-libc libclang-rt-dev-wasm32"
 
-# Finds the BLAS kernels of the programs, and one core's speed with them compared to its limit. Sets
-# kernels and speed, each empty if unknown. Takes about a second. Needs probe_blas.
+# Finds the BLAS kernels of the programs, and one core's speed with these kernels beside the core's
+# limit. Sets kernels and speed, each empty if unknown. Takes about a second. Needs probe_blas.
 probe_speed() {
     kernels='' speed=''
     for native in "-march=native -mprefer-vector-width=512" -march=native ""; do

@@ -7,7 +7,7 @@
 #include <time.h>
 #include "common/device/blas_kernels.h"
 
-// A multiply-add takes about 4 cycles, and 2 start in each cycle, so the loop needs more than 8
+// A multiply-add takes about 4 cycles, and 2 start in each cycle, so the loop needs at least 8
 // independent chains. CHAINS is smaller than the number of vector registers, because the factors
 // need registers, too. Other processors than x86 are assumed to have vectors of 16 bytes, 32
 // registers and 4 pipes.

@@ -17,7 +17,7 @@ static size_t model, cluster, format, attention, sequence, balance,
 
 // The options of 08_3d/plan.
 //   key    the name in a layout's JSON
-//   names  the names to choose from; NULL for a count, or for a real number in `unit`
+//   names  the names to choose from; NULL for a preset, a count, or a real number in `unit`
 static const char *const attentions[] = { "blockwise", "plain", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2",
                                                                                     "3", NULL };
@@ -194,7 +194,7 @@ static Run *const shown = NULL;
 // Returns a text in JSON. `cp` is the degree of all searched layouts, and 0 means any degree.
 //   reason    why the first layout is the best
 //   feasible  the number of layouts that fit
-//   front     places of layouts
+//   front     places in `layouts` of the layouts on the Pareto front of memory and time
 //   layouts   the best layouts first
 const char *EXPORT(planner_search)(int cp) {
     PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };

@@ -83,7 +83,7 @@ function read_address() {
   fastest = !laid().some(s => asked.has(s.name));
   for (const s of chosen())
     set(s.name,
-        Math.max(s.names.indexOf(asked.get(s.name)), 0)); // these set other options
+        Math.max(s.names.indexOf(asked.get(s.name)), 0)); // presets set other options
   for (const s of settings) presets[s.name] = get(s.name);
   set('gpus', 1024);
   for (const s of laid()) set(s.name, s.key === 'micro_batch' || !s.names.length ? 1 : 0);

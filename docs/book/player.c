@@ -1,7 +1,8 @@
 // player.c: defines the functions that player.html calls, compiled to WebAssembly together with the
-// C of the chapters. Chapters 04 and 05 have the schedules. 04/experiments/pipeline_steps.c lists
-// the executor's steps for a schedule. judge/play/play.c plays these steps, and
-// common/model/costs.c has the sizes. The page passes only ints and doubles.
+// C of the chapters. Chapters 04 and 05 have the schedules.
+// 04_pipeline_naive/experiments/pipeline_steps.c lists the executor's steps for a schedule.
+// judge/play/play.c plays these steps, and common/model/costs.c has the sizes. The page passes only
+// ints and doubles.
 //
 // The chapters' files also call communicators, models and lessons, which a page cannot link. The
 // linker drops all functions that player.c does not reach (wasm.h). size_t has 32 bits in wasm, so
@@ -13,8 +14,8 @@
 
 // ---------------------------------------------------------------- schedules
 
-// Times are in half units, so that an op of one of two chunks, and half a backward, take whole
-// numbers.
+// Times are in half units. So an op of one of two chunks, and half a backward, take a whole number
+// of half units.
 enum { SCHEDULES = 8, SHOWN = 2, CHUNKS = 2, BATCHES_2BW = 2 };
 static Timeline shown[SHOWN]; // p = 0: none yet
 
@@ -128,10 +129,10 @@ static double part_of_model(size_t n) {
 }
 double EXPORT(player_parameters)(void) { return part_of_model(1); }
 
-// Returns the bytes of state on rank 0 of n, as in the table of 06/zero.h. `what` is 0 for weights,
-// 1 for gradients (wte's once), and 2 for moments. In mixed precision 2 includes an fp32 copy of
-// the weights. Stage 1 cuts only the moments and the copy, stage 2 also cuts the gradients, stage 3
-// cuts all.
+// Returns the bytes of state on rank 0 of n, as in the table of 06_zero/zero.h. `what` is 0 for
+// weights, 1 for gradients (wte's once), and 2 for moments. In mixed precision 2 includes an fp32
+// copy of the weights. Stage 1 cuts only the moments and the copy, stage 2 also cuts the gradients,
+// stage 3 cuts all.
 double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     static const double bytes[2][3] = { { 4, 4, 8 }, { 2, 2, 12 } };
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);

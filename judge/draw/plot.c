@@ -51,7 +51,7 @@ static void add_tick(Axis *a, double at, double value) {
 }
 
 // Puts ticks at powers of ten, or at every second, third, ... power if the axis spans many powers.
-// If the axis spans less than two powers, ticks are also at 2 and 5.
+// If the axis spans less than two powers, ticks are also at 2 and 5 times each power.
 static void log_ticks(Axis *a) {
     double first = floor(a->lo), last = ceil(a->hi), step = ceil((last - first) / 8);
     static const double between[] = { 1, 2, 5 };

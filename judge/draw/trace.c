@@ -153,7 +153,7 @@ static void put_rank(Trace *t, size_t rank) {
             duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
 }
 
-// Writes the lesson's name and question, which tools/play shows as a title.
+// Writes the lesson's name, question and clock, which tools/play shows.
 static void put_title(FILE *f) {
     cJSON *title = cJSON_CreateObject();
     cJSON_AddStringToObject(title, "lesson", lesson_info.id);

@@ -1,8 +1,8 @@
 // check.c: compares results with expected results. Rank 0 compares copies that it receives over the
 // side channel, and sends the verdict to every rank. A check of tensors fails if there is no
 // tensor, if a name is missing on one side, or if a shape differs. The check also fails if an
-// element is missing or NaN, replicas differ, or an error is over the limit. An infinite value
-// fails every check of tensors except check_equal.
+// element is missing or NaN. Replicas that differ fail every check of tensors except check_differs.
+// An infinite value fails check_close and check_differs.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -1,6 +1,6 @@
-// diagnose.c: writes one sentence about a failed check, with the wrong tensors, their factor and
-// their ranks. Only rank 0 calls the functions of this file. The page shows the sentence of the
-// first check that failed.
+// diagnose.c: writes one sentence about a failed check or cost. For a check of tensors the sentence
+// has the wrong tensors, their factor and their ranks. Only rank 0 calls the functions of this
+// file. The page shows the sentence of the first check or cost that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
 #include <stdarg.h>
@@ -108,7 +108,7 @@ static const char *elements_text(char text[80], const Whole *got, const Whole *w
 // ---- ranks ----
 
 // Names the ranks whose elements differ, such as "on every rank", "on rank 2", "on ranks 1, 3" or
-// "on 5 of 8 ranks".
+// "on 5 of 8 ranks". Writes "" if only one rank has elements.
 static void ranks_text(char text[64], const bool *differs, const bool *holds, size_t ranks) {
     size_t differing = 0, holding = 0, n = 0;
     for (size_t r = 0; r < ranks; r++) {
@@ -146,7 +146,7 @@ static const char *step_of(const char *name) {
 
 // Describes the first step that differs. Later steps contain the same error, so the sentence leaves
 // them out. A tensor whose elements are all below 1e-3 of the largest element of all tensors does
-// not count. Such a tensor may be mathematically zero, as the gradient of the key bias is.
+// not count. Such a tensor may be mathematically zero, so that only rounding remains.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     size_t ranks = run->world->size, differing = 0, same_factor = 0;
     bool *differs = host_alloc(2 * ranks * sizeof *differs), *holds = differs + ranks;

@@ -9,7 +9,7 @@ enum { MOST_OPEN = 16 };
 typedef struct {
     char id[16], place[112];
 } OpenExercise;
-// The list is thread-local, because a rank is a process or a thread.
+// The list is thread-local, because a virtual rank is a thread.
 static _Thread_local OpenExercise met[MOST_OPEN];
 static _Thread_local size_t met_count;
 

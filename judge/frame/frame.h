@@ -35,24 +35,24 @@ bool option_value_is_number(const OptionValue *s);
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 
-// ---- lesson.c: one Program per process, read-only while ranks run ----
+// ---- lesson.c: one Program per process. While ranks run, they change only `status`. ----
 typedef struct {
     OptionValues settings;
     LaunchWish wish;
     LaunchChoice choice;
     Launch launch;
     uint64_t seed;
-    size_t threads; // threads per rank; 0: the lesson decides
+    size_t threads; // threads per rank
     bool color, tf32, verbose;
     void (*lesson)(Run *run);
     double started;
-    char tag[96]; // "[03.02 linear]", the head of every line
+    char tag[96]; // "[03.02 linear]", the head of titles, check lines and the verdict
     int status;   // the exit status of this process
 } Program;
 
 // ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
-// Prints a line for each open exercise on rank 0. Returns the number of open exercises. All ranks
-// must call this function.
+// On rank 0 prints a line for each open exercise, and returns the number of open exercises. All
+// ranks must call this function.
 size_t exercises_report(Comm *world);
 
 // ---- report.c: records of rank 0, for the verdict and the JSON ----
@@ -101,18 +101,18 @@ struct RunState {
     size_t what_width, name_width; // the largest widths so far of the columns of check lines
     uint64_t digest;               // a sum of hashes; 0: no hash was added
     double progressed;             // when progress() drew its line; 0: there is no line
-    char *wrong;                   // a sentence about the first failed check; NULL: none failed
+    char *wrong;                   // a sentence about the first failed check or cost; NULL: none
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
     PageText *texts; // the last text of page_text(), which links to the earlier texts
-    bool pictured;   // the lesson has drawn a picture of events
-    bool plotted;    // the lesson has drawn a line chart
+    bool pictured;   // the lesson has drawn a picture of events, or has ended early
+    bool plotted;    // the lesson has drawn a line chart, or has written --svg itself
     bool stopped;    // report_stopped() was called
 };
 
-// Prints a line for a check and records it. The line shows error_text and limit_text, such as "max
-// 2.1e-07" and "limit 1.0e-05".
+// Records a check. Also prints a line if the check failed, or with --verbose. The line shows
+// error_text and limit_text, such as "max 2.1e-07" and "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text); // prints the indented line under a failed check
 // Prints the table of costs; without --verbose only failed costs.
@@ -130,7 +130,7 @@ size_t page_width(void); // returns the columns: COLUMNS, the terminal's width, 
 // calls this function.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
-// Returns a part of the title: a hint that lets waiting threads sleep, or "" if the environment
+// Returns a part of the title: a hint how to let waiting threads sleep, or "" if the environment
 // already says how threads wait.
 const char *threads_advice(void);
 void page_checked(Run *run);            // prints the comparisons and the number of exact costs
@@ -174,7 +174,7 @@ uint64_t real_bits(real x);
 uint64_t text_hash(const char *text);
 
 // ---- diagnose.c ----
-// Rank 0 keeps a sentence about the first check that failed.
+// Rank 0 keeps a sentence about the first check or cost that failed.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
                       const double *want, size_t n, double limit);

@@ -1,4 +1,4 @@
-// launch.h: declares the choice of a transport.
+// launch.h: declares the choice of the transport and of the number of ranks.
 #ifndef LAUNCH_H
 #define LAUNCH_H
 #include "common/comm/comm.h"
@@ -7,7 +7,7 @@ extern const char *const transport_name[]; // by Transport: "emu", ...
 typedef struct {
     const char *transport; // the text of --transport; NULL: not given
     size_t emulate;        // the number of virtual ranks; 0: not given
-    size_t default_ranks;  // the lesson's own rank count, used without a launcher
+    size_t default_ranks;  // the lesson's own rank count, for a run without launcher and --emulate
 } LaunchWish;
 // The result of the choice. why[] holds the reason.
 typedef struct {

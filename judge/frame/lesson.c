@@ -117,7 +117,7 @@ static void rank_body(Comm *world, void *context) {
     program->lesson(&run);
     require_picture(&run);
     char written = 0;
-    // All ranks wait, because rank 0 may still write files.
+    // All ranks wait here for rank 0, which may still write files.
     side_broadcast(&written, sizeof written);
     memory_rank_end(); // a leak on any rank ends the run before the verdict
     comm_barrier(world);
@@ -171,7 +171,7 @@ static ClockLink link_named(const char *text, size_t length) {
 }
 
 // Chooses the clock, the device and the links. The default is the simulated clock if ranks are
-// virtual, or share cores or a GPU, because real times are then misleading.
+// virtual, outnumber the cores, or use the transport `staged`. Real times are then misleading.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;

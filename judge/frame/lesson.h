@@ -4,8 +4,8 @@
 #define LESSON_H
 #include "common/comm/comm.h"
 
-// The first lines of a lesson's source (ranks, level, question). make writes them and the program's
-// main() into a file. id is "03.02" for the name "linear".
+// The first lines of a lesson's source (ranks, level, question). make writes these lines and the
+// program's main() into a file. id is "03.02" for the name "linear".
 typedef struct {
     const char *id, *name, *question, *level;
     size_t ranks;
@@ -15,10 +15,10 @@ extern const LessonInfo lesson_info;
 // A lesson's own options, read with option_*. The table ends with {0}. The frame checks values
 // before the lesson starts.
 //   value     "N" for a whole number; "X", "SECONDS" or "MINUTES" for a number; "a|b|c" for one of
-//             these words; any other word for any text; NULL for a flag
+//             these words; any other word for a text that is not empty; NULL for a flag
 //   fallback  the default; NULL for no default
-// An option with the name of a common option replaces its values and default. The option also
-// replaces the help, unless its own help is NULL. Example: {"dp", "N", "1", "data-parallel
+// An option with the name of a common option replaces the common option's values and default. The
+// help is also replaced, unless the new help is NULL. Example: {"dp", "N", "1", "data-parallel
 // replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
@@ -48,7 +48,7 @@ typedef struct {
 #define EXPERIMENT(entry, table) \
     extern const Experiment EXPERIMENT_SYMBOL; \
     const Experiment EXPERIMENT_SYMBOL = { entry, table }
-// Runs an experiment; main() calls it. Returns the exit status.
+// Runs an experiment. main() calls this function. Returns the exit status.
 int experiment_main(int argc, char **argv, const Experiment *experiment);
 
 size_t option_size(Run *run, const char *name);
@@ -78,7 +78,7 @@ bool option_main_gradients(const Run *run); // is also true if the lesson has no
 #define REALS_ONLY(why) \
     { "storage", "real", "real", why }
 
-// Prints on rank 0, in order with the checks. Adds a newline if the text does not end with one.
+// Prints a text on rank 0. Adds a newline if the text does not end with a newline.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -103,24 +103,25 @@ void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
 // another order, relative to the largest element. In 16 bits an error near a tie of the rounding
-// becomes a whole unit in the last place, and the next layers pass the unit on. So storage_limit()
-// is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of storage_limit(),
-// because losses are sums of many elements. Each limit is 1.0 to 2.4 times the largest error of two
-// thousand runs of the lessons with 50 seeds. The limits are for trainings that do not diverge. For
-// example, if the loss grows 28 times in two steps, the rounding error grows with the loss and
-// exceeds even the limit of reals. rounding_limit() and numbers_limit() are the limits of
-// --storage.
+// becomes a whole unit in the last place, and the next layers pass the unit on. So in 16 bits
+// storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of
+// storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0 to 2.4
+// times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
+// trainings that do not diverge. For example, if the loss grows 28 times in two steps, the rounding
+// error grows with the loss and exceeds even the limit of reals. rounding_limit() and
+// numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
 double numbers_limit(const Run *run);
-// Returns the limit of a sum whose terms are added in the same order. The limit is 0. With --reduce
-// fast the library has its own order, so the limit is rounding_limit().
+// Returns the limit of a sum whose terms are added in the same order. The limit is 0 with --reduce
+// ordered. With --reduce fast the library has its own order, so the limit is rounding_limit().
 double exact_limit(const Run *run);
 
 // ---- Snapshots: whole tensors, assembled on rank 0 over the side channel ----
-// Every rank puts the blocks that it holds. Several ranks may put the same element (replicas);
-// their bits must be equal. A put copies the values at once, so the tensor may change afterwards.
+// Every rank puts the blocks that it holds. Several ranks may put the same element (replicas). All
+// replicas must have the same bits. A put copies the values at once, so the tensor may change
+// afterwards.
 typedef struct Snapshot Snapshot;
 Snapshot *snapshot_new(Run *run);
 // Returns a snapshot of fingerprints instead of values, for check_replicas and for large models.
@@ -139,21 +140,23 @@ void snapshot_label(Snapshot *s, const char *label);
 // Assembles the whole tensors on rank 0. All ranks must call this function. The checks call this
 // function, too.
 void snapshot_join(Snapshot *s);
-// Returns the whole tensor, on rank 0, after the join. Calls fault() if elements are missing.
+// Returns the whole tensor. Calls fault() on other ranks than 0, before the join, and if elements
+// are missing.
 const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
 // ---- Checks: all ranks call them. Rank 0 judges and prints; all ranks get the verdict. ----
 // Compares every tensor of got with the tensor of the same name in want. The two snapshots must
 // have the same names. No element may be missing, NaN or infinite, and replicas must be identical.
-// The error is max |a-b| / max(max |b|, 1e-3 max |b| over all tensors). If want is zero everywhere,
-// the error is absolute. The unsplit computation fills want on rank 0 only. Up to six tensors get a
-// line each. More tensors share one line, which names the worst tensor.
+// The error of a tensor is max |got - want| / max(max |want|, 1e-3 max |want| over all tensors). If
+// want is zero everywhere, the error is absolute. If want comes from the unsplit computation, only
+// rank 0 has put tensors. Up to six tensors get a line each. More tensors share one line, which
+// names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // Checks that got and want are equal in every bit.
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);
 // Checks a snapshot of fingerprints. Some rank must hold each element, no element may be NaN, and
-// ranks with the same part must hold the same bits. Parts that differ must not overlap.
+// ranks with the same part must hold the same bits. Two different parts must not overlap.
 bool check_replicas(Run *run, const char *what, Snapshot *got);
 // Checks numbers that are the same on every rank (losses, norms). Only rank 0 reads want. The error
 // is relative to max(|want|).
@@ -161,8 +164,8 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
                    const double *want, size_t n, double limit);
 // Checks a statement, which must hold on every rank.
 bool check_true(Run *run, const char *what, const char *name, bool holds);
-// Checks the opposite of check_close, so the error must be at least `limit`. Lessons use this check
-// to show that a wrong method fails. The check adds nothing to the digest.
+// Checks the opposite of check_close: the error of the worst tensor must be at least `limit`.
+// Lessons use this check to show that a wrong method fails. The check adds nothing to the digest.
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // check_close, check_equal, check_replicas and check_numbers add every `got` to the digest. The
 // digest is a commutative sum of hashes of (name, index, bits).
@@ -179,8 +182,8 @@ static inline Predicted played(double value) { return (Predicted){ true, value }
 static const Predicted NOT_PREDICTED = { 0 };
 // Checks that each given prediction equals `measured`, on every rank. Every rank passes its own
 // numbers. id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run.
-// Tables find a cost by its id. name is its printed name. unit is "bytes", "calls", "ps", "FLOPs",
-// ... In the JSON, a cost without a formula is "played".
+// Tables find a cost by its id. name is the printed name of the cost. unit is "bytes", "calls",
+// "ps", "FLOPs", ... In the JSON, a cost without a formula is "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
 // A table of costs, with one row per cost. The table ends with {0}. ids and names have one %s, for

@@ -208,8 +208,8 @@ static OptionValues options_table(const Option *own) {
     return s;
 }
 
-// Returns how many letters of a must be changed, added or removed to get b, of which only the first
-// 64 letters count (Levenshtein 1966).
+// Returns how many letters of a must be changed, added or removed to get b (Levenshtein 1966). Only
+// the first 64 letters of b count.
 static size_t edit_distance(const char *a, const char *b) {
     size_t row[65], n = strlen(b) < 64 ? strlen(b) : 64;
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -227,8 +227,9 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-// Returns the smallest distance between a word and the same number of words of the help, joined by
-// hyphens. For example, lerning-rate has distance 1 from "highest learning rate".
+// Compares a word, which may have hyphens, with as many neighbouring words of the help, joined by
+// hyphens. Returns the smallest distance. For example, lerning-rate has distance 1 from "highest
+// learning rate".
 static size_t help_distance(const char *word, const char *help) {
     const char *const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     size_t best = SIZE_MAX, words = 1;
@@ -328,8 +329,9 @@ static bool names_a_file(const OptionValue *s) {
     return false;
 }
 
-// Requires that no option writes a file that another option reads or writes. Only the folders of
-// --save and --resume may be the same.
+// Requires that an option with value "FILE" does not name the file of another option, because the
+// program may write this file. Options for FILES, DIR or PATH may name the same place, as --save
+// and --resume often do.
 static void require_different_files(const OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) {
         const OptionValue *a = &s->list[i];

@@ -3,6 +3,6 @@
 #define PRESETS_H
 #include "common/comm/clock.h"
 
-extern const ClockDevice clock_devices[]; // the last entry has name NULL
+extern const ClockDevice clock_devices[]; // the last entry of each list has name NULL
 extern const ClockLink clock_links[];
 #endif

@@ -129,8 +129,8 @@ void process_begin(int *argc, char ***argv) {
     mpi_open(host);
 }
 
-// Ends the process with its own status after a crash in MPI_Finalize, where Open MPI 4.1.4 frees
-// and unloads memory that its helper thread may still use. On a busy machine one run in 600
+// Ends the process with the status of its run after a crash in MPI_Finalize, where Open MPI 4.1.4
+// frees and unloads memory that its helper thread may still use. On a busy machine one run in 600
 // crashed, after the verdict of the run. All ranks have finished when MPI_Finalize is called.
 static int status_at_end;
 static void end_in_finalize(int signal) {

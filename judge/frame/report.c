@@ -273,7 +273,7 @@ static void add_number(cJSON *object, const char *name, double value) {
 }
 
 // Adds --reduce and --seed, then the program's own options, then the values that the program has
-// set.
+// set with report_config_number() and report_config_text().
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;

@@ -15,7 +15,7 @@ typedef struct {
     size_t at, at_col; // where the part begins: row and column of a block, or index of a flat part
 } PutHead;
 
-// Rounds up to 8 bytes, so that every record is aligned.
+// Rounds up to a multiple of 8 bytes, so that every record is aligned.
 static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }
 
 uint64_t text_hash(const char *text) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Writes three digits and the unit's prefix: 2.60 ms, 338 kB.
+// Writes at most three digits with a prefix of the unit, such as 2.60 ms or 338 kB.
 static void scaled(char *text, size_t room, double value, const char *unit, bool time) {
     static const char *const large[] = { "", "k", "M", "G", "T", "P" }, *const small[] = { "p", "n",
                                                                                            "u", "m",

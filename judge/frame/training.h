@@ -1,5 +1,5 @@
 // training.h: declares a short training and its recorded values, which are compared with those of
-// another training. The same Training describes a split and the unsplit training. The lesson
+// another training. One Training describes the split training and the unsplit training. The lesson
 // provides the function that makes a step of the split training.
 #ifndef TRAINING_H
 #define TRAINING_H
@@ -18,13 +18,13 @@ typedef struct {
     bool recorded;          // training_run records its last step, for picture.h
     MemoryCategory watched; // the category of memory in that recording
 } Training;
-// Returns the tokens of a file (NULL: this tree's own text). The order of the tokens follows from
-// --seed and from the number of sequences per step. Calls usage_error() if the file cannot be used.
-// data_open() describes eval and vocab.
+// Returns the tokens of a file (NULL: this tree's own text). The order in which a training reads
+// the windows of the text follows from --seed and from `sequences`, the number of sequences per
+// step. Calls usage_error() if the file cannot be used. data_open() describes eval and vocab.
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences);
-// Returns the sequences of micro-batch k of a shard. The batch is cut in shards, and each shard in
-// micro-batches. A micro-batch may be empty.
+// Returns the sequences of micro-batch k of a shard. shard_range() cuts the batch into shards, and
+// each shard into micro-batches. The function does not use t->shares. A micro-batch may be empty.
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);
 // Returns the tokens of all micro-batches of a shard. The caller calls free() on the list and
 // arena_free() on the tokens.
@@ -62,9 +62,9 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
 // Runs a lesson's step, on batch[micro_batches].
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t,
                         const Batch *batch);
-// Runs all steps, on micro-batches of one shard. Every step begins with a reset of the peaks, so
-// the peaks are afterwards those of the last step. With t->recorded the last step is also recorded,
-// and all ranks must call this function.
+// Runs all steps on the micro-batches of one shard. Every step begins with a reset of the memory
+// peaks, so the peaks are afterwards those of the last step. With t->recorded the last step is also
+// recorded, and all ranks must call this function.
 void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
                   Step *step, void *lesson);
 
@@ -89,21 +89,21 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 // Returns storage_limit() of the training's model. With 16-bit storage training_compare_numbers
-// allows an eighth of its limit for losses, and a quarter for gradient norms.
+// allows an eighth of `limit` for losses, and a quarter for gradient norms.
 double training_limit(const Training *t);
 // Returns the limit for the same terms in the same order. The limit is 0, or training_limit() with
 // --reduce fast.
 double training_exact(const Run *run, const Training *t);
-// Stores the training's model as --storage and --gradients ask. If the model has 16 bits, the page
-// says so. config_store does the same without the sentence.
+// Sets the storage of the training's model to --storage and --gradients. With 16-bit storage the
+// function also prints a sentence on the page. config_store prints nothing.
 void training_store(Run *run, Training *t);
 void config_store(Run *run, ModelConfig *c);
 // Returns whether every step was clipped. Otherwise a comparison does not test clipping in every
 // step.
 bool trajectory_clipped(const Trajectory *c, double clip);
 // Compares the split training with the unsplit training, within training_limit(), first under SGD,
-// then under AdamW. Also checks that every step was clipped. With t->recorded, AdamW's last step is
-// recorded.
+// then under AdamW. Also checks that the split training clipped every step. With t->recorded,
+// AdamW's last step is recorded.
 typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson);

@@ -84,7 +84,7 @@ static bool same_node(const Play *p, size_t a, size_t b) {
 
 // Returns the network cards of a node that a collective uses. Nodes hold neighbouring members. A
 // collective uses as many cards as the smallest of its nodes has members, but at most the cards of
-// a node.
+// a node. Returns 0 if all members are on one node.
 static size_t cards_of(const Play *p, const Group *g) {
     size_t least = g->n;
     for (size_t first = 0, i = 1; i <= g->n; i++) {

@@ -1,8 +1,9 @@
 // play.h: declares the player. An experiment lists the expected steps of each rank, from sizes
-// alone. The steps are products, collectives, messages, and bytes held and dropped. The player
-// computes their cost, which is peaks of memory, the time of the step, and exposed and hidden
-// communication. If the ranks wait for each other, the player shows which rank waits for which. The
-// player runs no model and sends no message.
+// alone. The steps are products, collectives and messages. The experiment also counts the bytes
+// that each rank holds and drops. The player computes the cost of the lists, which is peaks of
+// memory, the time of the step, and exposed and hidden communication. If the ranks wait for each
+// other, the player shows which rank waits for which. The player runs no model and sends no
+// message.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -22,7 +23,7 @@
 // because comm.c then needs the ends of these collectives. The player has no broadcast, no reduce
 // and no clock_set_one_port.
 //
-// Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
+// Messages have no tags. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
 #ifndef PLAY_H
 #define PLAY_H
@@ -47,9 +48,9 @@ size_t play_length(const Play *p, size_t rank); // returns the number of steps i
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // Starts a collective. `count` is the elements of the whole tensor, and `size` the bytes per
 // element. A call of comm.h whose name ends in _rows cuts between rows. For such a call, `count` is
-// the number of rows, and `size` the bytes per row. The group's other members must have the same
-// collective at the same place; otherwise the function calls fault(). play_send and play_post call
-// fault() if the lengths of a message and its receive differ.
+// the number of rows, and `size` the bytes per row. The n-th collective of a group must have the
+// same kind and bytes for all members; otherwise the function calls fault(). play_send and
+// play_post call fault() if the lengths of a message and its receive differ.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message to member `to` of the group. play_post starts a receive from member `from`.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);

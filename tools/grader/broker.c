@@ -1,4 +1,4 @@
-// broker.c: starts the ranks of a graded run and carries every byte between them. tools/grade
+// broker.c: starts the ranks of a graded run and carries every byte between them. tools/Grader.pm
 // starts this program.
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
@@ -18,10 +18,10 @@
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
 // each other. The broker writes four files:
-//   FILES.results  the records of the ranks
+//   FILES.results  the records of rank 0, for the judge
 //   FILES.out      rank 0's output
 //   FILES.err      the errors of all ranks
-//   FILES.run      lines with words that tools/grade reads
+//   FILES.run      lines with words that tools/Grader.pm reads
 #define _GNU_SOURCE
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"
@@ -68,7 +68,7 @@ enum { MOST_COMMS = 4096, MOST_COUNTS = 20000, MOST_QUEUED = 1 << 30, MOST_BODIE
 typedef struct {
     pid_t pid;
     int socket;
-    int depth, in_body[MOST_BODIES]; // graded bodies that run now: all of them, and body K
+    int depth, in_body[MOST_BODIES]; // graded bodies that run now: any body, and body K
     bool bye, ended, waits;
     char *in, *out; // bytes received; bytes to send
     size_t in_count, in_room, out_count, out_room;

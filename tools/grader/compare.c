@@ -45,8 +45,8 @@ static double number(Reader *r) {
     }
     return x;
 }
-// Returns the count of some things. Each thing needs some bytes, so no count is larger than the
-// rest of the record.
+// Returns a count of letters, numbers or tensors that follow in the record. Each needs at least one
+// byte, so no count is larger than the rest of the record.
 static size_t how_many(Reader *r) {
     double x = number(r);
     if (!(x >= 0) || x > (double)(r->end - r->at)) r->bad = true;

@@ -40,8 +40,8 @@ static void write_all(const void *data, size_t bytes) {
     }
 }
 
-// Bytes that have been read from the socket, but that no frame has taken. So one call of the kernel
-// reads several small frames.
+// `ahead` has bytes that have been read from the socket, but that no frame has taken. So one call
+// of the kernel reads several small frames.
 static struct {
     char data[1 << 16];
     size_t at, count;
