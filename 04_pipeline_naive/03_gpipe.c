@@ -9,10 +9,10 @@
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
 //     doubles over all stages.
-// Saves: idle time. Without messages a step takes (m+p-1)(f+b), and (p-1)/(m+p-1) of it is idle.
-//     The naive pipeline takes m p (f+b) and is idle for 1 - 1/p of it.
-//     Messages of time d <= f add 2(p-1)d where the executor runs the list (pipeline_run), because
-//     the executor does not wait for sends.
+// Saves: idle time. With equal stages and without messages a step takes (m+p-1)(f+b), and its
+//     stages are idle for (p-1)/(m+p-1) of the step. The naive step takes m p (f+b), and its stages
+//     are idle for 1 - 1/p of the step. Messages of time d <= f add 2(p-1)d to a step that the
+//     executor runs (pipeline_run), because the executor does not wait for sends.
 // Costs: m micro-batches in flight instead of one.
 // f, b and d are the times of a stage's forward, of its backward and of a message. x and y are a
 // stage's input and output. dx and dy are the gradients of x and y. Stage i receives dy from stage
@@ -89,7 +89,7 @@ void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch) {
     schedule_add_op(s, (PipeOp){ .what = what, .micro_batch = micro_batch });
 }
 void schedule_add_op(Schedule *s, PipeOp op) {
-    if ((s->n & (s->n - 1)) == 0) { // n is 0 or a power of two: the room doubles
+    if ((s->n & (s->n - 1)) == 0) { // n is 0 or a power of two, so the memory is full
         s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
         if (!s->ops) fault("out of memory: a schedule of %zu ops", s->n + 1);
     }
@@ -121,8 +121,6 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     return pipeline_end(&s);
 }
 
-// Runs one step with the list of rank->schedule. naive_step (02_naive.c) has its own loop in place
-// of pipeline_run.
 StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                          size_t micro_batches) {
     Schedule list = rank->schedule(rank->pp->size, micro_batches, rank->pp->rank);

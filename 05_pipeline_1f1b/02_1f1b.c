@@ -75,7 +75,7 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
         wait_received(gradient);
         b->dx = output_buffer(gradient, b->in);
     }
-    pipeline_backward(s, k); // frees what the forward of k kept
+    pipeline_backward(s, k); // frees the activations that the forward of k kept
     if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before); // B*T*C elements: dx
     arena_free(&incoming);
 }

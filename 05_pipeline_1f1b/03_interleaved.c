@@ -106,8 +106,8 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
 }
 
 // Sends y by scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C],
-// and all t ranks of the next stage need y. So each rank sends 1/t of y over the link between
-// nodes. The receiver is the rank of the next stage with the same number in tp. On the next stage
+// and all t ranks of the receiving stage need y. So each rank sends 1/t of y over the link between
+// nodes. The receiver is the rank of the receiving stage with the same number in tp. On that stage
 // an all-gather over the link inside the node puts y together. pp has the ranks of all stages with
 // this number in tp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {

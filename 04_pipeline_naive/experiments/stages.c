@@ -1,4 +1,4 @@
-// stages.c: trains a pipeline, one stage per rank, and reads the ledgers of each rank.
+// stages.c: trains a pipeline, one stage per rank, and reads the costs that each rank counted.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 

@@ -48,7 +48,7 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 
 // ---- pipeline_steps.c ----
 // These functions write the steps that the executor must make for a schedule list, for the player
-// (judge/play). The rules of pipelines are written here a second time and call nothing of
+// (judge/play). pipeline_steps.c has the rules of pipelines a second time and calls nothing of
 // executor.c, because these steps judge the executor. tests/test_lists.c and tests/test_play.c
 // compare the two versions.
 
@@ -73,8 +73,8 @@ typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
     const Schedule *list; // the list of stage i
-    // Appends the work and the collectives of an op. A received activation stays in
-    // MEM_ACTIVATIONS, because `compute` drops no memory.
+    // Appends the work and the collectives of an op. pipeline_steps() never drops a received
+    // activation from MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;
     // bytes[k] is the size of a message of micro-batch k of m. Messages then take the time of the

@@ -25,8 +25,8 @@ static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// Returns the number of chunks per stage. A pipeline of one stage gets one chunk, because there is
-// no bubble.
+// Returns the number of chunks per stage. A pipeline of one stage gets one chunk, because one stage
+// has no bubble.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {
