@@ -39,18 +39,20 @@ typedef struct {
     bool half;             // dx is computed, but the weights' gradients are not (05.06)
 } PipelineBatch;
 typedef struct {
-    double loss;      // sum of token losses on the last stage, 0 elsewhere
-    size_t in_flight; // most micro-batches between forward and backward; each chunk counts
+    double loss; // sum of token losses on the last stage, 0 elsewhere
+    // The largest number of micro-batches between forward and backward at one time. A micro-batch
+    // counts once per chunk.
+    size_t in_flight;
 } PipelineResult;
 typedef struct {
     Model *m;             // this stage's layers
-    size_t micro_batches; // m
+    size_t micro_batches; // number of micro-batches m of the step
     size_t chunks;        // parts of the model on this stage; 1 in this chapter
     PipelineBatch *micro; // [chunks * m]: all micro-batches of one chunk, then of the next
     bool first;           // this stage is stage 0
     bool last;            // this stage is stage p - 1
     size_t before, next;  // ranks of the neighbours, in a ring
-    size_t in_flight;     // micro-batches between forward and backward now; each chunk counts
+    size_t in_flight;     // micro-batches between forward and backward at present
     PipelineResult result;
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
@@ -155,8 +157,10 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 
 // The executor sends and receives the messages of any list. The loop of a lesson calls the executor
 // and computes. The executor starts a send and goes on, and posts each receive one message ahead.
-// The executor has two send buffers for activations and two for gradients:
-//     the first receive is posted at the start, the next one when a message has arrived
+// The executor has two send buffers for activations and two for gradients. These are the executor's
+// rules:
+//     the first receive from each neighbour is posted at the start, the next receive when the
+//         message of the previous receive has arrived
 //     a send buffer is free again when the receiver has posted the receive for its message
 //     an op receives its message, waits for a send buffer, computes, then starts its send
 // So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
@@ -168,8 +172,8 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // neighbour the next message to be received. A stage with one chunk and one micro-batch has one
 // send buffer for activations and one for gradients.
 typedef struct Executor Executor;
-// Makes an executor for this list. s comes from pipeline_begin or, with several chunks, from
-// interleaved_begin (05.03). s and list must outlive the executor.
+// Makes an executor for this list. `s` comes from pipeline_begin or, with several chunks, from
+// interleaved_begin (05.03). `s` and `list` must outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Call this function before op `at` of the list computes. The function receives x (forward) or dy
 // (backward) if another stage computes this tensor, and waits for a free send buffer if the op
@@ -201,8 +205,8 @@ void partition_time_layers(Model *m, double *cost);
 // model order. All stages must call this function, and all get the same result.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
 // Moves the weights and the optimizer state of all layers from the model `from` to the model `to`.
-// before [p v] is the cut of `from`, after [p v] the cut of `to`. `to` is allocated and has its
-// optimizer state. All stages must call this function.
+// before [p v] is the cut of `from`, and after [p v] the cut of `to`, for v chunks per stage. `to`
+// is allocated and has its optimizer state. All stages must call this function.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after);
 #endif

@@ -18,11 +18,11 @@
 // per step. If the steps differ, an average may be a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
-    size_t in_flight;                        // in the last step
-    size_t parameters, gradients, optimizer; // live bytes
+    size_t in_flight;                        // most micro-batches in flight in the last step
+    size_t parameters, gradients, optimizer; // live bytes after the last step
     size_t activations, message_buffers;     // peak bytes of the last step
     Timing timing;                           // times of the last step, if that step was recorded
-    double loss, unsplit_loss;               // of the last step
+    double loss, unsplit_loss;               // of the last step; unsplit: on one device
 } StageCosts;
 
 // Returns a training of three steps. A step has `sequences` synthetic sequences in --micro-batches
@@ -30,7 +30,7 @@ typedef struct {
 // than sequences. The caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. The training calls `step` with a PipelineRank that has this schedule. If `step`
+// A way to train. The training calls `step` with a PipelineRank that has this `schedule`. If `step`
 // is NULL, the training calls `loop` and then pipeline_update.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
@@ -119,7 +119,8 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
-double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger does not count
+// Returns the sum over the ranks. The ledgers do not count this sum.
+double sum_of_ranks(Run *run, double of_this_rank);
 
 // ---- partition_costs.c ----
 // partition_costs.c compares the measurements of a training whose blocks may move between stages
