@@ -13,19 +13,20 @@
 //     stages are idle for (p-1)/(m+p-1) of the step. The naive step takes m p (f+b), and its stages
 //     are idle for 1 - 1/p of the step. Messages of time d <= f add 2(p-1)d to a step that the
 //     executor runs (pipeline_run), because the executor does not wait for sends.
-// Costs: m micro-batches in flight instead of one.
+// Costs: memory for the activations of m micro-batches instead of one.
 // f, b and d are the times of a stage's forward, of its backward and of a message. x and y are a
 // stage's input and output. dx and dy are the gradients of x and y. Stage i receives dy from stage
 // i + 1.
-// Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as gradient
-// accumulation on one device adds them, so every bit is equal. torchgpipe's order is descending.
+// Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as on one
+// device that accumulates the gradients of the same micro-batches, so every bit is equal.
+// torchgpipe's order is descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
 // Runs all forwards of a step on this stage, then all backwards. A stage starts micro-batch 1 as
 // soon as it has sent y of micro-batch 0. So all stages work at the same time, on different
-// micro-batches. comm_send waits until the neighbour has received.
+// micro-batches. comm_send waits until the neighbour has received the message.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.03a (4 points): GPipe's two loops. Run all forwards, then all backwards, in an
@@ -101,7 +102,7 @@ void schedule_free(Schedule *s) {
 }
 
 // Runs a list: each op receives its message, computes, and starts its send. The messages are the
-// same as in pipeline_naive and pipeline_gpipe, but a stage does not wait for its sends
+// same as in pipeline_naive and pipeline_gpipe, but a stage goes on before its message is received
 // (executor.c).
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches) {

@@ -51,8 +51,8 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 
 // ---------------------------------------------------------------- the executor
 
-// Messages move while stages compute, because the executor posts each receive one message ahead and
-// does not wait for its sends. A message keeps its buffer until the receiver has posted the
+// Messages move while stages compute, because the executor posts each receive one message ahead,
+// and goes on when a send has started. A message keeps its buffer until the receiver has posted the
 // receive. Meanwhile the stage computes the next micro-batch into the other buffer.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
@@ -63,7 +63,7 @@ typedef struct {
     Request *request[SEND_BUFFERS];
 } Sends;
 typedef struct {
-    Tensor t;         // [B*T, C] of the next message
+    Tensor t;         // the memory of the next message, [B*T, C]
     Arena arena;      // MEM_COMMUNICATION until the message is received
     Request *request; // NULL: no message is expected
 } Receives;

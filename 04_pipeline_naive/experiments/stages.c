@@ -25,7 +25,8 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     return t;
 }
 
-// training_run calls a Step. So one_step makes a Step from the way's PipelineStep or PipelineLoop.
+// training_run calls a Step (judge/frame/training.h). So one_step makes a Step from the way's
+// PipelineStep or PipelineLoop.
 typedef struct {
     PipelineRank rank;
     const StagesWay *way;

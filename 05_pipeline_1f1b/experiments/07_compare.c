@@ -13,7 +13,7 @@ enum { CHUNKS = 2 }; // chunks of each interleaved stage
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The idle share of each way, without messages.
+// The formula of each way's idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
