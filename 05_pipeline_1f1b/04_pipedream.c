@@ -100,7 +100,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
                                   const TrainingObserver *observer) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
     // The executor starts each receive one message early (comm_start_recv). The executor waits for
-    // a send (comm_start_send) only when another message needs the send's buffer.
+    // a send (comm_start_send) when another message needs the send's buffer, and at the end of the
+    // list.
     Executor *e = executor_new(pp, &s, list);
     WeightVersions w = weight_versions_new(m, older);
     model_zero_gradients(m);

@@ -1,7 +1,7 @@
 // 02_1f1b.c (experiment): checks that 1F1B equals gradient accumulation and GPipe in every bit,
 // with its own loops and with the executor. Measures 1F1B and GPipe on equal stages. If messages
-// take no time, a step of 1F1B is as long as a step of GPipe. In 1F1B stage i has at most min(p-i,
-// m) micro-batches in flight.
+// take no time, a step of 1F1B is as long as a step of GPipe. Stage i of 1F1B has at most
+// min(p-i, m) micro-batches in flight.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10

@@ -117,7 +117,8 @@ static void answer(Run *run) {
                cost_of(run, "versions", WAY_PIPEDREAM) - 1, cost_of(run, "versions", WAY_2BW) - 1);
 }
 
-// Returns the stack whose stages have as many chunks as the way.
+// Returns the stack with CHUNKS chunks per stage for interleaved 1F1B on several stages, else with
+// one chunk per stage.
 static Stack chunked(const Stack *stack, size_t p, size_t way) {
     Stack s = *stack;
     s.chunks = p > 1 && way == WAY_INTERLEAVED ? CHUNKS : 1;

@@ -1,5 +1,5 @@
 // equal.c: runs equal stages in one of the ways of 07_compare.c, or with a planner's lists.
-// Predicts the costs of a batch from sizes and lists alone, and checks the costs (experiments.h).
+// Predicts the costs of a batch from sizes and lists alone, and checks the costs.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <string.h>

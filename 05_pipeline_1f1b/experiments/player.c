@@ -1,4 +1,4 @@
-// player.c: draws, judges and times any schedule without a model (experiments.h).
+// player.c: draws, judges and times any schedule without a model.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/svg.h"
 #include <math.h>

@@ -1,6 +1,6 @@
 // versions.c: trains with lists that have updates (PipeDream and 2BW), and trains one device by the
 // recurrence that such lists must equal. Compares the bytes that stages hold and send with
-// predictions (experiments.h).
+// predictions.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
