@@ -79,7 +79,7 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
 
 // Overwrites the oldest copy, version newest - older, with the newest version. The two versions
 // have the same row. No op needs the oldest version any more, because the last backward that reads
-// it has just run.
+// this version has just run.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
