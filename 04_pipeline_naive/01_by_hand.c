@@ -81,8 +81,8 @@ typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;
 
-// Returns whether the input of `op` on device i is there. If another op computes this input, *ready
-// becomes the time at which that op ended. Otherwise *ready becomes 0.
+// Returns whether the input of `op` on device i is there. *ready becomes the time at which the op
+// that computes this input has ended, or 0 if no op computes this input or that op has not run.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
     if (op.what == 'F' && i == 0) return true; // device 0 reads the samples

@@ -11,8 +11,8 @@
 //     ranks.
 // Saves: memory for the weights, gradients and optimizer state of the other stages, about (p-1)/p
 //     of each.
-// Costs: time. At most one rank computes at a time, so a step takes m(p(f+b) + 2(p-1)d). Without
-//     messages each rank is idle for 1 - 1/p of the step.
+// Costs: time. At most one rank computes at a time, so with equal stages a step takes m(p(f+b) +
+//     2(p-1)d). Without messages each rank is idle for 1 - 1/p of this step.
 // Every bit of loss, norm and weights must equal that of one device that adds the gradients of the
 // same m micro-batches in the same order.
 // There are p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions
@@ -75,9 +75,10 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     pipeline_tied_sum(m, rank->tied);
     // Only the last stage knows the loss; the other stages add zeros.
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);
-    // Every stage contributes one number per tensor of the model. The number is the sum of squares
-    // if the stage has the tensor, else 0. The sums are added in model order, so the norm has the
-    // same bits for every cut of the model. wte counts once, on the first stage.
+    // Every stage contributes one number per tensor of the model. The number is the sum of the
+    // squares of the tensor's gradient if the stage has the tensor, else 0. The sums are added in
+    // model order, so the norm has the same bits for every cut of the model. wte counts once, on
+    // the first stage.
     double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
     rank->in_flight = r.in_flight;
@@ -88,7 +89,7 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
     if (m->config.untied) return; // head and embedding have a table each
     if (!tied) {
         // A pipeline of one stage has both uses of wte and adds their gradients. A middle stage has
-        // no wte.
+        // no wte, so nothing is added.
         model_fold_tied(m);
         return;
     }

@@ -9,23 +9,24 @@
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
 //     doubles over all stages.
-// Saves: idle time. Without messages a step takes (m+p-1)(f+b), and (p-1)/(m+p-1) of it is idle.
-//     The naive pipeline takes m p (f+b) and is idle for 1 - 1/p of it.
-//     Messages of time d <= f add 2(p-1)d where the executor runs the list (pipeline_run), because
-//     the executor does not wait for sends.
-// Costs: m micro-batches in flight instead of one.
+// Saves: idle time. With equal stages and without messages a step takes (m+p-1)(f+b), and its
+//     stages are idle for (p-1)/(m+p-1) of the step. The naive step takes m p (f+b), and its stages
+//     are idle for 1 - 1/p of the step. Messages of time d <= f add 2(p-1)d to a step that the
+//     executor runs (pipeline_run), because the executor does not wait for sends.
+// Costs: memory for the activations of m micro-batches instead of one.
 // f, b and d are the times of a stage's forward, of its backward and of a message. x and y are a
 // stage's input and output. dx and dy are the gradients of x and y. Stage i receives dy from stage
 // i + 1.
-// Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as gradient
-// accumulation on one device adds them, so every bit is equal. torchgpipe's order is descending.
+// Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as on one
+// device that accumulates the gradients of the same micro-batches, so every bit is equal.
+// torchgpipe's order is descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
 // Runs all forwards of a step on this stage, then all backwards. A stage starts micro-batch 1 as
 // soon as it has sent y of micro-batch 0. So all stages work at the same time, on different
-// micro-batches. comm_send waits until the neighbour has received.
+// micro-batches. comm_send waits until the neighbour has received the message.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.03a (4 points): GPipe's two loops. Run all forwards, then all backwards, in an
@@ -89,7 +90,7 @@ void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch) {
     schedule_add_op(s, (PipeOp){ .what = what, .micro_batch = micro_batch });
 }
 void schedule_add_op(Schedule *s, PipeOp op) {
-    if ((s->n & (s->n - 1)) == 0) { // n is 0 or a power of two: the room doubles
+    if ((s->n & (s->n - 1)) == 0) { // n is 0 or a power of two, so the memory is full
         s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
         if (!s->ops) fault("out of memory: a schedule of %zu ops", s->n + 1);
     }
@@ -101,7 +102,7 @@ void schedule_free(Schedule *s) {
 }
 
 // Runs a list: each op receives its message, computes, and starts its send. The messages are the
-// same as in pipeline_naive and pipeline_gpipe, but a stage does not wait for its sends
+// same as in pipeline_naive and pipeline_gpipe, but a stage goes on before its message is received
 // (executor.c).
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches) {
@@ -121,8 +122,6 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     return pipeline_end(&s);
 }
 
-// Runs one step with the list of rank->schedule. naive_step (02_naive.c) has its own loop in place
-// of pipeline_run.
 StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                          size_t micro_batches) {
     Schedule list = rank->schedule(rank->pp->size, micro_batches, rank->pp->rank);

@@ -8,8 +8,8 @@
 //     all L + 2 measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles. For each block that moves, its old stage
 //     sends the weights and AdamW's two moments to its new stage, 12C^2 + 13C elements each.
-// Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), and the best cut has the smallest
-//     maximum. f and b are the times of a stage's forward and backward.
+// Saves: idle time. A step of m micro-batches takes sum(f+b) + (m-1)(max f + max b), and the best
+//     cut has the smallest maximum. f and b are the times of a stage's forward and backward.
 // Costs: O(L^2 p) comparisons to find a cut, and the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
@@ -21,13 +21,14 @@
 
 // Cuts the layers' costs cost [n] into p stages, none empty. Stage i has layers first[i], ...,
 // first[i+1] - 1. Returns the cost of the most expensive stage, which is as small as possible.
-// best[k][j] is the smallest possible largest cost, for the first j layers on k stages. The k-th
-// stage begins at some i:
+// best[k][j] is the cost of the most expensive stage in the best cut of the first j layers into k
+// stages. The k-th stage begins at some layer i:
 //     best[k][j] = min over i of max(best[k-1][i], cost of layers i, ..., j-1)
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from); // the i of best[k][j]
-    // The stages have equally many layers until a better cut is found.
+    // Begins with stages as equal as possible. The best cut then replaces first[0], ...,
+    // first[p-1].
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
     // stage of the first j layers on k stages. from[k * (n+1) + j] is the first layer of the last
@@ -58,11 +59,9 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
 
-// Fills blocks [p v], for v chunks per stage, with the best cut for the costs that all stages have
-// measured.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
     size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
-    // Sums L + 2 doubles. For each layer one stage adds the measured cost, and the other stages add
+    // Sums L + 2 doubles. For each cost one stage adds the measured time, and the other stages add
     // zeros.
     comm_all_reduce_doubles(pp, cost, n);
     partition_min_max(cost, n, p, first);

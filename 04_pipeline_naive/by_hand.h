@@ -18,7 +18,7 @@ typedef struct {
     ChainLayer layer[LAYERS]; // [n]
     size_t n;
     real h[SAMPLES][LAYERS + 1]; // per sample: the device's input and the output of each layer
-    real d[SAMPLES];             // per sample: the gradient that goes to the device before
+    real d[SAMPLES];             // per sample, after its backward: the gradient of h[s][0]
     Op op[2 * PIECES];           // the device's ops, in the order in which it runs them
     size_t ops;
     size_t start[2 * PIECES]; // the unit of time at which each op started

@@ -30,7 +30,7 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
         needs->op.what = is_last(op, i, p, v) ? FORWARD : BACKWARD_INPUTS;
         return true;
     case BACKWARD_WEIGHTS: needs->op.what = BACKWARD_INPUTS; return true;
-    case UPDATE: break; // an update uses the gradients of all ops before it
+    case UPDATE: break; // an update takes no single op's result
     }
     return false;
 }
@@ -51,19 +51,19 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 
 // ---------------------------------------------------------------- the executor
 
-// Messages move while stages compute, because the executor posts each receive one message ahead and
-// does not wait for its sends. A message keeps its buffer until the receiver has posted the
+// Messages move while stages compute, because the executor posts each receive one message ahead,
+// and goes on when a send has started. A message keeps its buffer until the receiver has posted the
 // receive. Meanwhile the stage computes the next micro-batch into the other buffer.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
     size_t peer;                 // the stage that receives
     size_t n;                    // number of buffers
-    size_t turn;                 // the next buffer
+    size_t turn;                 // the number of the buffer that the next message uses
     Tensor buffer[SEND_BUFFERS]; // [largest B*T, C] each, MEM_COMMUNICATION
     Request *request[SEND_BUFFERS];
 } Sends;
 typedef struct {
-    Tensor t;         // [B*T, C] of the next message
+    Tensor t;         // the memory of the next message, [B*T, C]
     Arena arena;      // MEM_COMMUNICATION until the message is received
     Request *request; // NULL: no message is expected
 } Receives;
@@ -120,7 +120,7 @@ static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCate
 }
 
 static Tensor send_buffer(Sends *out, size_t rows) {
-    comm_wait(out->request[out->turn]); // for the message that this buffer held
+    comm_wait(out->request[out->turn]); // until the buffer's last message is received
     out->request[out->turn] = NULL;
     return tensor_row_range(out->buffer[out->turn], 0, rows);
 }

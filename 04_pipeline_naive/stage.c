@@ -74,7 +74,7 @@ void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     pipeline_require_forward(s, k);
     Arena losses = arena(MEM_WORKSPACE);
-    if (b->end) { // token_weight is 1 / (counted tokens of the batch)
+    if (b->end) { // token_weight: 1 / counted tokens of the whole batch
         b->dy = tensor_shaped(&losses, b->out);
         tensor_fill(b->dy, (real)b->batch->token_weight);
     }

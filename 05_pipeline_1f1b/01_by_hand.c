@@ -18,8 +18,9 @@
 // ---------------------------------------------------------------- the rule of 1F1B, by hand
 
 // Returns the list of stage i. The stage first runs p - 1 - i forwards ahead, one for each later
-// stage, so that each later stage has an op to run. Then the first gradient comes back, and a
-// backward follows every forward. At the end the stage runs the backwards that are left.
+// stage, so that each later stage has an op to run. Then the stage runs a forward and a backward in
+// turn, because from then on gradients come back. At the end the stage runs the backwards that are
+// left.
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = { 0 };
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;

@@ -11,10 +11,10 @@
 //     [B*T, C] to stage i - 1. Per step the first and the last stage all-reduce wte's gradient, V*C
 //     elements. All stages sum the loss (1 double) and the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: a step takes (m+p-1)(f+b), as with GPipe. f and b are the times of a stage's forward and
-//     backward of a micro-batch. Messages of time d add 2(p-1)d to GPipe's step. In 1F1B messages
-//     add about 2(p-1)d for every p micro-batches, because a stage waits for the next stage's
-//     gradient.
+// Costs: with equal stages and without messages a step takes (m+p-1)(f+b), as with GPipe. f and b
+//     are the times of a stage's forward and backward of a micro-batch. Messages of time d add
+//     2(p-1)d to GPipe's step. In 1F1B messages add about 2(p-1)d for every p micro-batches,
+//     because a stage waits for the next stage's gradient.
 //
 // Every bit must equal that of GPipe and of one device, because each stage runs the backwards in
 // the same order, micro-batch 0 first.
@@ -75,7 +75,7 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
         wait_received(gradient);
         b->dx = output_buffer(gradient, b->in);
     }
-    pipeline_backward(s, k); // frees what the forward of k kept
+    pipeline_backward(s, k); // frees the activations that the forward of k kept
     if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before); // B*T*C elements: dx
     arena_free(&incoming);
 }

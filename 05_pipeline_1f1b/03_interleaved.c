@@ -9,9 +9,9 @@
 // Sends: per micro-batch y [B*T, C] forward and dx [B*T, C] back over each of the pv - 1
 //     boundaries. The link from the last stage to the first stage is new. Per step the first and
 //     the last stage all-reduce wte's gradient, V*C elements. All stages sum 1 and 12L + 4 doubles.
-// Saves: idle time. A step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
-//     chunks. f and b are the times of a stage's forward and backward of a micro-batch through all
-//     v chunks.
+// Saves: idle time. With equal parts and without messages a step takes (m + (p-1)/v)(f+b), because
+//     the pipeline fills and drains in chunks. f and b are the times of a stage's forward and
+//     backward of a micro-batch through all v chunks.
 // Costs: about v times as many messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks
 //     in flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
 //     each through the whole stage.
@@ -54,14 +54,15 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// The warm-up contains 2 (p-1-i) and not p-1-i, for two reasons. The first reason is the time of
-// messages. With p-1-i the next stage needs a chunk's output as soon as this stage has computed the
-// output. With 2 (p-1-i) the next stage has another op to run while the message travels. If
-// messages take no time, both warm-ups are equally fast. The second reason is that two ranks match
-// their messages by the order alone. If p = 2 and v > 1, the next and the previous stage are the
-// same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so stage 0 would send dx of 0 before y of
-// 2. But stage 1 runs F2c0 before B0c0, so stage 1 would take dx of 0 for x of 2. If v = 1, all
-// messages from one rank to another are of one kind, so p-1-i is enough.
+// The number of forwards in the warm-up contains 2 (p-1-i) and not p-1-i, for two reasons. The
+// first reason is the time of messages. With p-1-i the next stage needs a chunk's output as soon as
+// this stage has computed the output. With 2 (p-1-i) the next stage has another op to run while the
+// message travels. If messages take no time, both warm-ups are equally fast. The second reason is
+// that two ranks match their messages by the order alone. If p = 2 and v > 1, the next and the
+// previous stage are the same rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so stage 0 would
+// send dx of micro-batch 0 before y of micro-batch 2. But stage 1 runs F2c0 before B0c0, so stage 1
+// would take dx of micro-batch 0 for x of micro-batch 2. If v = 1, all messages from one rank to
+// another are of one kind, so p-1-i is enough.
 
 // Runs the list with its messages. The messages go round a ring, y to the next stage and dx to the
 // previous stage. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So
@@ -106,8 +107,8 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
 }
 
 // Sends y by scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C],
-// and all t ranks of the next stage need y. So each rank sends 1/t of y over the link between
-// nodes. The receiver is the rank of the next stage with the same number in tp. On the next stage
+// and all t ranks of the receiving stage need y. So each rank sends 1/t of y over the link between
+// nodes. The receiver is the rank of the receiving stage with the same number in tp. On that stage
 // an all-gather over the link inside the node puts y together. pp has the ranks of all stages with
 // this number in tp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {

@@ -79,7 +79,7 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
 
 // Overwrites the oldest copy, version newest - older, with the newest version. The two versions
 // have the same row. No op needs the oldest version any more, because the last backward that reads
-// it has just run.
+// this version has just run.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
@@ -100,7 +100,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
                                   const TrainingObserver *observer) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
     // The executor starts each receive one message early (comm_start_recv). The executor waits for
-    // a send (comm_start_send) only when another message needs the send's buffer.
+    // a send (comm_start_send) when another message needs the send's buffer, and at the end of the
+    // list.
     Executor *e = executor_new(pp, &s, list);
     WeightVersions w = weight_versions_new(m, older);
     model_zero_gradients(m);

@@ -73,9 +73,10 @@ static void notify(Stage *s, Model *m, UpdatedPart part) {
 
 // Starts to exchange the gradients of the tied table. The first stage has the embedding's part of
 // the table's gradient, the last stage the head's part. Both stages need the sum. The first stage
-// finishes its part p - 1 backwards later than the last stage. If the last stage waited here, it
-// would be idle for that long. So table_finish waits for the exchange when an op first reads the
-// new table, most of a batch later. Until then backwards add to the other buffer.
+// finishes its part p - 1 backwards later than the last stage. If the last stage waited here, the
+// last stage would be idle for the time of these backwards. So table_finish waits for the exchange
+// when an op first reads the new table, which is most of a batch later. Until then backwards add to
+// the other buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;

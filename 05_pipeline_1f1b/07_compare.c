@@ -5,8 +5,8 @@
 // Holds: rank i has stage i.
 //     Micro-batches in flight, m >= p: naive 1, GPipe m, ZB-H1 p; 1F1B, PipeDream and 2BW p - i.
 //     Versions of the weights: PipeDream p - i, 2BW 2, all others 1.
-// Sends: y forward and dx back, [B*T, C] per micro-batch and boundary. Interleaved has pv - 1
-//     boundaries.
+// Sends: y forward and dx back, [B*T, C] per micro-batch and boundary between parts. There are
+//     p-1 boundaries, with interleaved stages pv-1.
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
 //     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
 // Costs: PipeDream and 2BW use gradients of old weights. The first five ways give the bits of one

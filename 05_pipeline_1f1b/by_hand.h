@@ -1,4 +1,4 @@
-// by_hand.h: declares the list and the judge of 01_by_hand.c.
+// by_hand.h: declares the lists of 1F1B and the judge of 01_by_hand.c.
 #ifndef PIPELINE_1F1B_BY_HAND_H
 #define PIPELINE_1F1B_BY_HAND_H
 #include "04_pipeline_naive/pipeline.h"

@@ -1,5 +1,5 @@
-// pipeline_1f1b.h: declares the schedules of this chapter: 1F1B, interleaved 1F1B, PipeDream, 2BW,
-// zero bubble. A pipeline has p stages, numbered i from 0, and a step has m micro-batches.
+// pipeline_1f1b.h: declares the schedules of this chapter: 1F1B, interleaved 1F1B, PipeDream, 2BW
+// and zero bubble. A pipeline has p stages, numbered i from 0, and a step has m micro-batches.
 #ifndef PIPELINE_1F1B_H
 #define PIPELINE_1F1B_H
 #include "04_pipeline_naive/pipeline.h"
@@ -24,25 +24,26 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved; // if pp has one rank, the model must have one chunk
-// Send and receive a message between two stages of t tensor-parallel ranks each (PTD-P section
-// 4.1). The t ranks of a stage have the same y. The message travels in t parts over pp, and an
-// all-gather over tp puts the parts together. `to` and `from` are ranks of pp.
+// These two functions send and receive a message between two stages of t tensor-parallel ranks each
+// (PTD-P section 4.1). The t ranks of a stage have the same y. The message travels in t parts over
+// pp, and an all-gather over tp puts the parts together. `to` and `from` are ranks of pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
 // ------------------------------------------------------ 04_pipedream.c: updates without a flush
 
 // WeightVersions holds the older versions of a stage's weights, in `older` copies. Version v is the
-// result of v updates. m->w is always the newest version. A new copy overwrites the oldest copy.
+// result of v updates. The w of the stage's model is always the newest version. A new copy
+// overwrites the oldest copy.
 typedef struct {
     Arena arena; // MEM_PARAMETERS
-    Tensor copy; // [older, size]: version v in row v % older
+    Tensor copy; // [older, elements of the stage]: version v in row v % older
     size_t newest, older;
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
 void weight_versions_free(WeightVersions *w);
-// Lets m's layers read this version from now on. Calls fault() if the version is neither the newest
-// nor in a copy. The optimizer still updates m->w.
+// Lets the model's layers read this version from now on. Calls fault() if the version is neither
+// the newest nor in a copy. The optimizer still updates m->w.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
 // Copies the newest version, because the optimizer is going to change m->w. Call this function
 // before an update.
@@ -52,8 +53,8 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 // mini-batch k makes version k + 1 on every stage.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
-//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. No function
-//                       has this gradient, so this rule is wrong.
+//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. This rule is
+//                       wrong, because forward and backward read different weights.
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 // Returns the number of versions that stage i keeps besides the newest version.
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);
@@ -76,7 +77,7 @@ typedef struct {
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
                                   const Batch *batch, size_t n, const TrainingObserver *observer);
 // Gives embedding and head a table each, with equal values at first. The head's table is called
-// lm_head.weight. Call model_untie before the allocation.
+// lm_head.weight. Call model_untie before model_allocate.
 void model_untie(Model *m);
 
 // ------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
@@ -85,8 +86,9 @@ void model_untie(Model *m);
 // backwards of batch t read version max(0, t - 1) on every stage. The micro_batch of an UPDATE is
 // the number of the batch.
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
-// Runs a list of schedule_2bw with n micro-batches. `tied` is the result of pipeline_tied_group().
-// The two ranks of `tied` add their gradients of the tied table before they update the table.
+// Runs a list whose batches end with an UPDATE, such as that of schedule_2bw. n is the number of
+// micro-batches of all batches. `tied` is the result of pipeline_tied_group(). The two ranks of
+// `tied` add their gradients of the tied table before they update the table.
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s,
                             const Batch *batch, size_t n, const TrainingObserver *observer);
 
@@ -99,8 +101,8 @@ void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k); // computes dx from dy
 // Adds the weights' gradients and frees x. This half may run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
-// Returns the list of ZB-H1. At most min(p, m) micro-batches are in flight, counted until the
-// backward of their weights.
+// Returns the list of ZB-H1. At most min(p, m) micro-batches are in flight on each stage. A
+// micro-batch is in flight until its backward of weights.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);
 // Returns the list that a planner (zb_auto.c) computes from the times of the ops and of a message.
 // At most cap (1 or more) micro-batches are in flight on each stage.
@@ -126,8 +128,8 @@ typedef enum {
 // Returns the list of stage i. v is the number of chunks per stage, for WAY_INTERLEAVED. In a way
 // without a flush the list has `batches` batches. In a way with a flush the list has one batch.
 Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches, size_t i);
-// Runs `batches` batches of m micro-batches. A way with a flush runs one batch. Only WAY_2BW reads
-// `tied`, as pipeline_2bw does.
+// Runs `batches` batches of m micro-batches. A way with a flush runs one batch. Only WAY_PIPEDREAM
+// and WAY_2BW use `o`, and only WAY_2BW uses `tied`.
 PipelineResult pipeline_way_run(PipelineWay way, Comm *pp, Comm *tied, Model *model, Optimizer *o,
                                 const Batch *batch, size_t m, size_t batches);
 #endif

@@ -11,7 +11,8 @@ static const ChainLayer *layer_of(const Chain *c, size_t n) {
     return &d->layer[n];
 }
 
-// Trains for STEPS steps. `number` gets w, b and their gradients of every layer and step.
+// Trains for STEPS steps. `number` gets the w, b, dw and db of each layer in each step. w and b are
+// the values after the update.
 enum { NUMBERS = STEPS * LAYERS * 4 };
 static void train(Chain *c, double loss[STEPS], double number[NUMBERS]) {
     for (size_t step = 0; step < STEPS; step++) {
@@ -67,7 +68,7 @@ static double idle(const Chain *t) {
 }
 
 // Returns the largest number of micro-batches that are between their forward and their backward on
-// a device.
+// device d at one time.
 static size_t kept(const Device *d) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < d->ops; n++) {

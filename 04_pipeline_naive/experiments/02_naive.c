@@ -1,5 +1,6 @@
 // 02_naive.c (experiment): checks that the pipeline's training equals the training of one device in
-// every bit, and that messages, memory and times of each stage equal their formulas.
+// every bit. Also checks that each stage's messages and memory and the time of a step equal their
+// formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
 
 // The 4 stages have 3, 2, 2 and 2 of the 9 blocks. A sequence has 5 to 10 counted tokens.

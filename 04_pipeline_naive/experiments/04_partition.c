@@ -49,8 +49,8 @@ static const char *blocks_text(Run *run, const size_t *blocks) {
     return text;
 }
 
-// Trains by GPipe. r->blocks[0] holds the first cut. Blocks may move before each step whose number
-// is a multiple of `every`. If `every` is 0, blocks stay.
+// Trains by GPipe. r->blocks[0] holds the first cut. Blocks may move before the steps `every`, 2
+// `every`, and so on. If `every` is 0, blocks stay.
 static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
@@ -96,8 +96,8 @@ static void train(Run *run, const Training *t, size_t every, Rebalanced *r, Traj
     if (rank.tied) comm_free(rank.tied);
 }
 
-// Reads the blocks of each stage from --blocks. The default is 3, 4, 3 on three stages. With other
-// numbers of stages the default is as equal as possible.
+// Reads the blocks of each stage from --blocks. The default for three stages is 3, 4, 3 of the ten
+// blocks. For other numbers of stages the default is as equal as possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     size_t p = run->world->size, sum = 0;
     for (size_t i = 0; i < p; i++)

@@ -14,15 +14,15 @@
 // ---- stages.c ----
 // Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
-// StageCosts has the costs that this rank's ledgers counted. Messages and sums are averages per
-// step. If the steps differ, an average may be a fraction.
+// StageCosts has the costs of this rank: messages, sums and memory. Messages and sums are averages
+// per step. If the steps differ, an average may be a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
-    size_t in_flight;                        // in the last step
-    size_t parameters, gradients, optimizer; // live bytes
+    size_t in_flight;                        // most micro-batches in flight in the last step
+    size_t parameters, gradients, optimizer; // live bytes after the last step
     size_t activations, message_buffers;     // peak bytes of the last step
     Timing timing;                           // times of the last step, if that step was recorded
-    double loss, unsplit_loss;               // of the last step
+    double loss, unsplit_loss;               // of the last step; unsplit: on one device
 } StageCosts;
 
 // Returns a training of three steps. A step has `sequences` synthetic sequences in --micro-batches
@@ -30,7 +30,7 @@ typedef struct {
 // than sequences. The caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. The training calls `step` with a PipelineRank that has this schedule. If `step`
+// A way to train. The training calls `step` with a PipelineRank that has this `schedule`. If `step`
 // is NULL, the training calls `loop` and then pipeline_update.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
@@ -38,8 +38,8 @@ typedef struct {
     const char *title; // the title of the recorded step's picture, which needs --verbose
     PipelineStep *step;
     ScheduleRule schedule;
-    PipelineLoop *loop; // the lesson's own loop
-    StageModel *stage;  // makes this rank's model; NULL: one chunk, as equal as possible
+    PipelineLoop *loop; // a loop of forwards and backwards, used if `step` is NULL
+    StageModel *stage;  // makes this rank's model; NULL: a stage of one chunk
 } StagesWay;
 // Trains m, which the caller has allocated and frees, and does not call way->stage. Compares and
 // draws nothing.
@@ -64,11 +64,11 @@ typedef struct {
 } Stack;
 
 // The results of one step of m micro-batches, run by the executor or by a lesson's own loop. Stage
-// i is rank i of the world. The recorded events last until the next recording.
+// i is rank i of the world. picture_show can draw the step until the next recording.
 typedef struct {
     PipelineResult result;
     Timing timing;
-    size_t activations; // bytes at their peak
+    size_t activations; // peak bytes
     size_t messages;    // number of messages that this rank sent
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
@@ -108,20 +108,22 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 double stage_sums_time(const ModelConfig *c, size_t p);
 // Checks the costs of a training: messages, sums, state, and memory. The memory is predicted with
 // `flight` micro-batches in flight and `buffers` bytes of message buffers. Stage i is rank i. `way`
-// is the prefix of names and, with a dot, of ids. If `way` is NULL, there is no prefix.
+// is the prefix of the costs' names and ids, as in "gpipe: messages sent" and "gpipe.sent.calls".
+// If `way` is NULL, there is no prefix.
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
 // Checks messages and memory of a training by a lesson's own loop. The loop has the order of this
-// rule and `flight` micro-batches in flight. Also runs the loop on equal stages, and checks its
-// time under the simulated clock.
+// rule and `flight` micro-batches in flight. Under the simulated clock also runs the loop on equal
+// stages, and checks the time of the step.
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
-double sum_of_ranks(Run *run, double of_this_rank); // adds over ranks; the ledger does not count
+// Returns the sum over the ranks. The ledgers do not count this sum.
+double sum_of_ranks(Run *run, double of_this_rank);
 
 // ---- partition_costs.c ----
-// This file compares the measurements of a training whose blocks may move between stages
+// partition_costs.c compares the measurements of a training whose blocks may move between stages
 // (04_partition.c) with predictions from sizes alone.
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages

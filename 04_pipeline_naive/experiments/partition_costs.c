@@ -1,6 +1,6 @@
-// partition_costs.c: predicts a training whose blocks may move between stages (04_partition.c),
-// from sizes alone. The predictions are step times, the slowest stage and the bytes of the blocks
-// that move.
+// partition_costs.c: predicts the costs of a training whose blocks may move between stages
+// (04_partition.c), from sizes alone. The costs are step times, the time of the slowest stage and
+// the bytes of the blocks that move.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
     double *now = host_alloc(n * sizeof *now);
     for (size_t s = 0; s < t->steps; s++) {
         forward_times(t, s, now);
-        // solved: whether the cut is the best for the costs of step s. The planner made the cut
+        // solved: whether the cut is the best for the costs of step s. partition_solve made the cut
         // with the costs of step cut - 1, so these costs must equal those of step s.
         const size_t cut = s - s % MOVE_EVERY;
         const bool solved = moves && cut > 0 && (cut - 1 >= GROWN) == (s >= GROWN);

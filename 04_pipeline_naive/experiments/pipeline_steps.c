@@ -39,10 +39,10 @@ bool steps_op_is(PipeOp op, PipeOp needed) {
 
 // ---------------------------------------------------------------- the executor's steps
 
-// A stage has this many send buffers for activations, and as many for gradients.
+// A stage has at most this many send buffers for activations, and as many for gradients.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
-    size_t buffers, turn;
+    size_t buffers, turn;      // number of buffers, number of the next buffer
     size_t sent[SEND_BUFFERS]; // the step of each buffer's last message
 } Buffers;
 

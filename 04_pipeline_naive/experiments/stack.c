@@ -1,5 +1,5 @@
-// stack.c: runs steps of a stack of equal blocks and predicts their times. A source of inputs takes
-// the place of the embedding, and a sink the place of the head.
+// stack.c: runs steps of a stack of equal blocks, and predicts times and memory. A source of inputs
+// takes the place of the embedding, and a sink the places of head and loss.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -1,4 +1,4 @@
-// stages.c: trains a pipeline, one stage per rank, and reads the ledgers of each rank.
+// stages.c: trains a pipeline, one stage per rank, and reads the costs that each rank counted.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -25,7 +25,8 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     return t;
 }
 
-// training_run calls a Step. So one_step makes a Step from the way's PipelineStep or PipelineLoop.
+// training_run calls a Step (judge/frame/training.h). So one_step makes a Step from the way's
+// PipelineStep or PipelineLoop.
 typedef struct {
     PipelineRank rank;
     const StagesWay *way;

@@ -1,12 +1,12 @@
 // timeline.h: computes the times of a step from the op lists alone, without model, ranks or clock.
 //
-// A stage runs the ops of its list in order. An op starts as soon as the op before it is done, its
-// input is there and a send buffer is free for its message. The executor has the same rules
+// A stage runs the ops of its list in order. An op starts as soon as the previous op is done and
+// the op's input is there. An op that sends a message also waits for a free send buffer. This wait
+// takes no time, as on the simulated clock, but can deadlock. The executor has the same rules
 // (pipeline.h). pipeline_steps.c writes the lists as steps for the player (judge/play), and the
 // timeline reads times and deadlocks from the player. Times are whole units. A message leaves when
 // it is sent and the previous message of the same link and direction has arrived. The message takes
-// `message` units, which may be 0. The sender does not wait. A wait for a send buffer takes no
-// time, as on the simulated clock, but such a wait can deadlock.
+// `message` units, which may be 0. The sender does not wait.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -18,7 +18,7 @@ typedef struct {
     size_t arrives; // when the op's message is at the neighbour
 } Event;
 // The reason why a stage stopped. The next op of the stage waits for the result of `needs`, or for
-// a send buffer. The buffer is free when the receive for `needs` is posted.
+// a send buffer. The buffer becomes free when the receive for `needs` is posted.
 typedef struct {
     bool buffer;
     StageOp needs;
@@ -48,12 +48,12 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 
 // ---- pipeline_steps.c ----
 // These functions write the steps that the executor must make for a schedule list, for the player
-// (judge/play). The rules of pipelines are written here a second time and call nothing of
+// (judge/play). pipeline_steps.c has the rules of pipelines a second time and calls nothing of
 // executor.c, because these steps judge the executor. tests/test_lists.c and tests/test_play.c
 // compare the two versions.
 
 // Finds the op whose result `op` of stage i of p takes, as pipe_op_needs does. *needs becomes that
-// op and its stage. v counts the chunks on each stage. Returns false if `op` takes no result.
+// op and its stage. v is the number of chunks per stage. Returns false if `op` takes no result.
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
 // that op and its stage. Returns false if no op takes the result.
@@ -73,8 +73,8 @@ typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
     const Schedule *list; // the list of stage i
-    // Appends the work and the collectives of an op. A received activation stays in
-    // MEM_ACTIVATIONS, because `compute` drops no memory.
+    // Appends the work and the collectives of an op. pipeline_steps() never drops a received
+    // activation from MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;
     // bytes[k] is the size of a message of micro-batch k of m. Messages then take the time of the

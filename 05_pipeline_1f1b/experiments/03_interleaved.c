@@ -13,7 +13,7 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// Runs and draws one step. The step of 1F1B is drawn with --verbose only.
+// Runs and draws one step. The step of 1F1B is drawn only with --verbose.
 static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which) {
     const EqualWay *way = &equal_ways[which];
     const char *name =
@@ -25,8 +25,8 @@ static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
 
-// Returns the number of chunks per stage. A pipeline of one stage gets one chunk, because there is
-// no bubble.
+// Returns the number of chunks per stage. A pipeline of one stage gets one chunk, because one stage
+// has no bubble.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {
@@ -36,7 +36,7 @@ static Model *stage_of(Run *run, const Training *t) {
     return m;
 }
 
-// Runs the list with the executor.
+// Runs the list of interleaved 1F1B with the executor.
 static PipelineResult run_list(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     return pipeline_way_run(WAY_INTERLEAVED, pp, NULL, m, NULL, batch, micro_batches, 1);
 }

@@ -146,7 +146,7 @@ static void pipedream(Run *run) {
     equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
     equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches",
                  PICTURE_NO_LINKS);
-    // Backward p is the first backward that reads another version than 0.
+    // Backward p is the first backward of stage 0 that reads another version than 0.
     Schedule list = schedule_pipedream(WEIGHT_STASHING, p, 2 * p, 0);
     size_t ops = 0;
     while (ops < list.n && (list.ops[ops].what != BACKWARD || list.ops[ops].version == 0)) ops++;

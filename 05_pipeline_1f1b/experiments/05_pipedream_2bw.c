@@ -1,6 +1,5 @@
 // 05_pipedream_2bw.c (experiment): checks that 2BW equals one device whose gradients are one update
-// late, in every bit. Two versions of the weights are enough if m >= p. Compares GPipe, 1F1B,
-// PipeDream and 2BW.
+// late, in every bit. Compares GPipe, 1F1B, PipeDream and 2BW on equal stages.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // A batch has 11 sequences of 5 to 10 counted tokens. The 4 stages have 3, 2, 2 and 2 of the 9

@@ -1,6 +1,6 @@
 // 06_zero_bubble.c (experiment): checks that ZB-H1 and a planner's lists equal gradient
-// accumulation in every bit. Compares steps, bubbles and memory with those of 1F1B. tests/lists.t
-// has lists of other sizes.
+// accumulation in every bit. Compares step time, idle time and memory with those of 1F1B.
+// tests/lists.t has lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10

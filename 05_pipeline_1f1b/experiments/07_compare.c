@@ -13,7 +13,7 @@ enum { CHUNKS = 2 }; // chunks of each interleaved stage
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The idle share of each way, without messages.
+// The formula of each way's idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
@@ -117,7 +117,8 @@ static void answer(Run *run) {
                cost_of(run, "versions", WAY_PIPEDREAM) - 1, cost_of(run, "versions", WAY_2BW) - 1);
 }
 
-// Returns the stack whose stages have as many chunks as the way.
+// Returns the stack with CHUNKS chunks per stage for interleaved 1F1B on several stages, else with
+// one chunk per stage.
 static Stack chunked(const Stack *stack, size_t p, size_t way) {
     Stack s = *stack;
     s.chunks = p > 1 && way == WAY_INTERLEAVED ? CHUNKS : 1;

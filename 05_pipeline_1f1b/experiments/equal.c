@@ -1,5 +1,5 @@
 // equal.c: runs equal stages in one of the ways of 07_compare.c, or with a planner's lists.
-// Predicts the costs of a batch from sizes and lists alone, and checks the costs (experiments.h).
+// Predicts the costs of a batch from sizes and lists alone, and checks the costs.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static PipelineResult run_way(const void *how, Comm *pp, Model *model, const Bat
     if (r->way->loop) return r->way->loop(pp, model, batch, n);
     Optimizer o = sgd(0.01);
     optimizer_allocate(&o, model);
-    tensor_fill(model->g, 0); // no layer of a stack fills the table's gradient, but updates read it
+    tensor_fill(model->g, 0); // no layer fills the table's gradient, but updates read this gradient
     return pipeline_way_run(r->way->way, pp, r->tied, model, &o, batch, r->m, r->batches);
 }
 static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, size_t batches) {
@@ -90,14 +90,15 @@ static void check_batch(Run *run, const EqualWay *w, const Stack *stack, size_t 
                         const EqualSeen *seen) {
     size_t p = run->world->size, i = run->world->rank, v = chunks_of(stack);
     size_t versions = w->way == WAY_PIPEDREAM ? p - i : w->way == WAY_2BW ? 2 : 1;
-    // This stage sends y (forward) and dx (backward) over these boundaries between parts.
+    // The number of boundaries between parts over which this stage sends y (forward) or dx
+    // (backward).
     size_t boundaries = p == 1 ? 0 : (v - (i + 1 == p)) + (v - (i == 0));
     Predicted flight = equal_flight(w, p, m, v, i), kept = NOT_PREDICTED;
     if (flight.given && v == 1 && w->way != WAY_ZB_H1)
         kept = formula(flight.value * (double)stack_kept(stack, p, i));
     ModelConfig whole = stack->model;
     whole.layers = stack->blocks * p;
-    CutSizes z = stage_sizes(&whole, p, i); // all chunks together have the same elements
+    CutSizes z = stage_sizes(&whole, p, i); // a stage of one chunk has as many elements
     size_t one_version = elements_stage(&z) * weight_bytes(&whole);
     Schedule list = list_of(w, p, m, v, 3, i);
     double batch = equal_batch(w, stack, p, m, true);

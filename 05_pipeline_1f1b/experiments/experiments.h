@@ -24,7 +24,8 @@ extern const EqualWay equal_ways[PIPELINE_WAYS];
 // link, else no time.
 double equal_batch(const EqualWay *w, const Stack *stack, size_t p, size_t m, bool messages);
 // Returns the published number of micro-batches in flight on stage i. With v > 1 chunks per stage
-// this is the number of chunks by Megatron's formula. The lists of a rule have no formula.
+// this is the number of chunks by Megatron's formula. For lists of w->rule the function returns
+// NOT_PREDICTED.
 Predicted equal_flight(const EqualWay *w, size_t p, size_t m, size_t v, size_t i);
 // Runs a batch, and draws it if there is a title. Checks micro-batches in flight, activations,
 // versions and bytes of the weights, messages, time and idle share. Without a flush the time of a
@@ -53,8 +54,8 @@ const char *flight_cell(Run *run, const Schedule *stage, size_t p);
 // printed. Below each op the next line has the version of the weights that the op reads. An update
 // has no version.
 void say_versions(Run *run, const Schedule *s, size_t ops);
-// Returns the times of a forward, of the two halves of a backward, and of a message, under the
-// simulated clock.
+// Returns the times of a stage's forward, of the two halves of its backward, and of a message,
+// under the simulated clock.
 OpTimes zb_times(const Stack *s);
 // Returns the peak of the activations of stage i of this stack, in bytes, when the stage runs this
 // list.
@@ -63,9 +64,9 @@ size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 // ---- versions.c: lists with updates in them, trained ----
 
 // VersionsWay is a way to train with lists that have updates. The lists are 1F1B's with a flush
-// before each update, PipeDream's by `rule`, or 2BW's. `id` and `name` are those of the costs. If
-// two_buffers is true, pipeline_2bw runs the list. Otherwise pipeline_pipedream runs the list, and
-// embedding and head have a table each.
+// before each update, PipeDream's by `rule`, or 2BW's. `id` is the end of the costs' ids, and
+// `name` the beginning of their names. If two_buffers is true, pipeline_2bw runs the list.
+// Otherwise pipeline_pipedream runs the list, and embedding and head have a table each.
 typedef struct {
     const char *id, *name;
     enum { VERSIONS_FLUSH, VERSIONS_PIPEDREAM, VERSIONS_2BW } order;
@@ -78,7 +79,7 @@ typedef struct {
     Trajectory *got;
     double *loss; // [steps], 0 at first. All ranks get the same losses.
     real *second; // the gradient of batch 1 on this stage, if got is not NULL
-    bool costs;   // check held and sent bytes, with ids such as "weights.<id>"
+    bool costs;   // check the costs of this rank, with ids such as "weights.<id>"
 } VersionsRecords;
 void versions_train(Run *run, const Training *t, const VersionsWay *way, VersionsRecords records);
 // Trains in this way, and checks that the training equals its recurrence on one device in every
@@ -97,7 +98,7 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 // simpler judge, for whole backwards and one chunk per stage.
 
 // LISTS_LEGAL: zero_bubble_run can run the lists.
-// LISTS_NOT_ONCE: an op occurs twice in a list, or never.
+// LISTS_NOT_ONCE: an op occurs twice in a list or never, or has a number that is too large.
 // LISTS_WRONG_MESSAGE: a stage takes a message for another op's message, because messages carry no
 //     names and arrive in the order in which they were sent.
 // LISTS_DEADLOCK: stages wait for each other, for a result or for a send buffer (pipeline.h gives

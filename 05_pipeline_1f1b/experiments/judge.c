@@ -1,4 +1,4 @@
-// judge.c: reads lists of ops from a text, and judges lists of ops (experiments.h).
+// judge.c: reads lists of ops from a text, and judges lists of ops.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -104,8 +104,8 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 
 // ---------------------------------------------------------------- the order of messages
 
-// Returns whether the n-th message from stage `from` to stage `to` is for the n-th op of `to` that
-// takes a message from `from`.
+// Returns whether for each n the n-th message from stage `from` to stage `to` is for the n-th op of
+// `to` that takes a message from `from`.
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v, size_t from,
                            size_t to) {
     StageOp needs, feeds;

@@ -1,11 +1,11 @@
-// player.c: draws, judges and times any schedule without a model (experiments.h).
+// player.c: draws, judges and times any schedule without a model.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/svg.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Each unit of time has TICKS ticks. Every v divides TICKS.
+// Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
 // Shown is a schedule: its lists, the times of its ops in ticks, and the judge's result.

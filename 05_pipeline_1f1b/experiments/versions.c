@@ -1,6 +1,6 @@
 // versions.c: trains with lists that have updates (PipeDream and 2BW), and trains one device by the
 // recurrence that such lists must equal. Compares the bytes that stages hold and send with
-// predictions (experiments.h).
+// predictions.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -65,8 +65,8 @@ static void record(void *records, Model *m, size_t update, UpdatedPart part) {
     ledger_resume();
 }
 
-// Checks the bytes that this rank held and sent in a training. Held bytes are peaks. Messages and
-// sums are counted over all steps.
+// Checks the costs of this rank in a training. Held bytes are peaks. Messages and sums are counted
+// over all steps.
 static void check_training(Run *run, const Training *t, const VersionsWay *way, const Comm *tied,
                            size_t in_flight) {
     const Comm *pp = run->world;
@@ -74,8 +74,8 @@ static void check_training(Run *run, const Training *t, const VersionsWay *way, 
     size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
-    // Stage i keeps at most p - i micro-batches, with a flush all of one batch. The first
-    // micro-batches of a batch are the largest.
+    // Stage i keeps at most p - i micro-batches. With a flush these micro-batches are all of one
+    // batch. The first micro-batches of a batch are the largest.
     size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
     if (p - i < flight) flight = p - i;
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
@@ -207,7 +207,7 @@ static Trajectory recurrence(Run *run, const Training *t, const VersionsWay *way
     if (!way->two_buffers) model_untie(m);
     model_allocate(m);
     optimizer_allocate(&o, m);
-    // No layer is more than p updates late.
+    // No layer is more than p updates late, so p + 1 versions are enough.
     Tensor past = tensor_shaped(&a, tensor_shape(p + 1, m->size, m->w.element));
     for (size_t k = 0; k < t->steps; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
