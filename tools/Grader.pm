@@ -158,13 +158,14 @@ sub grader_begin {
 }
 
 # Returns the folder of the build for parts that are the same in every grading. The name of the
-# folder depends on the commands, on tools/grader, on the headers of common/ and on the sources of
-# common/comm. So a change there gives another folder.
+# folder depends on the commands, on tools/grader, on the headers of common/, on the sources of
+# common/comm, and on judge/frame/process.c. So a change there gives another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
     $digest->add($_) for @commands;
-    $digest->add(slurp($_)) for sort glob 'tools/grader/*.[ch] common/*/*.h common/comm/*.c';
+    $digest->add(slurp($_))
+        for sort glob 'tools/grader/*.[ch] common/*/*.h common/comm/*.c judge/frame/process.[ch]';
     return "$build/grader/" . $digest->hexdigest;
 }
 
