@@ -1,7 +1,7 @@
 // 09_coordinator.c: ranks compute the gradients of a model with branches in different orders.
-// play.h plays the deadlock without a coordinator. With a coordinator, the sums must have the bits
-// of one device. Calls, bytes and times are compared with formulas. tests/coordinator.t varies
-// --cycle and --fused.
+// judge/play/play.h plays the deadlock without a coordinator. With a coordinator, the sums must
+// have the bits of one device. Calls, bytes and times are compared with formulas.
+// tests/coordinator.t varies --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Returns whether the model's family has this tensor of a block. On a grid a rank may hold no
-// element of a tensor that the family has.
+// Returns whether the model's family has this tensor of a block. The number of elements on this
+// rank cannot tell, because on a grid a rank may hold no element of a tensor that the family has.
 static bool family_has(const CutSizes *z, size_t tensor) {
     switch (tensor) {
     case LN1_BIAS:
@@ -52,8 +52,8 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// The last micro-batch of a step on one rank. A rank computes the earlier micro-batches without
-// waiting.
+// The last micro-batch of a step on one rank. The rank computes the earlier micro-batches without
+// waiting for messages.
 typedef struct {
     double begin; // start of its forward, in picoseconds after the start of the step
     size_t sequences;
