@@ -4,8 +4,8 @@
 #define COORDINATOR_H
 #include "common/comm/comm.h"
 
-// An all-reduce of the tensors list[first, end), side by side in the buffer. The buffer of a single
-// tensor is the tensor's part of g.
+// An all-reduce of the tensors Coordinator.list[first, end), side by side in the buffer. The buffer
+// of a single tensor is the tensor's part of g.
 typedef struct {
     size_t first, end;
     Tensor buffer;

@@ -8,8 +8,7 @@
 #include "common/model/optimizer.h"
 
 // ---- 02_all_reduce.c ----
-// Gives every rank the weights of rank 0, Psi elements. Call this function once, before the first
-// step.
+// Gives every rank all weights of rank 0. Call this function once, before the first step.
 void data_parallel_broadcast(Comm *dp, Model *m);
 // Replaces m->g by the sum of the replicas' m->g. Call this function once per step, after the last
 // backward and model_fold_tied(). Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is
@@ -42,7 +41,7 @@ typedef struct {
 } Bucket;
 typedef struct {
     const Param *param;
-    size_t at;     // place of the first element in m->g
+    size_t at;     // index of the tensor's first element in m->g
     size_t bucket; // number of the tensor's bucket
     bool ready;    // the gradient is final
 } BucketTensor;
@@ -75,8 +74,8 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
 // Leaves the gradient of the whole batch in m->g, the same on every rank. Returns the part of the
 // mean loss that comes from this rank's sequences.
 double buckets_gradients(Buckets *b, const Batch *batch);
-// Takes the place of forward and backward on a rank without sequences. The gradient is zero, and is
-// final at once.
+// Takes the place of forward and backward on a rank without sequences. The gradient of such a rank
+// is zero, and is final at once.
 void buckets_no_work(Buckets *b);
 // Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
@@ -88,7 +87,8 @@ void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
 // ---- buckets.c: the list of tensors, faults for wrong use ----
-Buckets *buckets_list_tensors(Model *m, Comm *dp); // the tensors that buckets reduce; no bucket yet
+// Lists the tensors that buckets reduce. The result has no bucket yet.
+Buckets *buckets_list_tensors(Model *m, Comm *dp);
 void buckets_free(Buckets *b);
 BucketTensor *buckets_find(Buckets *b, const Param *p); // returns NULL if p is in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if no buckets_wait() ended the last step

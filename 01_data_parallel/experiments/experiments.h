@@ -122,7 +122,8 @@ CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *pla
                                    size_t r);
 // Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the moment when the
 // last replica begins. The N ranks have `cards` network cards between nodes (clock.h). Choosing the
-// largest elements and Gram and Schmidt take no time, because the clock counts products only.
+// largest elements and making columns orthonormal take no time, because the clock counts products
+// only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
 // ------------------------------------------------- page_texts.c: texts of several pages
