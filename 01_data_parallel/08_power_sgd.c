@@ -84,7 +84,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     Tensor sent = tensor_new(&a, 1, tensor_count(g));
     size_t at = 0, at_q = 0;
     op_add(e, e, g);
-    tensor_copy(sent, e); // uncompressed tensors: sent = e, and the residual is 0
+    tensor_copy(sent, e); // stays so for uncompressed tensors, whose residual becomes 0
     power_pack(b, rest, g);
     // Vectors and small matrices are sent uncompressed, so these tensors leave no residual.
     if (length.rest) comm_all_reduce(dp, rest);

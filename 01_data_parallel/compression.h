@@ -77,7 +77,7 @@ void compression_state_write(Compression *c, const real *state);
 // Returns the k of top-k for n elements.
 static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }
 // Writes to places [k] the places, in ascending order, of the k elements of x [n] with the largest
-// absolute values. Of equal elements the first ones are taken.
+// absolute values. Of elements with equal absolute values the first ones are taken.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // Returns the factor by which elements are multiplied before rounding to fp16. The factor is a
 // power of two, so dividing by it is exact. With this factor a sum of n elements, none larger than

@@ -154,7 +154,7 @@ static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
 }
 
 // Sets last[p] to the loss of plan p after LONG steps on a text, the mean over SEEDS seeds. Returns
-// the parameters of the model.
+// the number of parameters of the model.
 static size_t learn(Run *run, double last[PLANS]) {
     Training t = text_training(run, LONG, 8, option_real(run, "lr"));
     for (size_t i = 0; i < SEEDS * PLANS; i++) {

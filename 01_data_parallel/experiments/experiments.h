@@ -71,8 +71,8 @@ Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
 // hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
 // rank sends, and the time from a common start until this rank is done. Prints the table of the
-// costs. Returns whether there is more than one node. Returns false at once if the ranks do not
-// fill the nodes.
+// costs if there is more than one node, and returns whether there is. Returns false at once if the
+// ranks do not fill the nodes.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -272,7 +272,7 @@ typedef struct {
     // The log of server 0, on all ranks. A synchronous server has no lines. The caller frees
     // log.line.
     ServerLog log;
-    bool one_port; // all messages of a server go through one link
+    bool one_port; // all messages of a server share one port
     Measured seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
