@@ -85,7 +85,7 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // order of their numbers, in whatever order they become complete.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
-        if (u->tied_to) continue; // the head's part of wte's gradient waits for the embedding's
+        if (u->tied_to) continue; // the head's part of wte's gradient waits for the other part
         if (u->tied_use) model_fold_tied(b->model);
         for (size_t k = 0; k < u->n_params; k++) tensor_ready(b, &u->params[k]);
     }

@@ -61,7 +61,7 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
     half_write(packed, g, scale);
-    Tensor in = exchange(dp, &a, packed); // (N-1)/N of 2 n bytes
+    Tensor in = exchange(dp, &a, packed); // sends (N-1)/N of 2 n bytes
 
     Range own = elements_of_part(n, 16, dp->size, dp->rank);
     Tensor sum = tensor_new(&a, 1, range_size(own)), out = tensor_new(&a, 1, in.cols);
@@ -122,8 +122,8 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     op_add(e, e, g); // as a worker: gradient plus residual
     Tensor sent = one_bit_write(&a, packed, own_scale, e);
     compression_keep_rest(c, e, sent);
-    Tensor in = exchange(dp, &a, packed);   // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, own_scale); // N-1 scales, a real each
+    Tensor in = exchange(dp, &a, packed);   // sends (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, own_scale); // sends N-1 scales, a real each
 
     Tensor sum = b->server_error; // as a server: the residual of this part, then the sum
     for (size_t r = 0; r < N; r++)
@@ -131,8 +131,8 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor answer = tensor_new(&a, 1, in.cols);
     Tensor answered = one_bit_write(&a, answer, own_scale, sum);
     compression_keep_rest(c, sum, answered);
-    comm_all_gather(dp, packed, answer);    // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, own_scale); // N-1 scales, a real each
+    comm_all_gather(dp, packed, answer);    // sends (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, own_scale); // sends N-1 scales, a real each
 
     for (size_t r = 0; r < N; r++) { // every rank unpacks every answer
         Range part = elements_of_part(n, 1, N, r);

@@ -36,7 +36,7 @@ void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 typedef struct {
     Range part;       // the bucket's part of m->g
     size_t tensors;   // number of tensors in the bucket
-    size_t pending;   // tensors whose gradient is not final yet
+    size_t pending;   // number of tensors whose gradient is not final yet
     Request *request; // the all-reduce, between start and wait
 } Bucket;
 typedef struct {

@@ -15,7 +15,7 @@
 // ---- parameter_server.c ----
 typedef struct {
     Comm *world;
-    size_t servers, workers, steps; // steps of each worker
+    size_t servers, workers, steps; // `steps` is the number of steps of each worker
 } Cluster;
 // Makes the first `servers` ranks servers. Calls usage_error() if `servers` is 0, or if no rank is
 // left to be a worker.

@@ -262,9 +262,9 @@ ServerLogSeen server_log_look(const ServerLog *log);
 // Checks that the pushes were served in the order of their arrival, of equal times the lower worker
 // first. Also checks the bound on the age of gradients.
 void server_log_check(Run *run, const ServerLog *log);
-// Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
-// the version that the worker had, and applies this gradient to the newest weights. A step of the
-// result is a line of the log.
+// Trains the reference on one device, rank 0. The ledger does not count this work. The device takes
+// each push's gradient at the version that the worker had, and applies this gradient to the newest
+// weights. A step of the result is a line of the log.
 Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
 
 // ---- server_training.c: trainings with a parameter server ----

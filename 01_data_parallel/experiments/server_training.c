@@ -45,7 +45,7 @@ static void work(const Cluster *c, const Training *t, Model *m, double *loss, Tr
 
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record) {
     Training updates = *t;
-    if (record->log.line) updates.steps *= c->workers; // one for every push
+    if (record->log.line) updates.steps *= c->workers; // one update for every push
     Trajectory got = trajectory_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
