@@ -141,7 +141,7 @@ static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     // 2, ... n / 2. Both partners hold a finished range of d chunks, side by side. Swap the ranges
     // with exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
     for (size_t d = n / 2; d > 0; d /= 2) {
-        // The first chunk of each half.
+        // own and other are the first chunks of this rank's half and of the partner's half.
         size_t partner = r ^ d, own = r / d * d, other = partner / d * d;
         Tensor half = chunks(t, n, own, own + d);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(half));

@@ -8,12 +8,13 @@
 // Sends:  one all-reduce per bucket. Each rank sends 2 (N-1)/N times the bytes of a bucket. The
 //         all-reduce starts as soon as the bucket's last tensor is final and the bucket before has
 //         started. Bucket 0 is at the end of m->g, because backward begins there.
-// Saves:  time, because the communication of all buckets but the last can hide behind backward.
-//         With sums in rank order (--reduce ordered, the default) the bits are those of one
-//         all-reduce; with --reduce fast the gradient is the same within rounding. A step is
-//         shorter than with one all-reduce if backward hides more time than the latencies add.
-// Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
-//         hide it. Up to Psi elements of communication memory are in flight.
+// Saves:  time, because the all-reduce of a bucket that is complete early hides behind the rest of
+//         backward. A step is shorter than with one all-reduce if backward hides more time than the
+//         latencies add. With sums in rank order (--reduce ordered, the default) the bits are those
+//         of one all-reduce. With --reduce fast the gradient is the same within rounding.
+// Costs:  2(N-1) latencies per bucket. At least the last bucket is exposed, because no backward is
+//         left to hide it. The sums in flight take up to about Psi elements of communication
+//         memory.
 // Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.
 // Left out: gradients that become ready in the middle of a layer's backward, and a reduction that
 // slows the products down.
@@ -84,7 +85,7 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // order of their numbers, in whatever order they become complete.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
-        if (u->tied_to) continue; // the head's part of wte's gradient waits for the embedding's
+        if (u->tied_to) continue; // the head's part of wte's gradient waits for the other part
         if (u->tied_use) model_fold_tied(b->model);
         for (size_t k = 0; k < u->n_params; k++) tensor_ready(b, &u->params[k]);
     }
@@ -131,7 +132,7 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 // still starts bucket 0 first, because the other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
-    tensor_fill(b->model->g, 0); // model_zero_gradients() would leave the zeroing to a backward
+    tensor_fill(b->model->g, 0); // model_zero_gradients() leaves the zeroing to the next backward
     if (wte && wte->tied_use) tensor_fill(wte->tied_use->g, 0);
     buckets_arm(b);
     for (size_t i = 0; b->armed && i < b->model->n_layers; i++)
@@ -149,9 +150,9 @@ void buckets_wait(Buckets *b) {
 // all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
-    b->sync = true; // set before the forward, which reads it
+    b->sync = true; // before the forward, which reads sync
     model_zero_gradients(b->model);
-    // Starts the all-reduces while backward runs.
+    // The layers' hooks start the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);
     else buckets_no_work(b); // adds zeros, because the other ranks wait for every bucket
     buckets_wait(b);         // norm and optimizer may read the gradient only after this wait

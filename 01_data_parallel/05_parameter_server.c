@@ -7,8 +7,8 @@
 //         Psi/k elements for each of n workers. Each worker has all weights and gradients, B/n of
 //         the sequences, and no optimizer state.
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
-//         way, Psi/k of them to or from each server. A server receives and sends n S/k bytes per
-//         step.
+//         way, Psi/k of them to or from each server. A server receives n S/k bytes per step, and
+//         sends as many.
 // Saves:  a worker needs no optimizer state (AdamW: 2 Psi elements). In asynchronous training only
 //         a worker that is more than s steps ahead waits for the slowest worker. --staleness sets
 //         s.

@@ -11,16 +11,16 @@
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
-//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes, which for
-//         k = n/32 is N/32 of the exact bytes.
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes. For k = n/32 these
+//         are N/32 of the exact bytes.
 // Costs:  the result is not the exact sum. Top-k and one bit keep Psi elements of residual per
 //         rank. 16 bits and one bit make more calls per bucket. From N = 32 on top-k with k = n/32
 //         saves nothing.
-// Error feedback keeps the training on course. A rank computes x <- g + e, sends C(x), and keeps
-// e <- x - C(x). Nothing is lost, because the part that a step does not send is sent later. The
-// training must have the bits of one device that applies the rule to N gradients. Seide et al.
-// 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at first, and
-// overlapping with backward.
+// With error feedback (top-k and one bit) a rank computes x <- g + e, sends C(x), which is x
+// compressed, and keeps e <- x - C(x). Nothing is lost, because the part that a step does not send
+// is sent later. The training must have the bits of one device that applies the rule to N
+// gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out:
+// exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
@@ -61,7 +61,7 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
     half_write(packed, g, scale);
-    Tensor in = exchange(dp, &a, packed); // (N-1)/N of 2 n bytes
+    Tensor in = exchange(dp, &a, packed); // sends (N-1)/N of 2 n bytes
 
     Range own = elements_of_part(n, 16, dp->size, dp->rank);
     Tensor sum = tensor_new(&a, 1, range_size(own)), out = tensor_new(&a, 1, in.cols);
@@ -107,11 +107,11 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)b;
 }
 
-// Sends each rank its part of the signs, and a scale. Each rank adds up one part as its server, and
-// answers with signs. Compression loses something in the parts and in the answers. The residual of
-// the parts is e, the residual of the answers is b->server_error. A sign has no size, so each
-// message has a scale. A server has the sum of its part only, so every rank gathers the answers and
-// their scales.
+// Sends each rank its part of the signs, and gathers the scales, because a sign has no size. Each
+// rank adds up one part as its server, and answers with signs and a scale. Compression loses
+// something in the parts and in the answers. The residual of the parts is e, the residual of the
+// answers is b->server_error. A server has the sum of its part only, so every rank gathers all
+// answers and their scales.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -122,8 +122,8 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     op_add(e, e, g); // as a worker: gradient plus residual
     Tensor sent = one_bit_write(&a, packed, own_scale, e);
     compression_keep_rest(c, e, sent);
-    Tensor in = exchange(dp, &a, packed);   // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, own_scale); // N-1 scales, a real each
+    Tensor in = exchange(dp, &a, packed);   // sends (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, own_scale); // sends N-1 scales, a real each
 
     Tensor sum = b->server_error; // as a server: the residual of this part, then the sum
     for (size_t r = 0; r < N; r++)
@@ -131,8 +131,8 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor answer = tensor_new(&a, 1, in.cols);
     Tensor answered = one_bit_write(&a, answer, own_scale, sum);
     compression_keep_rest(c, sum, answered);
-    comm_all_gather(dp, packed, answer);    // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, own_scale); // N-1 scales, a real each
+    comm_all_gather(dp, packed, answer);    // sends (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, own_scale); // sends N-1 scales, a real each
 
     for (size_t r = 0; r < N; r++) { // every rank unpacks every answer
         Range part = elements_of_part(n, 1, N, r);

@@ -7,8 +7,9 @@
 //         also has N rates, the same on every rank.
 // Sends:  per step the ranks all-reduce the gradient, 2(N-1)/N of Psi elements per rank. If speeds
 //         are measured, the ranks also all-reduce N doubles.
-// Saves:  the wait for the slowest device. A step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
-//         / (speed of the slowest device).
+// Saves:  the wait for the slowest device. The ranks compute for about 3F(B) / (sum of speeds)
+//         instead of 3F(B/N) / (speed of the slowest device). F(n) is the time of a forward of n
+//         sequences at speed 1.
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
 //         costs at most the time in which all devices together compute N - 1 sequences.
 // The shares follow the speeds, which are known before (static) or measured in earlier steps
@@ -52,8 +53,8 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
-// Returns the device that would finish first with one more sequence, after the time
-// (size + 1) / rate.
+// Returns the device that would finish first with one more sequence. A device would finish after
+// the time (size of its share + 1) / rate.
 static size_t first_done(const Range *share, const double *rate, size_t n) {
     size_t best = 0;
     for (size_t r = 1; r < n; r++) {
@@ -67,8 +68,8 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    // At first a share has the size of the exact share's whole part. The loop at the end sets the
-    // place of each share.
+    // At first each share has the whole part of total * rate / sum sequences. The loop at the end
+    // sets the place of each share.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);

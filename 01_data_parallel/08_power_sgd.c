@@ -20,7 +20,7 @@
 // rule to N gradients. Left out: exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
-// Returns the view of matrix m in its bucket.
+// Returns the view of matrix m in `flat`, which is a bucket's part of a gradient or residual.
 static Tensor power_matrix(Tensor flat, const Matrix *m) {
     return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols),
                           m->rows, m->cols);
@@ -46,7 +46,7 @@ static PowerLengths power_lengths(const CompressedBucket *b) {
     return l;
 }
 
-// Returns the matrix [rows, cols] at place *at of the list, and moves *at to the next matrix.
+// Returns the matrix [rows, cols] at place *at of `list`, and moves *at to the next matrix.
 static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
     Tensor t = tensor_reshape(tensor_flat_range(list, *at, *at + rows * cols), rows, cols);
     *at += rows * cols;
@@ -84,7 +84,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     Tensor sent = tensor_new(&a, 1, tensor_count(g));
     size_t at = 0, at_q = 0;
     op_add(e, e, g);
-    tensor_copy(sent, e); // uncompressed tensors: sent = e, and the residual is 0
+    tensor_copy(sent, e); // stays so for uncompressed tensors, whose residual becomes 0
     power_pack(b, rest, g);
     // Vectors and small matrices are sent uncompressed, so these tensors leave no residual.
     if (length.rest) comm_all_reduce(dp, rest);
@@ -105,26 +105,26 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;
         orthonormalise(m->q);
-        // [n, r] = [n, k] [k, r]
+        // [rows, r] = [rows, cols] [cols, r]
         op_matmul(power_next(ps, &at, m->rows, m->rank), power_matrix(e, m), m->q);
     }
-    if (length.p) comm_all_reduce(dp, ps); // 2 (N-1)/N of r rows e bytes for each matrix
+    if (length.p) comm_all_reduce(dp, ps); // sends 2 (N-1)/N of rows * r elements for each matrix
     at = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;
         Tensor p = power_next(ps, &at, m->rows, m->rank);
         orthonormalise(p);
-        // [k, r] = [n, k]^T [n, r]
+        // [cols, r] = [rows, cols]^T [rows, r]
         op_matmul_tn(power_next(qs, &at_q, m->cols, m->rank), power_matrix(e, m), p);
     }
-    if (length.q) comm_all_reduce(dp, qs); // 2 (N-1)/N of r cols e bytes for each matrix
+    if (length.q) comm_all_reduce(dp, qs); // sends 2 (N-1)/N of cols * r elements for each matrix
     at = at_q = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;
         tensor_copy(m->q, power_next(qs, &at_q, m->cols, m->rank));
-        // [n, k] = [n, r] [k, r]^T
+        // [rows, cols] = [rows, r] [cols, r]^T
         op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);
         // The residuals of all N ranks must add up to the sum of the M's less P Q^T, so a rank
         // counts an N-th of P Q^T as sent.

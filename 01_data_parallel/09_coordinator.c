@@ -12,8 +12,7 @@
 // Saves:  the ranks need no common order, and a fused all-reduce has one latency for all its
 //         tensors.
 // Costs:  a tensor waits for the end of the cycle in which the last rank finishes this tensor, and
-//         for the answer. A fused tensor is copied into a buffer and back. While a fused all-reduce
-//         is in flight, the rank can fill the next buffer.
+//         for the answer. A fused tensor is copied into a buffer and back.
 // Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7, has tensor fusion. The coordinator is
 // that of Horovod's controller.cc and response cache. Left out: a thread of its own, names as text,
 // tensors of several types, a rank that leaves.

@@ -11,8 +11,9 @@
 //         nothing.
 // Saves:  (k-1)/k of the bytes and of the latencies of 02_all_reduce. Ranks wait for the slowest
 //         rank once per round.
-// Costs:  the training is another one, because a gradient is taken at weights that lack the other
-//         ranks' last steps. At k = 1 with SGD the training is that of 02_all_reduce.
+// Costs:  the training is not the unsplit one, because a gradient is taken at weights that lack the
+//         other ranks' last steps. At k = 1 with SGD the training is that of 02_all_reduce, within
+//         rounding.
 // For any k the training must have the bits of one device that trains N copies in turn and averages
 // their weights.
 // Stich 2019 (arXiv 1805.09767), algorithm 1; Lin et al. 2020 (arXiv 1808.07217): post-local SGD;

@@ -14,11 +14,11 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue; // model_fold_tied() adds its gradient to that of the other use
+        if (u->tied_to) continue; // model_fold_tied() adds this gradient to that of wte
         // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++) {
-            if (u->params[k].cols == 0) continue; // a family without this tensor: nothing to send
+            if (u->params[k].cols == 0) continue; // the family has no such tensor
             b->tensor[b->n_tensors++] =
                 (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
         }

@@ -80,8 +80,8 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
         }
     return at;
 }
-// Calls what(), if given, for each tensor that is kept between steps, with its place in host.
-// Returns the number of all elements.
+// Calls what(t, place of t in host) for each tensor t that is kept between steps, unless `what` is
+// NULL. Returns the number of elements of all these tensors.
 static size_t each_state(const Compression *c, EachState what, real *host) {
     size_t at = tensor_count(c->error);
     if (at && what) what(c->error, host);

@@ -1,14 +1,13 @@
 // compression.h: the sum of the replicas' gradients, sent in fewer bytes. The result is not exact,
-// because every method rounds, drops or projects. Error feedback keeps the training on course. A
-// rank keeps the residual e, which is the part that it has not sent, and adds e to its next
-// gradient:
+// because every method rounds, drops or projects. All methods but HALF have error feedback. A rank
+// keeps the residual e, which is the part that it has not sent, and adds e to its next gradient:
 //     x <- g + e
 //     send C(x), the compressed x
 //     e <- x - C(x)
 // After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T. Nothing is lost, because the part
 // that a step does not send is sent later.
 //
-// Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
+// Each unit of the model (a table, a block, the last norm) is compressed by itself, as a bucket.
 // One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
 // has the place of its gradient. (PyTorch's PowerSGD hook kept residuals by bucket number. DDP
 // rebuilds its buckets after the first step, so residuals met the wrong gradients: issues 48670,
@@ -64,8 +63,8 @@ void compression_free(Compression *c);
 // the same bits. All ranks must call this function.
 void compression_all_reduce(Compression *c, Tensor g);
 // Compresses one bucket. g [1, n] becomes the sum that all ranks reconstruct. e [1, n] becomes the
-// residual, the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd,
-// 06_compression.c has the other three functions.
+// residual, the part that this rank has not sent yet; compress_half does not use e. 08_power_sgd.c
+// has compress_power_sgd, 06_compression.c has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
 // Count, read and write the state kept between steps, for checkpoints. `state` is host memory for
@@ -74,11 +73,11 @@ size_t compression_state_count(const Compression *c);
 void compression_state_read(const Compression *c, real *state);
 void compression_state_write(Compression *c, const real *state);
 
-// ---- pieces that the reference on one device uses, too ----
+// ---- functions that send nothing; references on one device and tests use most of them, too ----
 // Returns the k of top-k for n elements.
 static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }
 // Writes to places [k] the places, in ascending order, of the k elements of x [n] with the largest
-// absolute values. Of equal elements the first ones are taken.
+// absolute values. Of elements with equal absolute values the first ones are taken.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // Returns the factor by which elements are multiplied before rounding to fp16. The factor is a
 // power of two, so dividing by it is exact. With this factor a sum of n elements, none larger than
@@ -103,7 +102,7 @@ static inline size_t packed_count(size_t n, size_t bits) {
 // packed reals are cut in `parts` parts. A part begins at a whole real.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
-// ---- helpers that send nothing ----
+// ---- functions that send nothing; only the methods use them ----
 // Sets e to e - sent, the new residual, or to 0 if the plan forgets. Before the call e holds the
 // tensor that this rank wanted to send. `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);

@@ -29,7 +29,7 @@ void compression_keep_rest(const Compression *c, Tensor e, Tensor sent) {
 double half_scale(double largest, size_t n) {
     if (!(largest > 0) || isinf(largest)) return 1;
     int exponent;
-    frexp(largest * (double)n, &exponent); // largest n < 2^exponent
+    frexp(largest * (double)n, &exponent); // largest * n < 2^exponent
     return ldexp(1, 15 - exponent);
 }
 

@@ -1,5 +1,6 @@
-// coordinator.c: the memory of a coordinator, its messages, the fields of a question, and copies to
-// and from the buffer of a fused all-reduce. The copies take time on the simulated clock.
+// coordinator.c: the memory of a coordinator, the messages with which ranks agree, the fields of a
+// question, and copies to and from the buffer of a fused all-reduce. The copies take time on the
+// simulated clock.
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 

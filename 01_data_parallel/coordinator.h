@@ -4,8 +4,8 @@
 #define COORDINATOR_H
 #include "common/comm/comm.h"
 
-// An all-reduce of the tensors list[first, end), side by side in the buffer. The buffer of a single
-// tensor is the tensor's part of g.
+// An all-reduce of the tensors Coordinator.list[first, end), side by side in the buffer. The buffer
+// of a single tensor is the tensor's part of g.
 typedef struct {
     size_t first, end;
     Tensor buffer;
@@ -13,7 +13,8 @@ typedef struct {
 } Fused;
 
 typedef struct {
-    Comm *control, *data; // two Comms of the same ranks: for questions and answers, for gradients
+    // Two Comms of the same ranks. `control` carries questions and answers, `data` gradients.
+    Comm *control, *data;
     Tensor g;             // [1, Psi]: the gradient
     size_t n;             // number of tensors
     const Range *part;    // [n] the part of g of each tensor
@@ -22,7 +23,7 @@ typedef struct {
     bool *ready;          // [n] the tensor's gradient is final on this rank
     bool *agreed;         // [n] all ranks know that the gradient is final on all ranks
     bool *named;          // [n] this rank has given the tensor's name to rank 0
-    size_t *votes;        // [n] on rank 0: the number of ranks that have the tensor
+    size_t *votes;        // [n] on rank 0: the number of ranks that have named the tensor
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
@@ -36,8 +37,9 @@ Coordinator coordinator_new(Comm *control, Comm *data, Tensor g, const Range *pa
 void coordinator_free(Coordinator *c);
 // Records that the gradient of this tensor is final on this rank.
 void coordinator_ready(Coordinator *c, size_t tensor);
-// Runs a cycle, which starts the all-reduces on which the ranks agree. All ranks must call this
-// function equally often. Returns true if all tensors have been started in this step.
+// Runs a cycle, which starts the all-reduces of the tensors that all ranks have. All ranks must
+// call this function equally often. Returns true if this step has started the all-reduces of all
+// tensors.
 bool coordinator_cycle(Coordinator *c);
 // Ends a step, after which g is the sum over ranks. The next step uses the cache.
 void coordinator_wait(Coordinator *c);

@@ -8,12 +8,11 @@
 #include "common/model/optimizer.h"
 
 // ---- 02_all_reduce.c ----
-// Gives every rank the weights of rank 0, Psi elements. Call this function once, before the first
-// step.
+// Gives every rank all weights of rank 0. Call this function once, before the first step.
 void data_parallel_broadcast(Comm *dp, Model *m);
 // Replaces m->g by the sum of the replicas' m->g. Call this function once per step, after the last
-// backward. Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided, because each
-// replica's gradient already carries 1 / (counted tokens of the whole batch).
+// backward and model_fold_tied(). Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is
+// divided, because each replica's gradient already carries 1 / (counted tokens of the whole batch).
 void data_parallel_all_reduce(Comm *dp, Model *m);
 // Leaves the gradient of the whole batch of `sequences` sequences in m->g, on every rank. Returns
 // the part of the mean loss that comes from this rank's shard.
@@ -37,12 +36,12 @@ void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 typedef struct {
     Range part;       // the bucket's part of m->g
     size_t tensors;   // number of tensors in the bucket
-    size_t pending;   // tensors whose gradient is not final yet
+    size_t pending;   // number of tensors whose gradient is not final yet
     Request *request; // the all-reduce, between start and wait
 } Bucket;
 typedef struct {
     const Param *param;
-    size_t at;     // place of the first element in m->g
+    size_t at;     // index of the tensor's first element in m->g
     size_t bucket; // number of the tensor's bucket
     bool ready;    // the gradient is final
 } BucketTensor;
@@ -50,43 +49,46 @@ typedef struct {
 typedef struct {
     Model *model;
     Comm *dp;
-    // Whether the next backward reduces. DDP's no_sync() sets such a flag to false. A FORWARD reads
-    // sync when the forward begins. So set sync before the forward, because a later change has no
-    // effect.
+    // Whether the next backward reduces. DDP's no_sync() sets such a flag to false. Set sync before
+    // the forward, because buckets_arm() reads sync when the forward begins.
     bool sync;
-    bool armed;     // this backward reduces
+    bool armed;     // sync when the forward began; false after buckets_wait()
     size_t n;       // number of buckets
     size_t started; // buckets 0 .. started-1 are in flight
     Bucket *bucket;
     size_t n_tensors;
-    BucketTensor *tensor; // in model order, the tied table once
-    size_t end;           // the part of m->g that has buckets ends here
+    // [n_tensors] in model order. A tied table counts once, and is absent if another stage has a
+    // copy of the table.
+    BucketTensor *tensor;
+    size_t end; // end of the part of m->g that the buckets cover
     // For the stages of a pipeline (08_3d/stage_buckets.c).
     size_t micro_batches;  // micro-batches per step
-    Range tied;            // the part of m->g for a tied table that another stage also has
-    Request *tied_request; // the all-reduce of this part
+    Range tied;            // the part of m->g for a tied table of which another stage has a copy
+    Request *tied_request; // the all-reduce of m->g[tied]
 } Buckets;
 
 // Cuts the gradient in buckets and wraps every layer. Call this function after model_allocate(). A
-// bucket is closed when its size has reached `capacity` bytes. 1 gives a bucket per tensor,
-// SIZE_MAX one bucket in all.
+// bucket is closed when its size has reached `capacity` bytes. Capacity 1 gives a bucket per
+// tensor, SIZE_MAX a single bucket.
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
 // Leaves the gradient of the whole batch in m->g, the same on every rank. Returns the part of the
 // mean loss that comes from this rank's sequences.
 double buckets_gradients(Buckets *b, const Batch *batch);
-// Takes the place of forward and backward on a rank without sequences. The gradient is zero, and is
-// final at once.
+// Takes the place of forward and backward on a rank without sequences. The gradient of such a rank
+// is zero, and is final at once.
 void buckets_no_work(Buckets *b);
 // Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
 // buckets_cut cuts the gradient, but wraps no layer. A caller that wraps the layers itself calls
-// buckets_arm when a forward begins, and buckets_layer_ready when the backward of l is done.
+// buckets_arm when the forward of the step's last micro-batch begins, and buckets_layer_ready when
+// that micro-batch's backward of l is done.
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
 // ---- buckets.c: the list of tensors, faults for wrong use ----
-Buckets *buckets_list_tensors(Model *m, Comm *dp); // the tensors that buckets reduce; no bucket yet
+// Lists the tensors that buckets reduce. The result has no bucket yet.
+Buckets *buckets_list_tensors(Model *m, Comm *dp);
 void buckets_free(Buckets *b);
 BucketTensor *buckets_find(Buckets *b, const Param *p); // returns NULL if p is in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if no buckets_wait() ended the last step
@@ -101,7 +103,7 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 // batch in the same places.
 typedef struct {
     double *rate;  // [n] sequences per picosecond of each device, 0 if unknown
-    double took;   // the picoseconds that this rank computed in the last step
+    double took;   // picoseconds of this rank's computation in the last step
     bool measured; // whether the rates follow from measured times
 } Speeds;
 // Makes a step up to the gradient. Cuts shares in proportion to the rates, computes the gradient of

@@ -6,8 +6,8 @@
 #include "common/model/optimizer.h"
 
 typedef struct {
-    size_t every; // k, the local steps of a round, at least 1
-    size_t exact; // steps before the first round. These steps average gradients.
+    size_t every; // k, the number of local steps in a round, at least 1
+    size_t exact; // number of steps before the first round; these steps average gradients
     // DiLoCo's outer step at the end of a round. With rate 0 a round ends with the plain average.
     double outer_lr, outer_momentum;
 } LocalPlan;

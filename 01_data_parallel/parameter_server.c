@@ -1,4 +1,4 @@
-// parameter_server.c: chooses the servers, and makes the model and the buffers of each rank.
+// parameter_server.c: chooses the servers, and makes each rank's model and the servers' buffers.
 // 05_parameter_server.c has the steps of workers and servers.
 #include "01_data_parallel/parameter_server.h"
 #include "common/tensor/random.h"

@@ -1,5 +1,5 @@
-// parameter_server.h: a cluster of servers, which hold the weights, and of workers, which compute
-// gradients. The header declares the steps of a worker and of a server.
+// parameter_server.h: declares a cluster of servers, which hold the weights, and of workers, which
+// compute gradients, and the steps of a worker and of a server.
 //
 // Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
 // elements, S bytes: every parameter, the tied table once. Server s has the elements
@@ -15,7 +15,7 @@
 // ---- parameter_server.c ----
 typedef struct {
     Comm *world;
-    size_t servers, workers, steps; // steps of each worker
+    size_t servers, workers, steps; // `steps` is the number of steps of each worker
 } Cluster;
 // Makes the first `servers` ranks servers. Calls usage_error() if `servers` is 0, or if no rank is
 // left to be a worker.
@@ -31,23 +31,22 @@ Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
-// A server's buffers: for each worker a piece of a gradient [Psi/servers], and the receive in
-// flight.
+// A server's buffers for the pushes of the workers.
 typedef struct {
     Arena buffers;
-    Tensor *piece;
-    Request **coming;
+    Tensor *piece;    // [workers] the worker's gradient of this server's piece [Psi/servers]
+    Request **coming; // [workers] the receive in flight, or NULL if no push is expected
 } Inbox;
 Inbox inbox_new(const Cluster *c, const Model *m);
 void inbox_free(Inbox *in);
 
 // ---- 05_parameter_server.c ----
-// Leaves in m->g the part of the gradient that comes from worker w's shard of `sequences`
-// sequences. Returns the shard's part of the loss.
+// Leaves in m->g the part of the gradient that comes from worker w's shard of a batch of
+// `sequences` sequences. Returns the shard's part of the batch's mean loss.
 double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w,
                        size_t step);
-// Receives the newest weights from all servers. Call this function before the first step, for
-// version 0 of the weights.
+// Receives the newest weights from all servers. Call this function once before the first step,
+// because worker_step() needs version 0 of the weights.
 void worker_pull(const Cluster *c, Model *m);
 // Computes this worker's gradient, pushes, and pulls. Returns the part of the loss that comes from
 // this worker's sequences.
@@ -58,8 +57,8 @@ void server_begin(const Cluster *c, const Model *m);
 // Runs one synchronous step. Receives the gradients of all workers, updates once, and answers all.
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 
-// A push to an asynchronous server: the worker, the version of the weights at which the gradient
-// was taken, and the time of arrival.
+// A push that an asynchronous server has served: the worker, the version of the weights at which
+// the gradient was taken, and the time of arrival.
 typedef struct {
     size_t worker, taken;
     Picoseconds arrival;
@@ -67,7 +66,7 @@ typedef struct {
 // The records of an asynchronous server. done, taken and waits have an element per worker.
 typedef struct {
     size_t version; // number of updates of the weights
-    size_t *done;   // the worker's pushes that are in the weights
+    size_t *done;   // number of the worker's pushes that are in the weights
     size_t *taken;  // the version that the worker received last
     bool *waits;    // whether the worker waits for an answer
 } Progress;

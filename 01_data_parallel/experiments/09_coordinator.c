@@ -1,7 +1,7 @@
 // 09_coordinator.c: ranks compute the gradients of a model with branches in different orders.
-// play.h plays the deadlock without a coordinator. With a coordinator, the sums must have the bits
-// of one device. Calls, bytes and times are compared with formulas. tests/coordinator.t varies
-// --cycle and --fused.
+// judge/play/play.h plays the deadlock without a coordinator. With a coordinator, the sums must
+// have the bits of one device. Calls, bytes and times are compared with formulas.
+// tests/coordinator.t varies --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"
@@ -38,7 +38,7 @@ typedef enum { FIXED, NAMES, CACHE } Order;
 // A step, measured or predicted.
 typedef struct {
     double calls, bytes; // of the negotiation
-    double sums;         // all-reduces of gradients
+    double sums;         // number of all-reduces of gradients
     double time;         // picoseconds
 } StepCost;
 
@@ -176,7 +176,7 @@ static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) 
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));
     const size_t question = question_size(N);
-    size_t n = 0; // all-reduces
+    size_t n = 0; // number of all-reduces so far
     StepCost c = { 0 };
     double answer = 0, copies[TENSORS], end[TENSORS];
     for (size_t j = 0; j < K + (order == CACHE); j++) {

@@ -41,7 +41,7 @@ static double loss_after(const Training *t, Model *m) {
 static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course *c) {
     Model *m = whole_model(&t->model);
     Optimizer o = t->optimizer;
-    optimizer_allocate(&o, m); // masters of weights of 16 bits, else nothing
+    optimizer_allocate(&o, m); // masters of 16-bit weights, else nothing
     LocalSgd l = local_sgd_new(run->world, m, *p);
     const Picoseconds begin = clock_now();
     comm_ledger_reset(run->world);
@@ -102,7 +102,7 @@ static void train_one_device(Run *run, const Training *t, const LocalPlan *p, si
         for (size_t i = 0; i < N * n; i++) w[i] -= lr * (exact ? mean[i % n] : g[i]);
         for (size_t i = 0; exact && i < n; i++) start[i] = w[i];
         if (exact || (step - p->exact) % p->every != p->every - 1) continue;
-        // Ends a round.
+        // The rest of the loop ends a round.
         for (size_t i = 0; p->outer_lr > 0 && i < N * n; i++) w[i] = start[i % n] - w[i];
         mean_of(mean, w, N, n);
         for (size_t i = 0; p->outer_lr > 0 && i < n; i++) {
@@ -154,7 +154,7 @@ static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
 }
 
 // Sets last[p] to the loss of plan p after LONG steps on a text, the mean over SEEDS seeds. Returns
-// the parameters of the model.
+// the number of parameters of the model.
 static size_t learn(Run *run, double last[PLANS]) {
     Training t = text_training(run, LONG, 8, option_real(run, "lr"));
     for (size_t i = 0; i < SEEDS * PLANS; i++) {

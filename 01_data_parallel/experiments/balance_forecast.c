@@ -36,7 +36,8 @@ static void hand_out(Range *share, const double *rate, const Devices *d) {
 }
 
 // Predicts shares and times. In each step all ranks wait for the slowest rank and then communicate.
-// A new rate is the mean of the old rate and the rate measured last.
+// With DYNAMIC a rank's first rate is the measured rate. Later rates are the mean of the old rate
+// and the measured rate.
 BalanceRecord balance_forecast(Policy p, const Devices *d) {
     BalanceRecord want = { 0 };
     double rate[MOST_DEVICES];

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Returns whether the model's family has this tensor of a block. On a grid a rank may hold no
-// element of a tensor that the family has.
+// Returns whether the model's family has this tensor of a block. The number of elements on this
+// rank cannot tell, because on a grid a rank may hold no element of a tensor that the family has.
 static bool family_has(const CutSizes *z, size_t tensor) {
     switch (tensor) {
     case LN1_BIAS:
@@ -52,8 +52,8 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// The last micro-batch of a step on one rank. A rank computes the earlier micro-batches without
-// waiting.
+// The last micro-batch of a step on one rank. The rank computes the earlier micro-batches without
+// waiting for messages.
 typedef struct {
     double begin; // start of its forward, in picoseconds after the start of the step
     size_t sequences;
@@ -104,7 +104,7 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, si
         if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * e;
         // Every bucket is rounded up by itself.
         costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, e);
-        for (size_t r = 0; r < ranks; r++) { // hidden as long as this rank computes
+        for (size_t r = 0; r < ranks; r++) { // the bucket is hidden as long as rank r computes
             double busy = done(c, batch[r], 0), hidden = 0;
             if (busy > begin) hidden = fmin(busy, end) - begin;
             costs.hidden += hidden;

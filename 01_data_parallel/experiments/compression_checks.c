@@ -39,7 +39,7 @@ static void compare_costs(Run *run, const Training *t, const CompressionPlan *pl
     const size_t e = sizeof(real);
     CutSizes whole = cut_sizes(&t->model, 1, 0);
     CompressionCosts want = compression_costs(&whole, plan, run->world->size, run->world->rank);
-    const size_t gradients = elements_gradients(&whole) + want.errors; // wte's twice
+    const size_t gradients = elements_gradients(&whole) + want.errors; // wte's gradient twice
     check_costs(
         run, page_text(run, "%%s.%s", id_of[plan->method]),
         page_text(run, "%s: %%s", method_name[plan->method]),

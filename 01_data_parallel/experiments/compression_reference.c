@@ -48,7 +48,7 @@ static void top_k(const Shards *s, size_t k) {
     free(order);
 }
 
-// Replaces v by scale times its signs. The residual goes to `error`, which may be v.
+// Replaces v by scale times the signs of v. `error`, another array, gets the residual.
 static void to_signs(real *v, real *error, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 1, n);
@@ -62,8 +62,8 @@ static void to_signs(real *v, real *error, size_t n) {
     arena_free(&a);
 }
 
-// Adds the shards' signs. Afterwards x holds the workers' residuals, and `server` holds the
-// servers' residuals.
+// Sets s->sum to the sum that the ranks reconstruct from signs. Afterwards x holds the workers'
+// residuals, and `server` holds the servers' residuals.
 static void one_bit(const Shards *s, real *server) {
     real *said = host_alloc(s->n * sizeof *said);
     for (size_t i = 0; i < s->n; i++) s->sum[i] = server[i];

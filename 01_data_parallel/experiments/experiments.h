@@ -14,16 +14,16 @@
 
 // ------------------------------------------------ measured.c: trainings, and their costs on a rank
 
-// Returns a training with SGD on random sequences, one micro-batch per shard, stored as --storage
-// asks.
+// Returns a training with SGD on random sequences, with one micro-batch per shard and the element
+// types of --storage.
 Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences);
 // Returns the model with all layers, allocated. Equal seeds give equal weights on all ranks.
 Model *whole_model(const ModelConfig *model);
-// Returns a training of a small model on the text --data, with SGD. The text is there because a
-// model cannot learn random sequences.
+// Returns a training of a small model with SGD on the text of --data, because a model cannot learn
+// random sequences.
 Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
-// The measured costs of a rank, in calls and bytes.
+// The measured costs of a rank: calls, bytes, and the times of a step.
 typedef struct {
     double calls, sent;                               // of all kinds, in all steps
     double reductions, reduced;                       // calls and bytes of all-reduces
@@ -38,9 +38,9 @@ Measured measured_now(const Comm *c);
 typedef struct {
     Comm *dp;
     Buckets *buckets;
-    Tensor sum; // a second buffer, which a step may allocate in the model's arena of gradients
+    Tensor sum; // a second gradient buffer, only in 02's 03_no_sync, which allocates the buffer
 } BucketReplica;
-// Trains on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part. A
+// Trains on all ranks. `step` gets a BucketReplica, and returns this rank's part of the loss. A
 // bucket is closed at `capacity` bytes. t->recorded must be true, because *seen gets the times of
 // the recorded step.
 Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
@@ -71,8 +71,8 @@ Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
 // hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
 // rank sends, and the time from a common start until this rank is done. Prints the table of the
-// costs. Returns whether there is more than one node. Returns false at once if the ranks do not
-// fill the nodes.
+// costs if there is more than one node, and returns whether there is. Returns false at once if the
+// ranks do not fill the nodes.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -98,12 +98,12 @@ typedef struct {
     size_t buckets;
     double bytes;           // sent by each rank
     size_t scratch;         // bytes of the sums in flight
-    double exposed, hidden; // added over ranks
-    double step;            // until backward and the last bucket have ended
+    double exposed, hidden; // picoseconds, added over ranks
+    double step;            // picoseconds until backward and the last bucket have ended
 } BucketCosts;
 // Predicts the costs of a step whose `sequences` are cut over the ranks, and on each rank in
-// micro-batches. The last micro-batch's backward starts the buckets. The times follow from a
-// recurrence over the buckets.
+// micro-batches. The last micro-batch's backward starts the buckets. A bucket begins when its
+// gradients are final on all ranks and the bucket before has ended.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences,
                          size_t micro_batches);
 
@@ -122,19 +122,21 @@ CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *pla
                                    size_t r);
 // Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the moment when the
 // last replica begins. The N ranks have `cards` network cards between nodes (clock.h). Choosing the
-// largest elements and Gram and Schmidt take no time, because the clock counts products only.
+// largest elements and making columns orthonormal take no time, because the clock counts products
+// only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
 // ------------------------------------------------- page_texts.c: texts of several pages
 
-// Returns a sentence for a picture, which says that ranks with fewer sequences wait for the others.
-// The sentence follows `before`, a space or a newline. Returns an empty text if all shares are
-// equal.
+// Returns a sentence for a page, which says that ranks with fewer sequences wait for the other
+// ranks. `before`, a space or a newline, stands in front of the sentence. Returns an empty text if
+// all shares are equal.
 const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
-// The state that N ranks would keep, on one device. error [N, size], server_error [1, size].
+// The state that N ranks would keep, on one device. error [N, size] has a residual per rank,
+// server_error [1, size] the residuals of all servers.
 typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
@@ -146,14 +148,14 @@ OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t sha
 void one_device_free(OneDevice *o);
 // Sets sum [1, size] to the sum that N ranks with the rows of g [N, size] would reconstruct.
 void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
-// Trains on rank 0 by the rule of `plan`, which gets the gradients of `shards` shards. The ledger
+// Trains on rank 0. The rule of `plan` gets the gradients of `shards` shards. The ledger
 // does not count this work. Returns an empty trajectory on the other ranks.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan,
                              size_t shards);
 
 // ---------------------------------------------- compression_checks.c: 06_compression, 08_power_sgd
 
-// Measured per step: bytes sent, calls, picoseconds.
+// Measured costs of a step: bytes that a rank sends, calls, picoseconds.
 typedef struct {
     double sent, calls, step;
 } CompressionSeen;
@@ -165,26 +167,26 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
                             CompressionSeen *seen);
 
-// COMPRESSION_LONG: steps of a training on text.
+// COMPRESSION_LONG is the number of steps of a training on text.
 enum { COMPRESSION_LONG = 60, MOST_CURVES = 8 };
 typedef struct {
     const char *name;
     const CompressionPlan *plan; // NULL: the exact sum
-    bool alone; // one device applies the rule to the whole gradient. Its curve is not drawn.
+    bool alone; // one device applies the rule to the whole gradient; the curve is not drawn
 } Curve;
 // Trains on the text --data with the rate --lr and draws the losses of n curves, at most
 // MOST_CURVES. Sets last[n] to the mean loss of the last ten steps.
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of 06_compression and 08_power_sgd: --data and --lr for the curves, and --link.
 extern const Option compression_options[];
-// Shows one picture of two steps, with the exact all-reduce, then with a compressed one.
+// Shows one picture of two steps. The first has the exact all-reduce, the second a compressed one.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title);
 
 // ------------------------------------------------- page_texts.c: 06_compression, 08_power_sgd
 
-// Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 where one rank sends
-// nothing.
+// Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 if there is one rank,
+// which sends nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
 // Returns the table cell of the bytes sent, with compression_share() unless seen is exact.
 const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
@@ -260,9 +262,9 @@ ServerLogSeen server_log_look(const ServerLog *log);
 // Checks that the pushes were served in the order of their arrival, of equal times the lower worker
 // first. Also checks the bound on the age of gradients.
 void server_log_check(Run *run, const ServerLog *log);
-// Trains the reference on one device (rank 0, uncounted). The device takes each push's gradient at
-// the version that the worker had, and applies this gradient to the newest weights. A step of the
-// result is a line of the log.
+// Trains the reference on one device, rank 0. The ledger does not count this work. The device takes
+// each push's gradient at the version that the worker had, and applies this gradient to the newest
+// weights. A step of the result is a line of the log.
 Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
 
 // ---- server_training.c: trainings with a parameter server ----
@@ -270,7 +272,7 @@ typedef struct {
     // The log of server 0, on all ranks. A synchronous server has no lines. The caller frees
     // log.line.
     ServerLog log;
-    bool one_port; // all messages of a server go through one link
+    bool one_port; // all messages of a server share one port
     Measured seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A

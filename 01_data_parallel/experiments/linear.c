@@ -1,4 +1,4 @@
-// linear.c: random samples and weights of a linear layer, and its snapshot (linear.h).
+// linear.c: prints a gradient, draws random samples and weights, and makes snapshots (linear.h).
 #include "01_data_parallel/experiments/linear.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -1,5 +1,5 @@
-// linear.h: the samples, the first weights and the snapshots of the linear layers of 01.01 and
-// 02.01.
+// linear.h: printed gradients, samples, first weights and snapshots of the linear layers of 01.01
+// and 02.01.
 #ifndef DATA_PARALLEL_EXPERIMENTS_LINEAR_H
 #define DATA_PARALLEL_EXPERIMENTS_LINEAR_H
 #include "01_data_parallel/by_hand.h"

@@ -27,7 +27,7 @@ static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     case RING: // sends every chunk but one, twice: 2 (N-1)/N of the elements if N divides `count`
         sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
         return (WayCosts){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
-    case GATHER: // the whole tensor through rank 0's port
+    case GATHER: // every message is the whole tensor, to or from rank 0
         return r > 0 ? (WayCosts){ 1, count, 0 }
                      : (WayCosts){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
     case TREE: // to the parent, and to every child

@@ -22,7 +22,8 @@ static double all_steps(const ServerSizes *z) {
 // Returns the time of all steps with one port per server. Then the server's answers leave one after
 // the other, and the pushes arrive one after the other, in the workers' order.
 static double all_steps_one_port(const ServerSizes *z) {
-    // A message waits until the message before it has left the port.
+    // `in` is the time when the last push so far has arrived. A message waits until the message
+    // before it has passed the port.
     double answered = 0, push = server_push(z), answer = server_answer(z);
     for (size_t step = 0; step < z->steps; step++) {
         double in = 0;

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Gives every rank server 0's log, and the loss of each update, which the workers know. Only the
-// comparison needs the log and these losses.
+// Gives every rank server 0's log, and the loss of each update, which the workers know. The
+// training itself needs neither the log nor the losses.
 static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double *loss) {
     size_t seen = 0;
     if (log->line) side_broadcast(log->line, got->steps * sizeof *log->line);
@@ -45,7 +45,7 @@ static void work(const Cluster *c, const Training *t, Model *m, double *loss, Tr
 
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record) {
     Training updates = *t;
-    if (record->log.line) updates.steps *= c->workers; // one for every push
+    if (record->log.line) updates.steps *= c->workers; // one update for every push
     Trajectory got = trajectory_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
@@ -79,7 +79,8 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
 enum { LAST = 10 }; // last pushes of a worker, whose losses are averaged
 
 // Returns the sum over the workers of the mean loss of a worker's last LAST pushes that had arrived
-// at a given time. A push has its shard's part of the batch's loss, so the means are added.
+// at a given time. A push has its shard's part of the batch's loss, so the means are added. A
+// synchronous step counts as one push, with the loss of all workers.
 static double loss_at(const Trajectory *got, const Cluster *c, const ServerRecord *r, double time) {
     size_t *pushes = host_alloc(c->workers * sizeof *pushes);
     double loss = 0;
