@@ -16,9 +16,9 @@
 // while the backward of the next layer runs (01_data_parallel/04_overlap.c).
 #include "06_zero/zero.h"
 
-// Only the owner of a part needs the sum of the part's gradients. So a unit's whole gradient exists
-// on a rank only while the backward of its layer runs. zero2_backward_and_reduce() wraps that
-// backward:
+// Only the owner of a part needs the sum over ranks of the part's gradients. So a unit's whole
+// gradient exists on a rank only while the backward of its layer runs. zero2_backward_and_reduce()
+// wraps that backward:
 //
 //     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
@@ -61,10 +61,10 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// Runs a layer's own backward and reduces its gradients over u->replicas, the ranks that hold the
-// same unit. zero2_allocate() sets u->replicas to dp for every unit. Every rank must call this
-// function for every micro-batch, even for an empty one, because all ranks take part in the
-// reduction.
+// Runs a layer's own backward and reduces the gradients of its units. Each unit u is reduced over
+// u->replicas, the ranks that hold the same unit. This group is dp, unless the description of the
+// unit names another group. Every rank must call this function for every micro-batch, even for an
+// empty one, because all ranks take part in the reduction.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION
@@ -145,7 +145,8 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_fold_tied(model); // adds the head's whole gradient of wte to the embedding's
     zero2_reduce(model);    // reduce-scatters the gradient of wte, so only own parts are left
 
-    // The rest equals zero1_step() of 02_zero1.c. model_grad_norm() sends one double per tensor.
+    // The rest of the step is as in zero1_step() of 02_zero1.c. model_grad_norm() sends one double
+    // per tensor.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
     zero1_gather(model); // all-gather of each unit: w <- the own_w of all ranks

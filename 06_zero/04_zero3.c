@@ -79,7 +79,8 @@ static const LayerKind zero3_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Allocates weights [size/N] and gradients [size/N], so no rank ever allocates a whole model.
+// Allocates own_w [size/N] and own_g [size/N] of each unit, and fills own_w with initial values. So
+// no rank ever allocates a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_measure(m);
@@ -113,7 +114,7 @@ void zero3_drop_wte(Model *m) {
 }
 
 void zero3_begin(Model *m) {
-    zero3_gather_wte(m); // gathers wte
+    zero3_gather_wte(m);
     zero2_begin(m);
 }
 void zero3_reduce(Model *m) {

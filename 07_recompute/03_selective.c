@@ -10,7 +10,7 @@
 // Sends:  no more messages, because every rank has q and k of its own heads.
 // Saves:  2HT/tp elements per token and block. No other item grows with T^2.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
-//         (24C^2 + 4TC)/tp FLOPs.
+//         (24C^2 + 4TC)/tp FLOPs per token and rank.
 // The training must equal the training without recomputation in every bit.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. The lesson
 // leaves out sequence parallelism, and attention kernels that never store the probabilities. With

@@ -3,7 +3,7 @@
 #include <string.h>
 
 // The model has four blocks. In a model of two blocks prefetch holds the weights of the two blocks
-// at once, so keeping all units from forward to backward would hardly cost memory.
+// at once, so keeping all units from forward to backward would hardly cost more memory.
 static const ModelConfig tiny = {
     .layers = 4, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
