@@ -22,23 +22,23 @@ const PublishedSystem published_systems[] = {
     [ZERO3_2021] = { .format = "mixed", .rails = 1 },
 };
 
-// PTD-P table 1. The paper gives neither micro-batches nor chunks. b, v and DDP=torch (the first
-// four rows) are from examples/sc21/run_table_1.sh in Megatron-LM. TFLOP/s count full
-// recomputation.
+// PTD-P table 1. The paper gives neither micro-batches nor chunks. b (sequences per micro-batch), v
+// (chunks per stage) and DDP=torch (the first four rows) are from examples/sc21/run_table_1.sh in
+// Megatron-LM. TFLOP/s count full recomputation.
 #define PTDP(name, L, h, a, gpus, batch, tp, pp, b, v, value, ddp) \
     { \
         "PTD-P table 1", name, PAPER_GPT(L, h, a), gpus, batch, tp, pp, 1, b, v, 0, false, \
             RECOMPUTE_FULL, value, HARDWARE, ddp ? TORCH_DDP : MEGATRON_2021 \
     }
 // PTD-P table 2. Model parallelism of 96 is tp 8 x pp 12, and model parallelism of 280 is tp 8 x pp
-// 35. The rows assume that no stage has chunks.
+// 35. The rows assume one chunk per stage.
 #define PTDP2(name, L, h, a, gpus, batch, pp, value) \
     { \
         "PTD-P table 2", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, 1, 1, 0, false, \
             RECOMPUTE_FULL, value, HARDWARE, MEGATRON_2021 \
     }
-// Korthikanti table 5, with the sizes and micro-batches of table 3. v is 3 for 175B and 530B
-// (section 6). The last row has eight replicas (section 6.3).
+// Korthikanti table 5, with the sizes and micro-batches of table 3. v, the chunks per stage, is 3
+// for 175B and 530B (section 6). The last row has eight replicas (section 6.3).
 #define BIG(name, L, h, a, gpus, batch, pp, b, v, present, value) \
     { \
         "Korthikanti table 5", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, b, v, 0, present, \

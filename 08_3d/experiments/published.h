@@ -38,7 +38,7 @@ typedef enum {
 typedef struct {
     const char *format;
     bool blockwise;
-    size_t rails; // 0: those of the cluster
+    size_t rails; // network cards per node; 0: one per GPU
     PlanHow how;
 } PublishedSystem;
 extern const PublishedSystem published_systems[]; // by System
