@@ -3,8 +3,8 @@
 // question: A batch does not fit on the device. How can the device compute it in pieces and still make the same training step?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
-// Holds:  one device has w [in, out] and b [out], the sum of the gradients and the gradient of one
-//         piece (each as large as w and b), and `room` samples at a time.
+// Holds:  one device has w [in, out] and b [out], the sum of the gradients, the gradient of one
+//         piece, and `room` samples at a time. Each gradient is as large as w and b.
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.

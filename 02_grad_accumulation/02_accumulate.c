@@ -3,8 +3,8 @@
 // question: How much memory does a batch need when it comes in m micro-batches, and are its gradients the same?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  one device has the weights, one gradient per use of a tensor (the table wte has two
-//         uses), and the activations of one micro-batch at a time.
+// Holds:  one device has the weights, a gradient per use of a tensor, and the activations of one
+//         micro-batch at a time. The table wte has two uses.
 // Sends:  nothing.
 // Saves:  memory for activations, because at most ceil(B / m) sequences have activations at a time,
 //         not B.

@@ -10,8 +10,8 @@
 //         backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
-// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step, with N ranks and e bytes per element.
-//         overlapped_step also needs up to Psi elements of communication memory.
+// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step. N is the number of ranks, e the bytes
+//         of an element. overlapped_step also needs up to Psi elements of communication memory.
 // no_sync_step and overlapped_step must give one device's gradient within rounding. With sums in
 // rank order these two steps have the same bits. PyTorch's DDP has the same steps, with no_sync()
 // and buckets (Li et al. 2020, section 3.2).

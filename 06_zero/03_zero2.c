@@ -11,7 +11,8 @@
 //         A rank sends m + 1 times (N-1)/N of the model (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters; data parallelism has 2. In flight are two gradients of
-//         wte, the gradient of the largest unit, and for m > 1 a part of this gradient's sum.
+//         wte and the gradient of the largest unit. For m > 1 a part of the largest gradient's sum
+//         is also in flight.
 // Rajbhandari et al. 2020, section 5.2. The lesson leaves out the reduction of one layer's gradient
 // while the backward of the next layer runs (01_data_parallel/04_overlap.c).
 #include "06_zero/zero.h"

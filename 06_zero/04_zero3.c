@@ -11,9 +11,9 @@
 //         (N-1)/N of the model per step (wte: 2 times).
 // Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes; data parallelism holds
 //         16.
-// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are the weights
-//         and two gradients of wte, weights and gradient of the largest unit, and for m > 1 a part
-//         of this gradient's sum.
+// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are wte's
+//         weights and two gradients, and the weights and gradient of the largest unit. For m > 1 a
+//         part of the largest gradient's sum is also in flight.
 // Loss, norm and weights must equal those of data parallelism within rounding.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. The lesson
 // leaves out gathering the next unit while a unit computes (05_prefetch.c), and offloading parts to

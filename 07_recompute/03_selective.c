@@ -56,8 +56,9 @@ const LayerKind recompute_selective = {
 
 // ---------------------------------------------------------------- all blocks of a model
 
-// Returns true if l wraps a block but has no rebuild(). recompute() then calls fault(), because
-// skipping the block would turn recomputation off without an error message.
+// Returns true if l wraps a block but has no rebuild(). Then recompute() calls fault(). If
+// recompute() skipped the block instead, the block would not be recomputed, and no error message
+// would say so.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)

@@ -77,12 +77,12 @@ typedef struct {
 // Returns the most elements that the stage holds while it runs the list. `choice` has an entry per
 // block, chunk after chunk.
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
-// Finds choices whose peak is at most `budget` elements. For a list with one chunk, whole backwards
-// and no update this function calls budget_choose(), with the largest number of micro-batches that
-// the list has in flight. For other lists the first blocks of the stage are recomputed in full,
-// because the items of the first blocks wait longest. The next blocks are recomputed selectively.
-// The function searches the numbers of full and selective blocks with the least work. Returns false
-// if no choices fit.
+// Finds choices whose peak is at most `budget` elements. If the list has one chunk, whole backwards
+// and no update, this function calls budget_choose(). `in_flight` is then the largest number of
+// micro-batches that the list has in flight. For other lists the first blocks of the stage are
+// recomputed in full, because the items of the first blocks wait longest. The next blocks are
+// recomputed selectively. The function searches the numbers of full and selective blocks with the
+// least work. Returns false if no choices fit.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
 // Returns the least budget for which budget_within() finds a plan. This budget is the peak of the
 // plan that recomputes every block in full.

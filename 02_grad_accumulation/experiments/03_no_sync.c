@@ -1,6 +1,7 @@
-// 03_no_sync.c (experiment): reduces accumulated gradients in three ways. One all-reduce per step,
-// one after every micro-batch, and one per bucket during the last backward give the same gradients.
-// The three ways differ in calls and times, and the second way also in bytes.
+// 03_no_sync.c (experiment): reduces accumulated gradients in three ways. The first way has one
+// all-reduce per step. The second way has an all-reduce after every micro-batch. The third way has
+// an all-reduce per bucket during the last backward. The three ways give the same gradients. The
+// three ways differ in calls and times, and the second way also in bytes.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 

@@ -1,7 +1,7 @@
 // experiments.h: declares the functions that the experiments of chapter 06 share:
 //   compare.c                 trains a stage and compares it with other trainings
 //   costs.c, prefetch_steps.c predict costs
-//   page.c                    prints the page, which shows a stage beside other trainings
+//   page.c                    prints the page (the program's output) of a stage and other trainings
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"

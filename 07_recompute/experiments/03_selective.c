@@ -47,8 +47,8 @@ static RecomputeSeen train(Run *run, const Training *t, Recompute how, Trajector
 
 // ---------------------------------------------------------------- the costs of a step
 
-// Returns the work of one step of a rank: three forwards, because a backward has twice the products
-// of a forward, and the part that backward computes again.
+// Returns the work of one step of a rank. The work has three forwards, because a backward has twice
+// the products of a forward. The work also has the part that backward computes again.
 static Work step_work(const Training *t, const CutSizes *z, Recompute how) {
     Work again[] = { { 0 }, work_scores(z, t->sequences), work_block(z, t->sequences) };
     return work_sum(work_times(3, work_stage(z, t->sequences)),

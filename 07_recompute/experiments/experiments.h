@@ -23,12 +23,12 @@ Model *recompute_stage(Run *run, const Training *t);
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char *name,
                               Trajectory *unsplit);
 // Returns the work of a stage in a step. The work has three forwards, because a backward has two
-// products for each product of a forward. The work also has the second forwards of `full` blocks,
-// the second computation of the scores in `selective` blocks, and if `head` is true the second
-// forward of the stage's head.
+// products for each product of a forward. The work also has the second forwards of `full` blocks
+// and the second computation of the scores in `selective` blocks. If `head` is true, the work also
+// has the second forward of the stage's head.
 Work recompute_work(const Training *t, const CutSizes *z, double full, double selective, bool head);
-// Shows the recorded step and its memory on the page and in files, if `drawn` is true. Otherwise
-// shows the step only with --verbose, and not in files.
+// Shows the recorded step and its memory on the page (the program's output) and in files, if
+// `drawn` is true. Otherwise shows the step only with --verbose, and not in files.
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
 // Fills in the cells of the table of results and prints the table. `way` has the prefixes of the
 // costs' ids. The first way recomputes nothing. The rows are peak, bytes sent, FLOPs, step, MFU,

@@ -84,10 +84,10 @@ static const PublishedRow a100[] = {
 };
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. If b and v are 0, the plan tries 1, 2 and 4 sequences and all numbers of chunks
-// that divide a stage's blocks, and takes the fastest layout that fits. Llama 3, table 4, does not
-// give the chunks. The rows assume one block per chunk, and parts of equal cost, because the paper
-// takes a block from the first and the last part.
+// 12 fills 96 GPUs. If b and v are 0, the plan tries 1, 2 and 4 sequences, and all numbers of
+// chunks that divide a stage's blocks. The plan then takes the fastest layout that fits. Llama 3,
+// table 4, does not give the chunks. The rows assume one block per chunk, and parts of equal cost,
+// because the paper takes a block from the first and the last part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
