@@ -86,9 +86,10 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
 // ---------------------------------------------- how long a step takes (step_time.c, step_groups.c)
 // Returns the time of a layout's step on the simulated clock, from sizes alone, in picoseconds. The
 // function plays the products, rings and messages of the cost model (common/model/costs.h) through
-// the schedule. The time is from the first forward to the gradient's norm and ZeRO's gather. The
-// function does not work for grids and cubes, --prefetch, --overlap, --compress, --rebalance and
-// --activation-budget.
+// the schedule. The time begins with the first forward, or with ZeRO-3's gather of wte. The time
+// ends after the all-reduces of the loss and the norm, and after the gathers of ZeRO-1 and ZeRO-2.
+// The function does not work for grids and cubes, --prefetch, --overlap, --compress, --rebalance
+// and --activation-budget.
 double step_time(const TrainerConfig *c);
 // Returns the same time with the links and nodes of `clock`. c must not have context parallelism,
 // because the times of ring attention use the links of the run.
@@ -145,8 +146,8 @@ void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *oppose
                   size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
-// Resets the ledgers before a step. After the step, train_costs_end() compares the costs of the
-// step with predict_step().
+// Resets the ledgers and the peaks of memory before a step. After the step, train_costs_end()
+// compares the costs of the step with predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
 
