@@ -10,8 +10,8 @@
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
 // The layer is the linear layer of chapter 01, y = xW + b. pieces_accumulated divides every squared
 // error by the number of elements of the whole batch. So the sum of the pieces' gradients is right
-// even if the last piece is smaller. Left out: activations (02_accumulate.c) and several devices
-// (03_no_sync.c).
+// even if the last piece is smaller.
+// Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
 // Returns the samples of micro-batch k. Each micro-batch has `room` samples, but the last may have
@@ -23,8 +23,8 @@ Range pieces_range(size_t samples, size_t room, size_t k) {
 // ---------------------------------------------------------------- one micro-batch
 
 // Sets g to the gradient of the loss, and returns the loss. The loss is the sum of the squared
-// errors of `samples`, divided by `elements`. The caller chooses `elements`. Right is the number of
-// elements of the whole batch. The number of elements of `samples` alone is the trap.
+// errors of `samples`, divided by `elements`. The caller chooses `elements`. The right value is the
+// number of elements of the whole batch. The trap takes the number of elements of `samples` alone.
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };

@@ -36,7 +36,7 @@ void recompute(Model *m, Recompute how);
 enum { RECOMPUTE_CHOICES = RECOMPUTE_FULL + 1 };
 // The sizes of one block, in elements per token.
 typedef struct {
-    size_t kept[RECOMPUTE_CHOICES];  // kept until backward beside the input, by choice
+    size_t kept[RECOMPUTE_CHOICES];  // elements kept until backward, without the input
     size_t at_work;                  // held while the block's forward or backward runs
     double again[RECOMPUTE_CHOICES]; // work of the recomputation, in any unit
     size_t deferred;                 // kept between the halves of a backward in two halves (05.06)
@@ -81,8 +81,8 @@ size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
 // and no update, this function calls budget_choose(). `in_flight` is then the largest number of
 // micro-batches that the list has in flight. For other lists the first blocks of the stage are
 // recomputed in full, because the items of the first blocks wait longest. The next blocks are
-// recomputed selectively. The function searches the numbers of full and selective blocks with the
-// least work. Returns false if no choices fit.
+// recomputed selectively. The function searches for the numbers of full and selective blocks that
+// need the least work. Returns false if no choices fit.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
 // Returns the least budget for which budget_within() finds a plan. This budget is the peak of the
 // plan that recomputes every block in full.

@@ -38,8 +38,8 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
     };
     LayoutTraffic t = { 0 };
     size_t world = at.n.dp * at.n.tp * at.n.pp;
-    // The loss is one double. A ring over the world sends this double in each of 2 (world - 1)
-    // messages.
+    // The loss is one double. In a ring over the world a rank sends this double in each of its 2
+    // (world - 1) messages.
     double loss = (double)(2 * (world - 1) * sizeof(double));
     add(&t, one_node(&at, MESH_TP), (double)p->tp_bytes);
     add(&t, one_node(&at, MESH_DP), (double)p->dp_bytes);

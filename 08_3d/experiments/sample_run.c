@@ -17,7 +17,7 @@ static void write_text(Run *run, Sampler *s, SampleText *t, SampleWindows *w, Sn
     w->window = host_alloc((t->all + 1) * sizeof *w->window);
     for (w->n = 0; t->n < t->all; t->n++) {
         if (s->n == 0 || t->n - start > T) {
-            // A token's keys depend on its position, learned or rotary. When the context of T
+            // A token's keys depend on its position, learned or rotary. So when the context of T
             // positions is full, the model reads the last T/2 tokens again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
