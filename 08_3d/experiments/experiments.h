@@ -18,8 +18,8 @@
 // ------------------------------------------------- the mesh: options and pictures (mesh_picture.c)
 // Returns the degrees of --dp, --tp, --pp and --cp, which the program's options must have.
 Degrees mesh_options(Run *run);
-// Prints a line for each stage, with the stage's replicas side by side. [ ] is a tensor-parallel
-// group.
+// Prints each stage, with the stage's replicas side by side. A wide stage takes several lines. [ ]
+// is a tensor-parallel group.
 // stage_blocks: the number of blocks of each stage; NULL: the lines show no blocks.
 void mesh_show(Run *run, Degrees n, const size_t *stage_blocks);
 // Returns the link on which the group's messages travel, as a cell for results(), such as "=fast".
@@ -114,7 +114,8 @@ typedef struct {
 LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t rank, size_t node,
                              LayoutOrder *order);
 // Returns the bytes that this rank has sent. The previous and the next stage get the same number of
-// bytes. process: as `order` of layout_traffic().
+// bytes.
+// process: as `order` of layout_traffic().
 LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process);
 
 // A step in one layout, as measured.
@@ -132,8 +133,8 @@ typedef struct {
     double state, activations;
     bool as_planned; // memory and time are those of the plan
 } Layout;
-// Returns whether the plan predicts this layout (layout_plan.c). Rank 0 judges, because only rank 0
-// has the largest values over all ranks.
+// Returns whether the plan predicts the memory and the step of this layout (layout_plan.c). Rank 0
+// judges, because only rank 0 has the largest values over all ranks.
 bool layout_as_planned(const TrainerConfig *c, const Layout *l);
 // Returns whether the plan of an interleaved pipeline on a slow link matches the played step. The
 // function uses c with another mesh and other chunks.

@@ -27,8 +27,8 @@ size_t rank_stage_message(const RankStage *own, size_t B);
 size_t rank_stage_again(const TrainerConfig *c, const RankStage *own);
 
 // ---- predict_tensor.c ----
-// Adds the tensor-parallel traffic in the layers, for forward and backward of B sequences. again:
-// backward repeats the forward of every block.
+// Adds the tensor-parallel traffic in the layers, for forward and backward of B sequences.
+// again: backward repeats the forward of every block.
 void predict_tensor(Prediction *out, const RankStage *own, size_t B, bool again);
 // Adds the traffic of `blocks` forwards that backward repeats, for B sequences.
 void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_t blocks);
