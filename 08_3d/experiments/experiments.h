@@ -122,8 +122,9 @@ LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process);
 typedef struct {
     Degrees n;
     StepResult result;
-    // Times in picoseconds. computing, exposed: the time in which a rank computes, or waits for
-    // communication, as a mean over the ranks. In the rest of the step a rank is idle.
+    // Times in picoseconds. step: the whole step. computing, exposed: the time in which a rank
+    // computes, or waits for communication, as a mean over the ranks. In the rest of the step a
+    // rank is idle.
     double step, computing, exposed;
     // The largest values over all ranks. Only rank 0 has these values.
     // sent: the traffic inside nodes and between nodes.
