@@ -3,18 +3,19 @@
 // question: A batch does not fit on the device. How can the device compute it in pieces and still make the same training step?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
-// Holds:  one device has w [in, out] and b [out], the sum of the gradients and the gradient of one
-//         piece (each as large as w and b), and `room` samples at a time.
+// Holds:  one device has w [in, out] and b [out], the sum of the gradients, the gradient of one
+//         piece, and `room` samples at a time. Each gradient is as large as w and b.
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
 // The layer is the linear layer of chapter 01, y = xW + b. pieces_accumulated divides every squared
-// error by the number of elements of the whole batch, not by that of the piece, because the last
-// piece may be smaller.
+// error by the number of elements of the whole batch. So the sum of the pieces' gradients is right
+// even if the last piece is smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
-// Returns the samples of micro-batch k. Each micro-batch has `room` samples, or fewer at the end.
+// Returns the samples of micro-batch k. Each micro-batch has `room` samples, but the last may have
+// fewer.
 Range pieces_range(size_t samples, size_t room, size_t k) {
     return (Range){ k * room, (k + 1) * room < samples ? (k + 1) * room : samples };
 }
@@ -22,8 +23,8 @@ Range pieces_range(size_t samples, size_t room, size_t k) {
 // ---------------------------------------------------------------- one micro-batch
 
 // Sets g to the gradient of the loss, and returns the loss. The loss is the sum of the squared
-// errors of `samples`, divided by `elements`. The caller chooses `elements`. The number of elements
-// of the whole batch is right. The number of elements of `samples` is the trap.
+// errors of `samples`, divided by `elements`. The caller chooses `elements`. The right value is the
+// number of elements of the whole batch. The trap takes the number of elements of `samples` alone.
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -88,9 +89,9 @@ double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t ro
     return loss;
 }
 
-// Imitates data parallelism (chapter 01) with the same pieces. Each device would compute the
-// gradient of one piece, all at the same time. Then the gradients are added in the order of the
-// devices. The terms of the sum and their order are those of pieces_accumulated.
+// Imitates data parallelism (chapter 01) with the same pieces. The devices would compute their
+// gradients at the same time, one piece per device. Then the gradients are added in the order of
+// the devices. The terms of the sum and their order are those of pieces_accumulated.
 double pieces_on_devices(Linear *sum, const Linear *l, Samples all, size_t room) {
     Linear g[MOST_PIECES];
     double loss = 0;

@@ -3,14 +3,14 @@
 // question: How much memory does a batch need when it comes in m micro-batches, and are its gradients the same?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  one device has the weights, one gradient per use of a tensor (the table wte has two
-//         uses), and the activations of one micro-batch at a time.
+// Holds:  one device has the weights, a gradient per use of a tensor, and the activations of one
+//         micro-batch at a time. The table wte has two uses.
 // Sends:  nothing.
 // Saves:  memory for activations, because at most ceil(B / m) sequences have activations at a time,
-//     not B.
-// Costs:  scratch memory for the gradient of one tensor at a time. All micro-batches add to the
-//         same gradients. The matrix products have the same rows in m smaller pieces, which can
-//         take longer.
+//         not B.
+// Costs:  scratch memory for the new gradients of one operation at a time, because all
+//         micro-batches add to the same gradients. The matrix products have the same rows in m
+//         smaller pieces, which can take longer.
 // The gradient must equal the gradient of the whole batch within rounding, not in every bit,
 // because a sum over tokens is added in m parts.
 // Huang et al. 2018 (GPipe), section 2.2. PyTorch users call the method gradient accumulation.
@@ -19,9 +19,9 @@
 #include "02_grad_accumulation/accumulation.h"
 
 // Leaves the gradient of the whole batch's mean loss in model->g [Psi]. The gradients are zeroed
-// once, m micro-batches add to the gradients, and the tied table is folded once. Every token weighs
-// 1 / (counted tokens of the whole batch). data_batch() has set this weight before the first
-// micro-batch runs.
+// once, m micro-batches add to the gradients, and the two gradients of the tied table are added
+// once. Every token weighs 1 / (counted tokens of the whole batch). Each batch[k] has this weight
+// in token_weight.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in

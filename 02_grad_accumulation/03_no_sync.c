@@ -10,18 +10,18 @@
 //         backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
-// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step, with N ranks and e bytes per element.
-//         overlapped_step also needs up to Psi elements of communication memory.
+// Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step. N is the number of ranks, e the bytes
+//         of an element. overlapped_step also needs up to Psi elements of communication memory.
 // no_sync_step and overlapped_step must give one device's gradient within rounding. With sums in
 // rank order these two steps have the same bits. PyTorch's DDP has the same steps, with no_sync()
 // and buckets (Li et al. 2020, section 3.2).
 // Left out: replicas with different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"
 
-// Computes the norm and updates the weights, after the reduction. Every rank has the same bits of
-// the whole batch's gradient, so all ranks make the same update. `loss` is the sum of the losses of
-// this rank's tokens. token_weight is 1 / (counted tokens of all ranks). The gradient already
-// contains this factor.
+// Computes the norm of the gradient and updates the weights, after the reduction. Every rank has
+// the same bits of the whole batch's gradient, so all ranks make the same update. `loss` is the sum
+// of the losses of this rank's tokens. token_weight is 1 / (counted tokens of all ranks). The
+// gradient already contains this factor.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight) {
     double norm = model_grad_norm(model, NULL);
     optimizer_step(o, model, 1);
@@ -46,11 +46,11 @@ StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *bat
     return replica_update(model, o, loss, batch->token_weight);
 }
 
-// Makes one step with the bytes of no_sync_step, but starts to send them during the last backward.
+// Makes one step. Sends as many bytes as no_sync_step, but starts to send during the last backward.
 // r->buckets->sync is set before a forward begins, because the forward decides whether its backward
-// will reduce. The last backward completes g layer by layer. This backward starts an all-reduce for
-// a bucket of g as soon as the bucket is complete. buckets_layer_ready() calls model_fold_tied()
-// before the bucket of wte starts (01.04).
+// will reduce. The last backward completes g layer by layer. The buckets of g start in order. The
+// all-reduce of a bucket starts as soon as the bucket is complete and the bucket before has
+// started. buckets_layer_ready() calls model_fold_tied() before the bucket of wte starts (01.04).
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = 0;
     model_zero_gradients(model);

@@ -12,15 +12,17 @@ StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_
 
 // ---- 03_no_sync.c ----
 
-// A data-parallel rank. buckets_new() has wrapped every layer. While buckets->sync is false, no
-// all-reduce starts.
+// A data-parallel rank. For overlapped_step, buckets_new() must have wrapped every layer of the
+// model. If buckets->sync is false when a forward begins, the backward of this micro-batch starts
+// no all-reduce.
 typedef struct {
     Comm *dp;
     Buckets *buckets; // for overlapped_step only
 } Replica;
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
-// Computes the norm and updates the weights, after the reduction. `loss` is the sum of the losses
-// of this rank's tokens, not yet multiplied by token_weight.
+// Computes the norm of the gradient and updates the weights. Call this function after the
+// reduction. `loss` is the sum of the losses of this rank's tokens, not yet multiplied by
+// token_weight.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight);
 #endif

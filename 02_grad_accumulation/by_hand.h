@@ -11,8 +11,8 @@ double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, s
 void pieces_add(Linear *to, const Linear *from, real scale); // to += scale * from
 
 // Leaves the gradient of the batch in `sum`, and returns the loss. pieces_at_once takes all samples
-// at once. The other functions take pieces of `room` samples. pieces_mean_of_means is the trap: its
-// result is wrong if the pieces differ in size.
+// at once. The other three functions take pieces of at most `room` samples. pieces_mean_of_means is
+// the trap, because its gradient and loss are wrong if the pieces differ in size.
 typedef double PiecesGradient(Linear *sum, const Linear *l, Samples all, size_t room);
 PiecesGradient pieces_at_once, pieces_accumulated, pieces_mean_of_means, pieces_on_devices;
 #endif

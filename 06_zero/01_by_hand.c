@@ -9,7 +9,8 @@
 //         10 gradients per step. With parts, real ranks would run a reduce-scatter of 10 gradients
 //         and an all-gather of 10 weights.
 // Saves:  8 (N-1)/N of 16 bytes per parameter in fp32, because a rank keeps 1/N of m and v.
-// Costs:  no bytes, because an all-reduce is a reduce-scatter and an all-gather.
+// Costs:  no more bytes than data parallelism, because an all-reduce is a reduce-scatter and an
+//         all-gather.
 // Rajbhandari et al. 2020. The lesson has no model. Rank r has a vector target[r]. The rank's loss
 // is half the squared distance of w from target[r], so its gradient is w - target[r].
 //

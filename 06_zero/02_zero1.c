@@ -21,7 +21,7 @@
 //     data parallel:   all-reduce of g;       every rank updates all of w
 //     ZeRO-1:          reduce-scatter of g;   every rank updates its part of w;   all-gather of w
 
-// Allocates w [size] and g [size] on every rank. A rank owns part r of N of every unit: own_w and
+// Allocates w [size] and g [size] on every rank. Rank r of N owns part r of every unit: own_w and
 // own_g [size/N] are views of that part. optimizer_allocate() allocates m and v [size/N] for the
 // owned part only, and optimizer_step() updates only that part.
 void zero1_allocate(Model *m, Comm *dp) {

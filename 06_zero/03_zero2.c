@@ -11,14 +11,15 @@
 //         A rank sends m + 1 times (N-1)/N of the model (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters; data parallelism has 2. In flight are two gradients of
-//         wte, the gradient of the largest unit, and for m > 1 a part of this gradient's sum.
+//         wte and the gradient of the largest unit. For m > 1 a part of the largest gradient's sum
+//         is also in flight.
 // Rajbhandari et al. 2020, section 5.2. The lesson leaves out the reduction of one layer's gradient
 // while the backward of the next layer runs (01_data_parallel/04_overlap.c).
 #include "06_zero/zero.h"
 
-// Only the owner of a part needs the sum of the part's gradients. So a unit's whole gradient exists
-// on a rank only while the backward of its layer runs. zero2_backward_and_reduce() wraps that
-// backward:
+// Only the owner of a part needs the sum over ranks of the part's gradients. So a unit's whole
+// gradient exists on a rank only while the backward of its layer runs. zero2_backward_and_reduce()
+// wraps that backward:
 //
 //     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
@@ -61,10 +62,10 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// Runs a layer's own backward and reduces its gradients over u->replicas, the ranks that hold the
-// same unit. zero2_allocate() sets u->replicas to dp for every unit. Every rank must call this
-// function for every micro-batch, even for an empty one, because all ranks take part in the
-// reduction.
+// Runs a layer's own backward and reduces the gradients of its units. Each unit u is reduced over
+// u->replicas, the ranks that hold the same unit. This group is dp, unless the description of the
+// unit names another group. Every rank must call this function for every micro-batch, even for an
+// empty one, because all ranks take part in the reduction.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION
@@ -145,7 +146,8 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_fold_tied(model); // adds the head's whole gradient of wte to the embedding's
     zero2_reduce(model);    // reduce-scatters the gradient of wte, so only own parts are left
 
-    // The rest equals zero1_step() of 02_zero1.c. model_grad_norm() sends one double per tensor.
+    // The rest of the step is as in zero1_step() of 02_zero1.c. model_grad_norm() sends one double
+    // per tensor.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
     zero1_gather(model); // all-gather of each unit: w <- the own_w of all ranks

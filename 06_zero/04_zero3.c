@@ -11,9 +11,9 @@
 //         (N-1)/N of the model per step (wte: 2 times).
 // Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes; data parallelism holds
 //         16.
-// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are the weights
-//         and two gradients of wte, weights and gradient of the largest unit, and for m > 1 a part
-//         of this gradient's sum.
+// Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are wte's
+//         weights and two gradients, and the weights and gradient of the largest unit. For m > 1 a
+//         part of the largest gradient's sum is also in flight.
 // Loss, norm and weights must equal those of data parallelism within rounding.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. The lesson
 // leaves out gathering the next unit while a unit computes (05_prefetch.c), and offloading parts to
@@ -79,7 +79,8 @@ static const LayerKind zero3_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Allocates weights [size/N] and gradients [size/N], so no rank ever allocates a whole model.
+// Allocates own_w [size/N] and own_g [size/N] of each unit, and fills own_w with initial values. So
+// no rank ever allocates a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_measure(m);
@@ -113,7 +114,7 @@ void zero3_drop_wte(Model *m) {
 }
 
 void zero3_begin(Model *m) {
-    zero3_gather_wte(m); // gathers wte
+    zero3_gather_wte(m);
     zero2_begin(m);
 }
 void zero3_reduce(Model *m) {

@@ -10,12 +10,12 @@
 //         layer computes.
 // Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
 // Costs:  memory. In flight are wte and its two gradients, the weights of two units, two gradients,
-//         a copy of the gradient being sent, and for m > 1 a part of this gradient's sum. With
-//         reshard = false a step has 2m passes over the parameters, not 3m, but all units are whole
-//         at the end of forward.
+//         and a copy of the gradient being sent. For m > 1 a part of this gradient's sum is also in
+//         flight. With reshard = false a step has 2m passes over the parameters, not 3m, but all
+//         units are whole at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. The lesson
-// leaves out three things: the last unit is kept from forward to backward (torchtitan), the number
-// of units in flight has a limit (FSDP), and two communications run at a time.
+// leaves out a last unit that is kept from forward to backward (torchtitan), a limit on the units
+// in flight (FSDP), and two communications at a time.
 #include "06_zero/zero.h"
 
 //     forward  of layer i:   start gather i+1 . wait for gather i . compute . drop weights i
@@ -29,8 +29,8 @@
 
 // ------------------------------------------------ weights: gathered one layer ahead
 
-// Starts to gather the weights of a layer. Does nothing if there is no layer (NULL), or if an
-// earlier call has started this gather.
+// Starts to gather the weights of a layer. Does nothing if there is no layer (NULL), or if the
+// layer's weights are in flight or whole already.
 static void start_gather(Prefetched *p) {
     if (!p || p->weights.data) return;
     p->in_flight = arena(MEM_COMMUNICATION);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 // Allocates weights and gradients as stage 3 does, and wraps each layer that has units in
-// prefetch_layer. Call tensor_parallel() and recompute() before this function, because these
-// functions replace or wrap the layers inside.
+// prefetch_layer. Call tensor_parallel() and recompute() before this function, because the layers
+// that these functions make must be inside prefetch_layer.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)
         fault(

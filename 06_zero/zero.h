@@ -13,8 +13,8 @@
 //     stage 3                        4/N      4/N      8/N    3m: also two gathers per micro-batch
 //     stage 3 with prefetch          4/N      4/N      8/N    3m, part of it while a rank computes
 //
-// Stages 2 and 3 have units in flight: whole gradients, and in stage 3 gathered weights. The ledger
-// counts units in flight as MEM_COMMUNICATION.
+// Stages 2 and 3 have units in flight, which are whole gradients, and in stage 3 also gathered
+// weights. Memory for units in flight counts as MEM_COMMUNICATION.
 // Embedding and head, the two ends of the model, use one table, wte. So stages 2 and 3 reduce the
 // gradient of wte once per step. Stage 3 gathers the weights of wte once per step, and keeps these
 // weights until the last backward is done.
@@ -29,7 +29,7 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
 
 // ---- Stage 1: 02_zero1.c ----
 // zero1_allocate, zero2_allocate and zero3_allocate take the place of model_allocate(). The ranks
-// of u->replicas divide and reduce unit u. The group u->replicas is dp, unless the description of
+// of the group Unit.replicas divide and reduce a unit. The group is dp, unless the description of
 // the unit names another group.
 void zero1_allocate(Model *m, Comm *dp);
 void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
@@ -47,13 +47,14 @@ bool zero2_stays_whole(const Unit *u);
 // Allocates u's whole gradient [size] and marks it as empty, so the first contribution overwrites
 // the gradient.
 void zero2_allocate_gradient(Unit *u, Arena *a);
-void zero2_reduce_gradient(Unit *u, Comm *dp); // adds the own part of the sum of g to own_g
+void zero2_reduce_gradient(Unit *u, Comm *dp); // adds the own part of the sum over dp to own_g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
-// Gathers wte for forwards without a backward. Call zero3_drop_wte after these forwards.
+// Gathers the weights of wte. A step gathers wte by zero3_begin. Before forwards without a backward
+// call zero3_gather_wte, and after these forwards zero3_drop_wte.
 void zero3_gather_wte(Model *m);
 void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
@@ -61,8 +62,8 @@ void zero3_reduce(Model *m);
 ZeroStep zero3_step;
 // Prefetch and chapter 08 call the following functions of stage 3.
 void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
-void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units
-void zero3_drop(Layer *l, Arena *in_flight);   // frees the gathered weights of l's units
+void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units, but not of wte
+void zero3_drop(Layer *l, Arena *in_flight);   // frees the gathered weights
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 

@@ -2,9 +2,9 @@
 // level: core
 // question: What must forward keep for backward, what can it forget and compute again, and how many layer inputs should it keep?
 //
-// Holds:  plain arrays on one device. In a chain of L = 16 equal layers, y = x W with 2x2 matrices,
-//         the inputs of layers 0, k, 2k, ... stay until the backward of their layer. While backward
-//         is in a segment of k layers, the other k - 1 inputs of the segment are held, too.
+// Holds:  plain arrays on one device. The chain has L = 16 layers y = x W with 2x2 matrices. The
+//         inputs of layers 0, k, 2k, ... stay until the backward of their layer. While backward is
+//         in a segment of k layers, the other k - 1 inputs of the segment are held, too.
 // Sends:  nothing, because the lesson has one device.
 // Saves:  memory. At the peak 4 (L/k + k - 1) elements are held, not 4 L. The peak is lowest near
 //         k = square root of L.

@@ -3,10 +3,10 @@
 // question: How much memory does it save to keep only a layer's input, and what does the second forward cost?
 // vary: layers 7..11, width 12|18|24, context 8..13, vocab 31..50
 //
-// Holds:  no tensor is split. The ranks are pipeline stages or a tensor-parallel group. For each of
-//         m micro-batches in flight a rank holds the input of every block (recompute_blocks) or of
-//         the stage (recompute_wrap_range). While a backward runs, the rank holds all items of one
-//         block, or of the stage.
+// Holds:  recomputation splits no tensor. The ranks are pipeline stages or a tensor-parallel group.
+//         For each of m micro-batches in flight a rank holds the input of every block
+//         (recompute_blocks) or of the stage (recompute_wrap_range). While a backward runs, the
+//         rank holds all items of one block, or of the stage.
 // Sends:  in backward, the messages of the layers' forward once more: two all-reduces of [B*T, C]
 //         for a tensor-parallel block, none for a plain block. A stage receives and sends no
 //         activation again.
@@ -23,8 +23,8 @@
 // ------------------------------------------------ a block that keeps only its input
 
 // Runs the inner layer's forward and keeps no item. l->inner is the wrapped block. x, y, dy and dx
-// are [B*T, C]. The walker keeps x, the output of the layer below, until backward. So the block
-// keeps nothing itself.
+// are [B*T, C]. The walk over the layers keeps x, the output of the layer below, until backward. So
+// the block keeps nothing itself.
 static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s; // stays empty
     Saved forgotten = saved_new();
@@ -32,8 +32,8 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_free(&forgotten);                       // drops these elements
 }
 
-// Runs the same forward once more, now into s, and then the backward, which reads s. The walker
-// frees s afterwards. The dropout is the same, because a mask is a function of (seed, step, layer,
+// Runs the same forward once more, now into s, and then the backward, which reads s. The walk frees
+// s afterwards. The dropout is the same, because a mask is a function of (seed, step, layer,
 // position). The second forward sends the first forward's messages again, because a rank needs the
 // same sums for the same items. In forward a tensor-parallel block (chapter 03) has two all-reduces
 // of [B*T, C]. After the products with W_O and W_2 each rank has a partial sum over its heads or

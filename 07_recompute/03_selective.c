@@ -10,7 +10,7 @@
 // Sends:  no more messages, because every rank has q and k of its own heads.
 // Saves:  2HT/tp elements per token and block. No other item grows with T^2.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
-//         (24C^2 + 4TC)/tp FLOPs.
+//         (24C^2 + 4TC)/tp FLOPs per token and rank.
 // The training must equal the training without recomputation in every bit.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. The lesson
 // leaves out sequence parallelism, and attention kernels that never store the probabilities. With
@@ -56,8 +56,9 @@ const LayerKind recompute_selective = {
 
 // ---------------------------------------------------------------- all blocks of a model
 
-// Returns true if l wraps a block but has no rebuild(). recompute() then calls fault(), because
-// skipping the block would turn recomputation off without an error message.
+// Returns true if l wraps a block but has no rebuild(). Then recompute() calls fault(). If
+// recompute() skipped the block instead, the block would not be recomputed, and no error message
+// would say so.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)

@@ -12,8 +12,9 @@
 // Costs:  a search before training, by dynamic programming over the blocks. The search needs only
 //         sizes.
 // Korthikanti et al. 2022, appendix C, store as much as fits; Chen et al. 2016, section 4.3, search
-// a plan for a budget. The lesson leaves out different plans for different micro-batches, and
-// segments of unequal length. budget_schedule.c has chunks and backwards in halves, for chapter 08.
+// for a plan that fits a budget. The lesson leaves out different plans for different micro-batches,
+// and segments of unequal length. budget_schedule.c handles chunks and backwards in halves, for
+// chapter 08.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +133,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
     return best;
 }
 
-// ---------------------------------------------------------------- a model that follows it
+// ---------------------------------------------------------------- a model that follows a plan
 
 void recompute_each(Model *m, const Recompute *choice) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };

@@ -1,6 +1,6 @@
 // budget_schedule.c: computes the peak of activations from a stage's list of forwards and
-// backwards, and chooses blocks to recompute, so that the peak is within a budget. 04_budget.c has
-// the plan for one chunk with whole backwards.
+// backwards. The file also chooses blocks to recompute, so that the peak is within a budget.
+// budget_choose() of 04_budget.c makes the plan for one chunk with whole backwards.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 

@@ -1,14 +1,14 @@
-// recompute.h: declares layers around blocks. These layers drop activations in forward and compute
-// the dropped activations again in backward.
+// recompute.h: declares layers around blocks, and the choice of blocks for a memory budget. These
+// layers drop activations in forward and compute the dropped activations again in backward.
 //
-// Full (02_full.c; Chen et al. 2016): a block keeps only its input, which the walker holds anyway.
-// Backward runs the block's forward again. Selective (03_selective.c; Korthikanti et al. 2022,
-// section 5): a block drops only the attention probabilities [B*H/tp*T, T], before and after
-// dropout. Backward computes the probabilities again from q and k. If T is large, the probabilities
-// are most of the memory, and the recomputation is little work.
+// Full (02_full.c; Chen et al. 2016): a block keeps only its input, which the walk over the layers
+// (layer.h) holds anyway. Backward runs the block's forward again. Selective (03_selective.c;
+// Korthikanti et al. 2022, section 5): a block drops only the attention probabilities [B*H/tp*T,
+// T], before and after dropout. Backward computes the probabilities again from q and k. If T is
+// large, the probabilities are most of the memory, and the recomputation is little work.
 //
 // The second forward runs the same layers with the same inputs, and dropout masks are functions of
-// position. So gradients are equal in every bit.
+// position. So the gradients equal those without recomputation in every bit.
 #ifndef RECOMPUTE_H
 #define RECOMPUTE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -16,7 +16,7 @@
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 // ---- 02_full.c ----
-extern const LayerKind recompute_full; // a layer around a block that keeps only the block's input
+extern const LayerKind recompute_full; // wraps a block and keeps only its input
 void recompute_blocks(Model *m);       // wraps every block of a described model in recompute_full
 // Replaces layers [lo, lo + n) of a described model by one layer, which keeps only its input and
 // recomputes the n layers together.
@@ -36,7 +36,7 @@ void recompute(Model *m, Recompute how);
 enum { RECOMPUTE_CHOICES = RECOMPUTE_FULL + 1 };
 // The sizes of one block, in elements per token.
 typedef struct {
-    size_t kept[RECOMPUTE_CHOICES];  // kept from forward to backward, under each choice
+    size_t kept[RECOMPUTE_CHOICES];  // elements kept until backward, without the input
     size_t at_work;                  // held while the block's forward or backward runs
     double again[RECOMPUTE_CHOICES]; // work of the recomputation, in any unit
     size_t deferred;                 // kept between the halves of a backward in two halves (05.06)
@@ -44,9 +44,9 @@ typedef struct {
 typedef struct {
     const BudgetBlock *block; // [blocks], in the order of the model
     size_t blocks;
-    size_t input;     // each block's input, which is always kept
+    size_t input;     // a block's input, which is always kept, per token
     bool last;        // the head follows the blocks, so the last block's output stays, too
-    size_t head;      // elements that the head keeps
+    size_t head;      // elements per token that the head keeps
     size_t in_flight; // the most tokens between forward and backward
     size_t one;       // tokens of a micro-batch
     // The following fields are only for backwards in two halves. The first half of the head's
@@ -77,14 +77,14 @@ typedef struct {
 // Returns the most elements that the stage holds while it runs the list. `choice` has an entry per
 // block, chunk after chunk.
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
-// Finds choices whose peak is at most `budget` elements. For one chunk with whole backwards this
-// function calls budget_choose(), with the largest number of micro-batches that the list has in
-// flight. For other lists the first blocks of the stage are recomputed in full, because the items
-// of the first blocks wait longest. The next blocks are recomputed selectively. The function
-// searches the numbers of full and selective blocks with the least work. Returns false if no
-// choices fit.
+// Finds choices whose peak is at most `budget` elements. If the list has one chunk, whole backwards
+// and no update, this function calls budget_choose(). `in_flight` is then the largest number of
+// micro-batches that the list has in flight. For other lists the first blocks of the stage are
+// recomputed in full, because the items of the first blocks wait longest. The next blocks are
+// recomputed selectively. The function searches for the numbers of full and selective blocks that
+// need the least work. Returns false if no choices fit.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
-// Returns the least budget for which budget_within() finds a plan. This plan recomputes every block
-// in full.
+// Returns the least budget for which budget_within() finds a plan. This budget is the peak of the
+// plan that recomputes every block in full.
 size_t budget_least(const BudgetSchedule *s);
 #endif

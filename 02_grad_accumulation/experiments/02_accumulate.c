@@ -20,7 +20,7 @@ static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Tra
 // ---------------------------------------------------------------- one batch, cut in three ways
 
 // Returns the first step in which the micro-batches have different numbers of counted tokens, and
-// sets `count` to these numbers. In other steps the trap gives the right result.
+// sets `count` to these numbers. In a step with equal numbers the trap gives the right result.
 static uint64_t uneven_step(const Training *t, size_t count[SEQUENCES]) {
     uint64_t step = 0;
     for (bool equal = true; equal; step += equal)
@@ -34,8 +34,8 @@ static uint64_t uneven_step(const Training *t, size_t count[SEQUENCES]) {
 
 // Records and draws two computations of a batch's gradient, first at once and then in m
 // micro-batches. Then shows the trap, in which every micro-batch takes the mean over its own
-// tokens, and the m means are averaged. Sets seen[0] to the costs at once and seen[1] to the costs
-// in micro-batches. Returns the time of both computations together.
+// tokens, and the m means are averaged. Sets seen[0] to the costs of the batch at once, and seen[1]
+// to the costs in micro-batches. Returns the time of the two computations together.
 static Picoseconds one_batch(Run *run, const Training *t, const Training *whole, Measured seen[2]) {
     const size_t m = t->micro_batches;
     size_t count[SEQUENCES];
@@ -79,9 +79,9 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
 
 // ---------------------------------------------------------------- costs, and the page
 
-// Checks the costs, and prints the page's table and answer.
+// Checks the costs, and prints the table of results and the answer.
 //     seen  the costs at once [0], and in micro-batches [1]
-//     time  the time of both computations together
+//     time  the time of the two computations together
 static void costs(Run *run, const Training *t, const Measured seen[2], Picoseconds time) {
     const ModelConfig *c = &t->model;
     const CutSizes model = cut_sizes(c, 1, 0); // only the number of sequences changes with m

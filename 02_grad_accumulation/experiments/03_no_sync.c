@@ -1,13 +1,14 @@
-// 03_no_sync.c (experiment): reduces accumulated gradients in three ways. One all-reduce per step,
-// one after every micro-batch, and one per bucket during the last backward give the same gradients.
-// The three ways differ in calls and times, and the second way also in bytes.
+// 03_no_sync.c (experiment): reduces accumulated gradients in three ways. The first way has one
+// all-reduce per step. The second way has an all-reduce after every micro-batch. The third way has
+// an all-reduce per bucket during the last backward. The three ways give the same gradients. The
+// three ways differ in calls and times, and the second way also in bytes.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 
-// Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
-// have 6 sequences each, in micro-batches of 2.
+// On 4 ranks, ranks 0 and 1 have 7 sequences each, and ranks 2 and 3 have 6 each. With m = 3, ranks
+// 0 and 1 have micro-batches of 3, 2 and 2 sequences, and ranks 2 and 3 micro-batches of 2.
 enum { SEQUENCES = 26, STEPS = 3 };
-enum { BUCKET = 1 << 13 }; // a bucket is closed when it has this many bytes
+enum { BUCKET = 1 << 13 }; // a bucket is closed when it has at least this many bytes
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
@@ -93,8 +94,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
                 { "sent", "sent, 3 steps", "bytes", BY_FORMULA(t->steps * bytes[i]), way[i].sent },
                 { "gradients", i == FORGETFUL ? "gradients, and the sum" : "gradients (wte twice)",
                   "bytes", BY_FORMULA((i == FORGETFUL ? sum : 0) + gradients), way[i].gradients },
-                // bucket_costs computes the time of the buckets by a recurrence, so this time has
-                // no formula.
+                // bucket_costs computes the step with buckets by a recurrence, so this time has no
+                // formula.
                 { timed ? "step" : NULL, "step", "ps",
                   i == OVERLAPPED ? NOT_PREDICTED : formula(step[i]), played(step[i]),
                   (double)way[i].last.step },
@@ -114,7 +115,7 @@ static const char *step_text(Run *run, const char *id) {
     return page_text(run, ", and a step takes %s", cost_text(run, id));
 }
 
-// Prints the page's table and answer.
+// Prints the table of results and the answer.
 static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const bool timed = clock_config()->simulated;
     const ModelConfig *c = &t->model;
@@ -190,7 +191,7 @@ static void accumulation_on_ranks(Run *run) {
         training_compare(run, "no_sync = at once", &got[NO_SYNC], &whole, rounding_limit(run));
         training_compare(run, "no_sync = replicas in order", &got[NO_SYNC], &ordered,
                          exact_limit(run));
-        // The forgetful gradient is right, too. Only the costs differ.
+        // The gradient of `forgetful` is right, too. Only its costs differ.
         training_compare(run, "forgetful = at once", &got[FORGETFUL], &whole, rounding_limit(run));
         training_compare(run, "overlapped = no_sync", &got[OVERLAPPED], &got[NO_SYNC],
                          exact_limit(run));

@@ -3,7 +3,8 @@
 #include <string.h>
 
 // The model has four blocks. In a model of two blocks prefetch holds the weights of the two blocks
-// at once, so keeping all units from forward to backward would hardly cost memory.
+// at once. So in such a model keeping all units from forward to backward would hardly cost more
+// memory.
 static const ModelConfig tiny = {
     .layers = 4, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
@@ -40,8 +41,8 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
     play_free(play);
 }
 
-// Checks that the trainings of prefetch and ZeRO-3 are equal in every bit, because prefetch sends
-// messages earlier but adds the same numbers in the same order.
+// Checks that the trainings of prefetch and ZeRO-3 are equal in every bit. Prefetch sends messages
+// earlier, but adds the same numbers in the same order.
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t);
     ZeroTrained want = zero_train(run, dp, &zero_stages[3], t);

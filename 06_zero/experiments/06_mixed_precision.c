@@ -124,8 +124,8 @@ static void compare(Run *run) {
 
 // ---------------------------------------------------------------- the loss scale
 
-// Checks the factor after each step, with a patience of 3. Step 3 overflows, so the two good steps
-// before step 3 no longer count. After a doubling the count begins again at 0.
+// Checks the factor after each step, with a patience of 3. The third step overflows, so the two
+// good steps before the overflow no longer count. After a doubling the count begins again at 0.
 static void check_scale(Run *run) {
     enum { N = 10 };
     static const bool finite[N] = { true, true, false, true, true, true, true, true, true, false };

@@ -51,7 +51,8 @@ typedef struct {
     Comm *dp;
 } Counted;
 
-// Resets the ledger and runs one step. So after the training the ledger has the last step's counts.
+// Resets the ledger and runs one step. So after the training the ledger of dp has the last step's
+// counts.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
                                const Batch *batch) {
     const Counted *c = counted;

@@ -51,9 +51,9 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
 //     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]     1        m
 //     ZeRO-3  own      own        2 own  the same, and w of wte + unit    2m       m
 //
-// Every call waits for its result, so all communication is exposed. The time of a step is the
-// computation of rank 0 plus the times of all calls, because rank 0 has the most sequences in each
-// micro-batch.
+// Every call waits for its result, so all communication is exposed. Rank 0 has the most sequences
+// in each micro-batch. So the time of a step is the computation of rank 0 plus the times of all
+// calls.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen) {
     const ModelConfig *c = &t->model;
     const size_t m = t->micro_batches, N = dp->size;

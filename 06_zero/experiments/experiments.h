@@ -1,7 +1,7 @@
 // experiments.h: declares the functions that the experiments of chapter 06 share:
 //   compare.c                 trains a stage and compares it with other trainings
 //   costs.c, prefetch_steps.c predict costs
-//   page.c                    prints the page, which shows a stage beside other trainings
+//   page.c                    prints the page (the program's output) of a stage and other trainings
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -10,8 +10,8 @@
 #include "judge/frame/training.h"
 #include "judge/play/play.h"
 
-// The rows of the page's table. The rows up to ZERO_SENT are bytes of a rank, the other rows are
-// picoseconds.
+// The rows of the table that zero_page() prints. The rows up to ZERO_SENT are bytes of a rank, the
+// other rows are picoseconds.
 typedef enum {
     ZERO_STATE,
     ZERO_WEIGHTS,
@@ -60,7 +60,8 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
 // Trains with `lesson`, and compares the training with data parallelism and with the unsplit model.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // Calls zero_compare() four times: with one micro-batch and with m micro-batches, each under SGD
-// and under AdamW. For stages that reduce in every micro-batch.
+// and under AdamW. With m micro-batches SGD also clips. Use this function for stages that reduce in
+// every micro-batch.
 void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, Training t,
                                   size_t m);
 // The options of lessons 02 to 05.
@@ -76,10 +77,10 @@ void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, 
 // ---- costs.c ----
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
-    size_t whole;                 // elements of all units
+    size_t whole;                 // elements of these units
     size_t part;                  // elements of this rank, about whole / n
     size_t largest, largest_part; // elements of the largest unit: all, and this rank's part
-    // The following fields are for one pass over the parameters, with one ring per unit.
+    // The following fields are for one pass over these units, with one ring per unit.
     //   reduce_*   reduce-scatter of the gradients
     //   gather_*   all-gather of the weights
     //   *_bytes    bytes sent per rank
@@ -89,7 +90,7 @@ typedef struct {
 // Returns the share of wte, the table that embedding and head share. An untied model has two
 // tables.
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
-// Returns the share of all other units: wpe, one per block, the last norm.
+// Returns the share of all other units: wpe, the blocks and the last norm.
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
 // Returns the number of sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
@@ -102,7 +103,7 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroM
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 
 // ---- prefetch_steps.c ----
-// Plays the steps of N ranks with prefetch and returns the player. The caller frees the player.
+// Plays a step of N ranks with prefetch and returns the player. The caller frees the player.
 Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
@@ -117,11 +118,11 @@ typedef struct {
     const char *notes;                          // text before the table
     const char *formula[ZERO_ROWS];             // for fp32; NULL: the table has no such row
 } ZeroPage;
-// Trains each column under AdamW, and prints the page down to the table. `seen` gets the
+// Trains each column under AdamW, and prints the pictures and the table. `seen` gets the
 // measurements of each column's last step. Checks the costs of the columns whose lesson differs
 // from column 0's lesson.
 void zero_page(Run *run, Comm *dp, const Training *t, const ZeroPage *page,
                ZeroMeasured seen[ZERO_COLUMNS]);
-// Returns a readable text of a row: "71.0 kB".
+// Returns a readable text of a row, such as "71.0 kB".
 const char *zero_text(Run *run, const ZeroMeasured *seen, ZeroRow row);
 #endif

@@ -47,8 +47,8 @@ static RecomputeSeen train(Run *run, const Training *t, Recompute how, Trajector
 
 // ---------------------------------------------------------------- the costs of a step
 
-// Returns the work of one step of a rank: three forwards, because a backward has twice the products
-// of a forward, and the part that backward computes again.
+// Returns the work of one step of a rank. The work has three forwards, because a backward has twice
+// the products of a forward. The work also has the part that backward computes again.
 static Work step_work(const Training *t, const CutSizes *z, Recompute how) {
     Work again[] = { { 0 }, work_scores(z, t->sequences), work_block(z, t->sequences) };
     return work_sum(work_times(3, work_stage(z, t->sequences)),
@@ -94,7 +94,8 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[WAYS]) {
                       { "MFU", "needed / possible FLOPs", { 0 } },
                       { 0 } };
     recompute_results(run, way_name, seen, columns, rows);
-    // Rank 0 has the most heads. A block's kept items include its input.
+    // The shares are those of rank 0, which has the most heads. kept_block() leaves out the block's
+    // input, so z.C is added.
     CutSizes z = cut_sizes(&t->model, run->world->size, 0);
     double share = (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
     double again = work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;

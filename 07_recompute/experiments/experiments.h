@@ -13,7 +13,7 @@ static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 typedef struct {
     double peak, workspace; // peak bytes of this rank: activations, and workspace
     double sent;            // bytes per step: of a stage's messages, or of the layers' all-reduces
-    Picoseconds computing;  // this rank's time
+    Picoseconds computing;  // time in which this rank computed
     Timing timing;          // times of all ranks
 } RecomputeSeen;
 // Describes this rank's stage of the model. Rank i of the world is stage i.
@@ -23,20 +23,21 @@ Model *recompute_stage(Run *run, const Training *t);
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, const char *name,
                               Trajectory *unsplit);
 // Returns the work of a stage in a step. The work has three forwards, because a backward has two
-// products for each product of a forward. The work also has the second forwards of `full` blocks,
-// the scores of `selective` blocks, and if `head` is true the second forward of the stage's head.
+// products for each product of a forward. The work also has the second forwards of `full` blocks
+// and the second computation of the scores in `selective` blocks. If `head` is true, the work also
+// has the second forward of the stage's head.
 Work recompute_work(const Training *t, const CutSizes *z, double full, double selective, bool head);
-// Shows the recorded step and its memory on the page and in files, if `drawn` is true. Otherwise
-// shows the step only with --verbose, and not in files.
+// Shows the recorded step and its memory on the page (the program's output) and in files, if
+// `drawn` is true. Otherwise shows the step only with --verbose, and not in files.
 void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
-// Fills in the cells of the page's table and prints the table. `way` has the prefixes of the costs'
-// ids. The first way recomputes nothing. The rows are peak, bytes sent, FLOPs, step, MFU, and
-// perhaps HFU. MFU counts only the FLOPs of the first way, and HFU counts all FLOPs.
+// Fills in the cells of the table of results and prints the table. `way` has the prefixes of the
+// costs' ids. The first way recomputes nothing. The rows are peak, bytes sent, FLOPs, step, MFU,
+// and perhaps HFU. MFU counts only the FLOPs of the first way, and HFU counts all FLOPs.
 void recompute_results(Run *run, const char *const *way, const RecomputeSeen *seen,
                        const char *const *columns, Result *row);
 const char *recompute_peak(Run *run, const char *way); // returns the cost WAY.peak as a text
 // Returns how much longer the step is than `before`, such as "2.2 % longer". The wall clock may
-// measure a shorter step.
+// measure a shorter step. Then the text ends with "shorter".
 const char *recompute_longer(Run *run, int decimals, const Timing *t, const Timing *before);
 
 // ---- budget_plans.c: for 04_budget ----

@@ -1,10 +1,10 @@
 // experiments/02_layouts.c trains one step of the same model and batch in every layout of the
-// world, with the trainer's own functions. The simulated clock has nodes of four ranks. The link
-// inside a node is fast, and the link between nodes is slow. The ratio of the two rates is that of
-// NVLink to InfiniBand. The layouts differ in time, in memory and in the traffic on each link. The
-// fastest layout runs once more with its ranks numbered in the opposite order. layout_traffic.c
-// computes the bytes on each link. layout_plan.c compares the layouts with the plan. layout_page.c
-// prints the page.
+// world, with the trainer's own functions. The simulated clock has nodes of four ranks, unless
+// --node gives another number. The link inside a node is fast, and the link between nodes is slow.
+// The ratio of the two rates is that of NVLink to InfiniBand. The layouts differ in time, in memory
+// and in the traffic on each link. The fastest layout runs once more with its ranks numbered in the
+// opposite order. layout_traffic.c computes the bytes on each link. layout_plan.c compares the
+// layouts with the plan. layout_page.c prints the page.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

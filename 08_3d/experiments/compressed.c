@@ -1,4 +1,4 @@
-// compressed.c applies the compression rule of 01.06 on one device, slice by slice.
+// compressed.c applies the compression rule of 01.06 or 01.08 on one device, slice by slice.
 #include "08_3d/experiments/experiments.h"
 #include "08_3d/unsent.h"
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 // experiments.h declares functions of this chapter's experiments and programs. These functions
-// print pictures of the mesh, train the unsplit model as a reference, predict the costs and the
-// time of a step, and check a training.
+// print pictures of the mesh, compute the unsplit model's gradients as a reference, predict the
+// costs and the time of a step, and check a training. Other functions print the pages of the
+// programs sample and plan.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -17,8 +18,8 @@
 // ------------------------------------------------- the mesh: options and pictures (mesh_picture.c)
 // Returns the degrees of --dp, --tp, --pp and --cp, which the program's options must have.
 Degrees mesh_options(Run *run);
-// Prints a line for each stage, with the stage's replicas side by side. [ ] is a tensor-parallel
-// group.
+// Prints each stage, with the stage's replicas side by side. A wide stage takes several lines. [ ]
+// is a tensor-parallel group.
 // stage_blocks: the number of blocks of each stage; NULL: the lines show no blocks.
 void mesh_show(Run *run, Degrees n, const size_t *stage_blocks);
 // Returns the link on which the group's messages travel, as a cell for results(), such as "=fast".
@@ -38,8 +39,8 @@ StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, ui
 
 // ----------------------------------------------- the unsplit model under --compress (compressed.c)
 // The reference computes the gradient of each replica's sequences on one device, and adds these
-// gradients by the compression rule (01.06). The reference applies the rule to each slice of each
-// stage, because the trainer compresses these slices.
+// gradients by the compression rule (01.06, 01.08). The reference applies the rule to each slice of
+// each stage, because the trainer compresses these slices.
 typedef struct Compressed Compressed;
 // Returns the reference for a trainer under --compress on rank 0, and NULL on the other ranks.
 // Collective.
@@ -85,17 +86,18 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
 // ---------------------------------------------- how long a step takes (step_time.c, step_groups.c)
 // Returns the time of a layout's step on the simulated clock, from sizes alone, in picoseconds. The
 // function plays the products, rings and messages of the cost model (common/model/costs.h) through
-// the schedule. The time is from the first forward to the gradient's norm and ZeRO's gather. The
-// function does not work for grids and cubes, --prefetch, --overlap, --compress, --rebalance and
-// --activation-budget.
+// the schedule. The time begins with the first forward, or with ZeRO-3's gather of wte. The time
+// ends after the all-reduces of the loss and the norm, and after the gathers of ZeRO-1 and ZeRO-2.
+// The function does not work for grids and cubes, --prefetch, --overlap, --compress, --rebalance
+// and --activation-budget.
 double step_time(const TrainerConfig *c);
 // Returns the same time with the links and nodes of `clock`. c must not have context parallelism,
-// because its times use the links of the run.
+// because the times of ring attention use the links of the run.
 double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
 // Returns the layout dp x tp x pp of the same ranks whose step takes the least time, with all else
 // the same.
-// *present: the step of the layout of c.
-// *best: the step of the returned layout.
+// *present: the time of a step in the layout of c.
+// *best: the time of a step in the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
 // Returns whether all groups of one kind are placed on nodes alike. If not, some ranks wait for
 // other ranks at times that step_time() leaves out.
@@ -113,14 +115,16 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
                              LayoutOrder *order);
 // Returns the bytes that this rank has sent. The previous and the next stage get the same number of
 // bytes.
+// process: as `order` of layout_traffic().
 LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process);
 
 // A step in one layout, as measured.
 typedef struct {
     Degrees n;
     StepResult result;
-    // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
-    // of the step is idle.
+    // Times in picoseconds. step: the whole step. computing, exposed: the time in which a rank
+    // computes, or waits for communication, as a mean over the ranks. In the rest of the step a
+    // rank is idle.
     double step, computing, exposed;
     // The largest values over all ranks. Only rank 0 has these values.
     // sent: the traffic inside nodes and between nodes.
@@ -128,10 +132,10 @@ typedef struct {
     // activations: the peak bytes of the activations.
     LayoutTraffic sent;
     double state, activations;
-    bool as_planned; // memory and step are those of the plan
+    bool as_planned; // memory and time are those of the plan
 } Layout;
-// Returns whether the plan predicts this layout (layout_plan.c). Rank 0 judges, because only rank 0
-// has the largest values over all ranks.
+// Returns whether the plan predicts the memory and the step of this layout (layout_plan.c). Rank 0
+// judges, because only rank 0 has the largest values over all ranks.
 bool layout_as_planned(const TrainerConfig *c, const Layout *l);
 // Returns whether the plan of an interleaved pipeline on a slow link matches the played step. The
 // function uses c with another mesh and other chunks.
@@ -144,8 +148,8 @@ void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *oppose
                   size_t micro_batches);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
-// Resets the ledgers before a step. After the step, train_costs_end() compares its costs with
-// predict_step().
+// Resets the ledgers and the peaks of memory before a step. After the step, train_costs_end()
+// compares the costs of the step with predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
 
@@ -165,7 +169,7 @@ void train_say_faster(Run *run, const Trainer *t);
 
 // ------------------------------------------------------- the checks of a training (train_checks.c)
 // The values of each step. Under --check the checks compare the split model with the unsplit model.
-// Without --check they compare only the replicas with each other.
+// Without --check the checks compare only the replicas with each other.
 typedef struct {
     double *loss, *norm;
 } LossCurve; // [steps]
@@ -184,19 +188,21 @@ Which train_originals(const Run *run);
 // --------------------------------------------------- the state of a resumed run (train_saved.c)
 // Checks that two epochs each take every window of the text once, in different orders.
 void train_check_epochs(Run *run, const Data *d);
-// Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that their
-// weights and moments equal those of the ranks in every bit. Used with --check and --save.
+// Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that the
+// weights, moments and masters equal those of the ranks in every bit. Call this function only with
+// --check and --save.
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 
 // ------------------------------------------------------- the memory of a training (train_memory.c)
-// Prints the peak in the ledger beside the peak of the process. Virtual ranks are one process.
+// Prints the peak bytes in the ledger and the peak resident bytes of a process. Virtual ranks are
+// one process.
 void train_show_memory(Run *run); // collective
 
 // ---------------------------------------------------------------- the program sample
 // Runs the program 08_3d/sample: its options, its loop, its page (sample_run.c).
 void sample_run(Run *run);
 typedef struct {
-    int *token;            // [all]; the first n are written
+    int *token;            // [all]; the first n are known so far
     size_t n, all, prompt; // the first `prompt` tokens are given
 } SampleText;
 // The windows of the text that the model saw, one after another, as ranges [start, end).
@@ -220,8 +226,8 @@ void sample_compare(Run *run, Sampler *s, const Weights *w, const SampleText *t,
 // Trains the model of w on rank 0 for a few seconds, on a text of this tree. All ranks get the
 // weights (sample_train.c). Collective.
 void sample_train(Run *run, Weights *w);
-// The sizes from which sample_costs() computes the bytes that a rank sends and keeps while it
-// writes (sample_costs.c).
+// The sizes from which sample_costs() computes the bytes that a rank sends and keeps while the
+// program writes text (sample_costs.c).
 typedef struct {
     size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens;
 } SampleSizes;

@@ -43,8 +43,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
         "gradients.");
 }
 
-// Prints a bar per layout, as long as the layout's step. A bar shows how the ranks spend the step,
-// as a mean over the ranks.
+// Prints a bar per layout, whose length shows the time of the layout's step. A bar also shows how
+// the ranks spend the step, as a mean over the ranks.
 static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                  size_t micro_batches) {
     enum { WIDTH = 66 };

@@ -38,7 +38,8 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
     };
     LayoutTraffic t = { 0 };
     size_t world = at.n.dp * at.n.tp * at.n.pp;
-    // The loss is one double, which a ring over the world sends whole.
+    // The loss is one double. In a ring over the world a rank sends this double in each of its 2
+    // (world - 1) messages.
     double loss = (double)(2 * (world - 1) * sizeof(double));
     add(&t, one_node(&at, MESH_TP), (double)p->tp_bytes);
     add(&t, one_node(&at, MESH_DP), (double)p->dp_bytes);
@@ -73,7 +74,7 @@ LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process) {
     to[0].pp--;
     to[1].pp++;
     for (size_t i = 0; i < 2; i++) {
-        if (to[i].pp >= m->n.pp) continue; // no such stage; -1 is the largest size_t
+        if (to[i].pp >= m->n.pp) continue; // no such stage; 0 - 1 is the largest size_t
         size_t peer = mesh_rank(m->n, to[i]);
         bool near = process ? clock_same_node(process(m->n, me), process(m->n, peer))
                             : clock_same_node(me, peer);

@@ -27,7 +27,7 @@ void mesh_show(Run *run, Degrees n, const size_t *stage_blocks) {
         size_t head = (size_t)snprintf(line, sizeof line, "  stage %-3zu", pp), at = head;
         for (size_t i = 0; i < n.dp * mesh_cp(n); i++) {
             size_t dp = i / mesh_cp(n), cp = i % mesh_cp(n);
-            // Replicas that do not fit on this line are printed on the next line.
+            // Begins a new line if the next tp group does not fit on this line.
             if (at + 14 + 4 * n.tp > LINE) {
                 say(run, "%s", line);
                 at = (size_t)snprintf(line, sizeof line, "%*s", (int)head, "");

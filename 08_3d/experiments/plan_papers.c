@@ -1,6 +1,6 @@
-// plan_papers.c compares the plan's sizes with table 1 of PTD-P (arXiv 2104.04473), and its memory
-// with the tables and figures of ZeRO (arXiv 1910.02054). tests/test_plan_papers.c has other
-// figures.
+// plan_papers.c compares the plan's sizes with table 1 of PTD-P (arXiv 2104.04473). The file also
+// compares the plan's memory with figure 1 and tables I and II of ZeRO (arXiv 1910.02054).
+// tests/test_plan_papers.c compares other published numbers.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ static bool zero_table1(void) {
     return holds;
 }
 // Returns whether the plan gives table II of the ZeRO paper, the largest models in 32 GB. The paper
-// multiplies its rounded first row, so the limit is 2.5 %.
+// multiplies the rounded numbers without model parallelism, so the limit is 2.5 %.
 static bool zero_table2(void) {
     bool holds = true;
     for (size_t zero = 0; zero < 4; zero++)

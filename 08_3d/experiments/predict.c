@@ -45,11 +45,11 @@ static size_t unit_ring(size_t size, size_t n, size_t rank) {
 
 // ---------------------------------------------------------------- traffic
 
-// Adds one all-reduce of the gradient. With overlap adds one all-reduce of each bucket instead. A
-// bucket is as large as a block.
+// Adds one all-reduce of the gradient. With --overlap adds one all-reduce of each bucket instead. A
+// bucket is closed when it is at least as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const RankStage *own) {
     const CutSizes *z = &own->z;
-    const size_t norm = z->first + z->blocks; // the unit of the last norm, gain and bias
+    const size_t norm = z->first + z->blocks; // the layer whose unit is the last norm
     out->dp_calls = 1;
     const size_t e = gradient_bytes(&c->model);
     out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, trainer_replicas(c), stage_elements(own), e);
@@ -69,7 +69,7 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     free(piece);
 }
 
-// Adds the compressed sum, unit by unit (01.06).
+// Adds the compressed sum, unit by unit (01.06, 01.08).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
                                   const RankStage *own) {
     const CompressionCosts costs = compression_costs(&own->z, &c->compression, c->mesh.dp, at.dp);

@@ -22,23 +22,23 @@ const PublishedSystem published_systems[] = {
     [ZERO3_2021] = { .format = "mixed", .rails = 1 },
 };
 
-// PTD-P table 1. The paper gives neither micro-batches nor chunks. b, v and DDP=torch (the first
-// four rows) are from examples/sc21/run_table_1.sh in Megatron-LM. TFLOP/s count full
-// recomputation.
+// PTD-P table 1. The paper gives neither micro-batches nor chunks. b (sequences per micro-batch), v
+// (chunks per stage) and DDP=torch (the first four rows) are from examples/sc21/run_table_1.sh in
+// Megatron-LM. TFLOP/s count full recomputation.
 #define PTDP(name, L, h, a, gpus, batch, tp, pp, b, v, value, ddp) \
     { \
         "PTD-P table 1", name, PAPER_GPT(L, h, a), gpus, batch, tp, pp, 1, b, v, 0, false, \
             RECOMPUTE_FULL, value, HARDWARE, ddp ? TORCH_DDP : MEGATRON_2021 \
     }
 // PTD-P table 2. Model parallelism of 96 is tp 8 x pp 12, and model parallelism of 280 is tp 8 x pp
-// 35. The rows assume that no stage has chunks.
+// 35. The rows assume one chunk per stage.
 #define PTDP2(name, L, h, a, gpus, batch, pp, value) \
     { \
         "PTD-P table 2", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, 1, 1, 0, false, \
             RECOMPUTE_FULL, value, HARDWARE, MEGATRON_2021 \
     }
-// Korthikanti table 5, with the sizes and micro-batches of table 3. v is 3 for 175B and 530B
-// (section 6). The last row has eight replicas (section 6.3).
+// Korthikanti table 5, with the sizes and micro-batches of table 3. v, the chunks per stage, is 3
+// for 175B and 530B (section 6). The last row has eight replicas (section 6.3).
 #define BIG(name, L, h, a, gpus, batch, pp, b, v, present, value) \
     { \
         "Korthikanti table 5", name, PAPER_GPT(L, h, a), gpus, batch, 8, pp, 1, b, v, 0, present, \
@@ -84,10 +84,10 @@ static const PublishedRow a100[] = {
 };
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. If b and v are 0, the plan tries 1, 2 and 4 sequences and all numbers of chunks
-// that divide a stage's blocks, and takes the fastest layout that fits. Llama 3, table 4, does not
-// give the chunks. The rows assume one block per chunk, and parts of equal cost, because the paper
-// takes a block from the first and the last part.
+// 12 fills 96 GPUs. If b and v are 0, the plan tries 1, 2 and 4 sequences, and all numbers of
+// chunks that divide a stage's blocks. The plan then takes the fastest layout that fits. Llama 3,
+// table 4, does not give the chunks. The rows assume one block per chunk, and parts of equal cost,
+// because the paper takes a block from the first and the last part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \

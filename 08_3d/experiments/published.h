@@ -38,7 +38,7 @@ typedef enum {
 typedef struct {
     const char *format;
     bool blockwise;
-    size_t rails; // 0: those of the cluster
+    size_t rails; // network cards per node; 0: one per GPU
     PlanHow how;
 } PublishedSystem;
 extern const PublishedSystem published_systems[]; // by System
@@ -68,7 +68,8 @@ typedef struct {
     size_t n;
     Use use;
 } PublishedTable;
-// Tables of Megatron-LM and Llama 3, then of other systems, then of ZeRO 3 in PTD-P.
+// The first two tables are of Megatron-LM and Llama 3. The next three are of other systems. The
+// last table is of ZeRO 3 in PTD-P.
 enum {
     PUBLISHED_A100,
     PUBLISHED_H100,

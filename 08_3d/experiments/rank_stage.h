@@ -17,7 +17,8 @@ typedef struct {
 
 // ---- rank_stage.c ----
 RankStage rank_stage_of(const TrainerConfig *c, Coordinates at);
-// These two functions return the elements of a table, and of layer i, on this rank.
+// These two functions return the elements on this rank of a table, and of layer i without its
+// table.
 size_t rank_stage_wte(const RankStage *own);
 size_t rank_stage_unit(const RankStage *own, size_t i);
 // Returns the elements of a message between stages, for a micro-batch of B sequences.
@@ -27,6 +28,7 @@ size_t rank_stage_again(const TrainerConfig *c, const RankStage *own);
 
 // ---- predict_tensor.c ----
 // Adds the tensor-parallel traffic in the layers, for forward and backward of B sequences.
+// again: backward repeats the forward of every block.
 void predict_tensor(Prediction *out, const RankStage *own, size_t B, bool again);
 // Adds the traffic of `blocks` forwards that backward repeats, for B sequences.
 void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_t blocks);

@@ -62,7 +62,7 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
 }
 
 // Runs forwards of the whole model over each whole window, on rank 0. Returns true if this model
-// would have chosen every token.
+// would have chosen every token that the sampler chose.
 static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
                     const SampleWindows *windows, Snapshot *want) {
     Model *m = model_describe(&w->model, (Range){ 0, w->model.layers + 2 }); // no loss

@@ -1,6 +1,6 @@
 // sample_run.c holds the loop of the program 08_3d/sample. The program reads its options and writes
 // the text with the sampler. sample_checks.c compares the text with references, and sample_costs.c
-// ends the page.
+// prints the table of costs and the answer.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@ static void write_text(Run *run, Sampler *s, SampleText *t, SampleWindows *w, Sn
     w->window = host_alloc((t->all + 1) * sizeof *w->window);
     for (w->n = 0; t->n < t->all; t->n++) {
         if (s->n == 0 || t->n - start > T) {
-            // A token's keys depend on its position, learned or rotary. When the context is
-            // full, the model reads the last half of the text again from position 0.
+            // A token's keys depend on its position, learned or rotary. So when the context of T
+            // positions is full, the model reads the last T/2 tokens again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
             // The last token is in no window, because no token follows it.

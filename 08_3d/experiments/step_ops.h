@@ -41,7 +41,7 @@ void step_op(Play *play, size_t rank, PipeOp op, const void *context);
 // ---- step_groups.c ----
 // Sets group[r] to the number of rank r's group. The ranks of a group differ along these axes only.
 void step_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group);
-// Returns whether the ranks of cp share a node, in this stage and in each group that waits for this
-// stage.
+// Returns whether each cp group of this replica's stage is in one node. The stage has a cp group
+// for each rank of tp, and these groups wait for each other.
 bool step_cp_near(Degrees n, Coordinates at);
 #endif

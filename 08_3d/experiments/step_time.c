@@ -44,7 +44,8 @@ static void rank_steps(Play *play, const RankSteps *r) {
                   step_gradient(r));
     if (trainer_zero(c) == 1) step_units(play, r, z, COMM_REDUCE_SCATTER);
     if (trainer_zero(c) > 0) step_table(play, r, COMM_REDUCE_SCATTER);
-    // The ranks sum the loss and the norm, then gather the shards of ZeRO-1 and ZeRO-2.
+    // The ranks sum the loss and the squares of the norm, then gather the shards of ZeRO-1 and
+    // ZeRO-2.
     play_call(play, r->rank, r->group.world, COMM_ALL_REDUCE, 1, sizeof(double));
     play_call(play, r->rank, trainer_zero(c) ? r->group.world : r->group.model, COMM_ALL_REDUCE,
               config_tensors(&c->model), sizeof(double));

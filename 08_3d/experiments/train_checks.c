@@ -5,11 +5,12 @@
 #include "common/model/block.h"
 
 // Returns whether this tensor is the original, which the norm counts. A replica holds some tensors
-// more than once: norms, positions and row-cut biases on every slice, wte on its first and last
-// stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce
-// fast the order of the terms may depend on a tensor's place in its message, and the copies have
-// different places. Then two weaker rules hold. Equal ranks of different replicas have the same
-// bits. The copies within a replica are close.
+// more than once. Every slice has the norms, the positions and the biases of matrices that are cut
+// by rows. The first and the last stage have wte. When sums are added in rank order, all these
+// ranks must hold the same bits. Under --reduce fast the order of the terms may depend on a
+// tensor's place in its message, and the copies have different places. Then two weaker rules hold.
+// Ranks with the same place in different replicas have the same bits. The copies within a replica
+// are close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -74,9 +75,9 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 // matters if k is above 10, which means fewer than 7 features. Ranks of a grid or cube know only
 // the sums of a row and of its squares. The difference of these sums loses k^2, so k^2 matters if
 // there are fewer than 13 features. PowerSGD makes columns orthonormal. A column that is short
-// beside earlier columns is then mostly rounding, so PowerSGD needs the limit of 01.06.
+// beside earlier columns is then mostly rounding, so PowerSGD needs the limit of 01.08.
 //
-// With 16-bit storage the limit is training_limit(), in both precisions.
+// With 16-bit storage the limit is training_limit(), in the builds for fp32 and for fp64.
 static double split_limit(const TrainerConfig *c) {
     if (c->model.storage != REALS) return training_limit(&(Training){ .model = c->model });
     const double most = 1 / sqrt(1e-5), C = (double)c->model.width;
@@ -139,7 +140,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
              *wanted = snapshot_new(run);
     // If the copies are cut at different elements, this snapshot has only the originals, and
-    // compare_copies() compares the copies whole.
+    // compare_copies() compares the whole copies.
     const bool cut_apart = copies_cut_apart(&t->config), ordered = run->reduce == REDUCE_ORDERED;
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Sets axes[] to the communicators of the axes of a tp group's grid or cube. An axis that the grid
-// or cube lacks is NULL.
+// Sets axes[] to the communicators along the axes of the tp group's grid or cube. An axis that the
+// grid or cube lacks is NULL.
 enum { AXES = 5 };
 static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
     const CommGrid *g = t->config.tensor == TENSOR_3D ? &t->cube.grid : &t->grid;

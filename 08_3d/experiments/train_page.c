@@ -112,7 +112,7 @@ static bool step_is_listed(const TrainerConfig *c) {
     if (c->activation_budget > 0) return false;
     if (c->batch % c->mesh.dp != 0) return false;
     if (cp > 1 && c->model.context % (2 * cp) != 0) return false;
-    // step_time() does not play a ring with links inside and between nodes.
+    // step_time() does not play a ring whose messages travel both inside nodes and between nodes.
     size_t node = clock_config()->node, tp = c->mesh.tp;
     if (cp > 1 && node && node % (tp * cp) != 0 && tp % node != 0) return false;
     return mesh_groups_alike(c->mesh);
