@@ -60,7 +60,7 @@ const char *kernels_advised(void) {
 }
 
 // Runs before main(). If the environment variable UNSPLIT_KERNELS is set, prints kernels_advised()
-// and ends the process. tools/kernels sets the variable, and starts a program only to read this
+// and ends the process. tools/kernels sets UNSPLIT_KERNELS, and starts a program only to read this
 // output.
 __attribute__((constructor)) static void answer(void) {
     const char *better = kernels_advised();

@@ -279,7 +279,7 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias) {
 }
 
 // Calls a strip function in two branches. Most strips are full, and their branch has the constant
-// width STRIP. So the compiler turns its loops into a few vector instructions.
+// width STRIP. So the compiler turns the loops over a strip into a few vector instructions.
 #define BY_STRIP(width, call) \
     do { \
         if ((width) == STRIP) { \
