@@ -3,9 +3,9 @@
 // kernel on this rank's stream, with one thread per item. The launch does not wait. The next
 // download waits for the kernel.
 //
-// With CUDA_STANDIN a plain C++ compiler compiles the op's file. A kernel is then a function that
-// the stand-in for the CUDA runtime (tests/standin) queues. So the host's code is tested without a
-// GPU.
+// With CUDA_STANDIN a plain C++ compiler compiles the file that includes this header. A kernel is
+// then a function that the stand-in for the CUDA runtime (tests/standin) queues. So the host's code
+// is tested without a GPU.
 //
 // The Makefile puts the whole C file into extern "C" { }, so templates need extern "C++". This file
 // defines the keywords of C that C++ lacks.

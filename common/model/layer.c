@@ -62,7 +62,7 @@ static void add_contribution(Param *p, Tensor c) {
 
 // Returns a copy of t in s->later, because a deferred gradient of weights needs t after the other
 // tensors of s have been freed. The input of the layer is not copied, because the caller of the
-// layer keeps it.
+// layer keeps this input.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_like(&s->later, t);
@@ -354,9 +354,8 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
 }
 
 // ---- block: x + attention(norm(x)), then + mlp(norm(.)) ----
-// Compare block_forward and block_backward with the functions of
-// 03_tensor_parallel/06_transformer.c, where a rank has a part of the weights and a block has four
-// all-reduces.
+// Compare block_forward and block_backward with the block of 03_tensor_parallel/06_transformer.c,
+// where a rank has a part of the weights and a block has four all-reduces.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
@@ -521,8 +520,8 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i and its inner layer. Does nothing if i is not below n. For i = 0 - 1 the size_t
-// wraps around and is not below n. A wrapper of several layers walks its inner layers itself.
+// Prepares layer i and its inner layer. Does nothing if i is not below n, such as i = 0 - 1, which
+// wraps around in a size_t. A wrapper of several layers walks its inner layers itself.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);
