@@ -6,7 +6,7 @@
 // transport. A rank has a row for its computation. A communicator has a lane for its collectives,
 // and one lane for the messages of each ordered pair of ranks.
 //   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
-//               time where a lesson charges it (clock_charge_copy).
+//               time where a lesson charges the copy (clock_charge_copy).
 //   collective  A collective starts when its last member is ready and the lane is free. The
 //               collective takes alpha * steps + bytes / beta, and ends on all members at the
 //               same time. steps and bytes are those of a ring or a chain (comm.h).

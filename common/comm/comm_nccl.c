@@ -54,7 +54,8 @@ void nccl_run(const Launch *launch, RankBody body) {
 #include "common/device/device_cuda.h"
 #include "common/tensor/ops.h"
 
-// A communicator of NCCL, its stream and its queue of messages, oldest first.
+// A Lane is a communicator of NCCL with its own stream, and with a queue of the messages that wait,
+// oldest first.
 typedef struct Lane {
     ncclComm_t nccl; // NULL in a group of one, and for messages of a rank to itself
     ncclUniqueId id; // one rank makes the id and sends it to the other ranks
@@ -79,7 +80,7 @@ typedef struct {
     Lane **to, **from; // [rank] lanes for messages to and from the rank; NULL: not connected
 } Link;
 
-// The state of this process's only rank.
+// `process` has the state of this process's only rank.
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
     Lane *lanes;     // all lanes of this rank, also of Comms that were freed
@@ -147,7 +148,8 @@ static void settle(const Lane *l, const char *doing) {
 static void drain(const Lane *l, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
-        // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
+        // Clear the expected error cudaErrorNotReady, so that the next launch does not report this
+        // error.
         cudaGetLastError();
         wait_turn(since, where);
     }

@@ -3,8 +3,8 @@
 // the files of comm/ call these functions.
 //
 // On a GPU, a copy on the device, a fill or a product is only queued, on this rank's own stream.
-// The queued work runs in order. An error of the queued work appears at a later call, such as a
-// download, which waits.
+// The queued work runs in order. An error of the queued work appears at a later call that waits,
+// such as a download.
 #ifndef DEVICE_H
 #define DEVICE_H
 #include <stdbool.h>

@@ -168,7 +168,8 @@ void device_synchronize(void) {
     for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
         state = cudaStreamQuery(stream);
         if (state != cudaErrorNotReady) break;
-        // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
+        // Clear the expected error cudaErrorNotReady, so that the next launch does not report this
+        // error.
         cudaGetLastError();
         device_meanwhile(now() - since);
     }

@@ -51,8 +51,9 @@ typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more
 Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
                       const Positions *keys, Tensor out, const Saved *s, MergeHeads *merge);
-// Adds the contribution of the keys in kv to dq [B*T, A], and the gradient of kv to dkv [B*Tk, 2K],
-// both in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all keys.
+// Adds the contribution of the keys in kv to dq [B*T, A], and the gradient of kv to dkv [B*Tk, 2K].
+// dq and dkv are in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all
+// keys.
 void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq,
                                Tensor dkv, Tensor kv, const Positions *keys, Tensor dmix,
                                Tensor dot, const Saved *s);

@@ -95,7 +95,7 @@ static void share_text(DataFile *f) {
 enum {
     LLMC_MAGIC = 20240520,
     LLMC_INTS = 256
-}; // magic, version, tokens; the other ints are unused
+}; // ints of llm.c's header: magic, version, number of tokens; the other ints are unused
 
 static uint32_t header_int(const DataFile *f, size_t i) {
     uint32_t value;

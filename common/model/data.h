@@ -27,7 +27,7 @@ typedef struct {
     size_t tokens;         // tokens of all files
     size_t train_tokens;   // training tokens; all later tokens are held out
     size_t vocab, context; // V, T
-    size_t batch;          // sequences per step; the order of the windows depends on it
+    size_t batch;          // sequences per step; data_window() needs this number
     uint64_t seed;
     Positions positions; // local positions of each sequence; n = 0: all
     bool ragged;         // sequences end at different lengths, so token counts are unequal

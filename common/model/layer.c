@@ -274,8 +274,8 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
     Shape square = tensor_shape(h->B * heads * h->T, h->T, s->storage); // [B*H/tp*T, T]
     s->t[S_PROBS] = tensor_shaped(&s->attention, square);
-    // The scores are reals. The probabilities overwrite them, unless the probabilities have 16
-    // bits.
+    // The scores are reals. The probabilities overwrite the scores, unless the probabilities have
+    // 16 bits.
     Tensor scores = s->t[S_PROBS];
     if (square.element != REALS) scores = tensor_new(&scratch, square.rows, square.cols);
     op_heads_scores(scores, attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
@@ -558,7 +558,7 @@ static void free_layer(ActivationStash *f, size_t i) {
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                       Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
-    Arena incoming = arena(MEM_WORKSPACE); // holds dy, if this walk owns it
+    Arena incoming = arena(MEM_WORKSPACE); // holds dy, if the walk has allocated dy
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
         prepare(layers, n, i - 1, true);
@@ -597,7 +597,7 @@ void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationSt
 
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
-    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if this walk owns it
+    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if the walk has allocated x
     prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
         prepare(layers, n, i + 1, false);

@@ -54,7 +54,7 @@ typedef struct {
     size_t B, T;                 // sequences, positions of each on this rank
     const int *tokens, *targets; // [B*T] each; a negative target is not counted
     const int *position;         // [B*T]: each row's position in its whole sequence; ascending
-    size_t first_sequence;       // global number of sequence 0; dropout depends on it
+    size_t first_sequence;       // global number of sequence 0; a coordinate of dropout
     uint64_t step;
     double token_weight; // 1 / counted tokens of the whole global batch; the dy of each token loss
     bool training;       // dropout is on
@@ -140,7 +140,7 @@ typedef struct {
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
-    size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; dropout depends on it
+    size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; a coordinate of dropout
     size_t chunk;  // the number of the layer's chunk on this rank (model.h)
     // The embedding has wte and wpe, a block its own unit, the head the last norm and its table.
     Unit **units;

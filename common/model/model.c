@@ -236,7 +236,7 @@ void model_attach_weights(Model *m, Tensor w) {
     size_t offset = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue; // unit_attach_weights() of the embedding's unit attaches it, too
+        if (u->tied_to) continue; // unit_attach_weights() of the first use also attaches this use
         unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
         offset += u->size;
     }
