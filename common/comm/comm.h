@@ -1,5 +1,5 @@
 // comm.h: declares the communication of ranks. The interface has several transports, and a program
-// chooses one at run time:
+// chooses its transport at run time:
 //   emu      virtual ranks in one process
 //   mpi      processes
 //   staged   processes that copy tensors through host memory, so the processes may share a GPU
@@ -21,8 +21,9 @@
 // A chain goes through all n ranks, one after the other, as in NCCL. A broadcast's chain begins at
 // the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root). Every rank
 // except the first of the chain receives S bytes. A rank passes each piece on when the piece has
-// arrived (the ledger does not count the bytes that the other ranks of a broadcast pass on). So
-// under the simulated clock a chain takes n-1 latencies and the time of S bytes.
+// arrived. So under the simulated clock a chain takes n-1 latencies and the time of S bytes. In a
+// broadcast the ledger counts sent bytes only at the root, although the other ranks pass the bytes
+// on.
 //
 // A Comm moves elements as the tensors store them, and the ledger counts stored bytes. Input and
 // output must have the same element type. A sum of 16-bit elements is computed in reals, in rank
@@ -51,7 +52,7 @@ extern const char *const comm_kind_name[COMM_KINDS]; // "all-reduce", ...
 
 typedef struct Comm {
     const char *name;  // such as "world", "dp", "tp" or "pp"; messages and the ledger show the name
-    size_t rank, size; // this rank's number, and the number of ranks
+    size_t rank, size; // this rank's number in the group, and the group's number of ranks
     bool one_node;     // all ranks share a node (clock.h)
     size_t cards;      // network cards per node for collectives; 0 if all ranks share a node
     // The counts since the last comm_ledger_reset(). `bytes` counts sent bytes, and `received`

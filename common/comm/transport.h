@@ -45,7 +45,7 @@ struct Request {
     // The operation's number is equal on all ranks that take part, and different for every
     // operation.
     uint64_t flow;
-    // In a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
+    // In an all-gather `in` may be a window of `out`. In a reduce-scatter `out` may be a window of
     // `in`.
     const char *in;
     char *out;

@@ -227,7 +227,7 @@ size_t kept_stage_bytes(const CutSizes *z) {
 //   projection              C/t  C
 //   fc                      C    4C/t
 //   the MLP's second matrix 4C/t C
-//   norm 1                  -    C      (its x is the layer's input)
+//   norm 1                  -    C      (x is the layer's input, which the walk keeps)
 //   norm 2                  C    C
 // With sequence parallelism, dy of the two biases that are added after a sum is kept separately,
 // for the local rows.

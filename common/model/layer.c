@@ -50,8 +50,8 @@ void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
 // Returns memory for a contribution to p's gradient. A contribution is computed from zero and added
 // once, so its bits do not depend on the gradient before it. The first contribution after zeroing
-// is written in place. A later contribution is in reals, so a gradient of 16 bits is rounded once,
-// when the sum is stored.
+// is written in place. A later contribution is in reals, so adding it rounds a gradient of 16 bits
+// only once.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -364,7 +364,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 
     saved_tensor(s, S_LN1, M, C);
     normalize(l, &p[LN1_GAIN], s->t[S_LN1], x, s, S_STATS1);
-    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols); // GPT-2: [B*T, 3C]: q | k | v
+    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols); // q | k | v, in GPT-2 [B*T, 3C]
     linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     saved_tensor(s, S_MIX, M, A); // [B*T, C]: the heads side by side

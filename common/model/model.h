@@ -58,8 +58,8 @@ void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
 // of the new one, so m->layers becomes shorter by n - 1. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
-// Returns a model of several chunks of the list, in model order, for interleaved pipelines
-// (Narayanan et al. 2021, section 2.2).
+// Returns a model of several chunks of the list of layers, in model order, for interleaved
+// pipelines (Narayanan et al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // returns 1 without interleaving
 Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers in m->layers
