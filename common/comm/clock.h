@@ -50,7 +50,7 @@ typedef struct {
     ClockDevice device;
     ClockLink link, between; // inside a node, between nodes
     size_t node;             // ranks per node; 0: all ranks share one node
-    size_t rails;            // most network cards per node; 0: a card for each rank
+    size_t rails;            // at most this many network cards per node; 0: a card for each rank
 } ClockConfig;
 // Call this function once per process, before the ranks start.
 void clock_configure(const ClockConfig *c);

@@ -65,7 +65,7 @@ typedef struct Lane {
 } Lane;
 
 typedef struct Flight {
-    struct Flight *behind; // next in its queue
+    struct Flight *behind; // the next Flight in the queue
     const Request *request;
     Lane *lane;
     size_t steps;  // number of steps that are on the stream
@@ -86,7 +86,7 @@ static struct {
     Lane *lanes;     // all lanes of this rank, also of Comms that were freed
     Comm *world;
     double timeout;
-    char latest[200]; // the last operation that finish() got; the GPU may still wait for its end
+    char latest[200]; // the last operation in nccl_finish(); the GPU may still wait for its end
 } process = { .latest = "the GPU" };
 
 enum { TAG_ID = 2 };      // differs from the tags of comm_mpi.c

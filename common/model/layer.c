@@ -313,7 +313,7 @@ static void plain_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sa
            k = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch),
            v = attention_repeat(h, attention_part(h, s->t[S_QKV], 2), &scratch);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->T);
-    to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix); // dV = P^T dO
+    to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix); // dV = dropout(P)^T dO
     op_heads_scores(dp, dmix, v, h->B, heads);                     // dP = dO V^T
     dropped(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h)); // dS

@@ -36,7 +36,7 @@ typedef struct {
     // Weights and activations are stored in this element type. Statistics, scores, logits, losses,
     // masters and moments are always reals.
     Element storage;
-    bool main_gradients; // gradients of weights are reals (Megatron), else stored as the weights
+    bool main_gradients; // gradients of weights are reals (Megatron), else of type `storage`
 } ModelConfig;
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;
