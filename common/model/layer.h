@@ -263,9 +263,9 @@ Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
 // Does the backward of attention_repeat. Returns [rows, K], the sums of the gradients `wide` [rows,
 // A] over each group of heads. Without groups the function returns `wide` itself.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
-// attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
-// by h->kind. attention_backward computes the gradient of S_QKV by h->kind, then rotates this
-// gradient back.
+// With rotary positions, attention_forward first rotates the queries and keys of S_QKV. Then
+// attention_forward computes S_MIX by h->kind. attention_backward computes the gradient of S_QKV by
+// h->kind, then rotates the gradients of queries and keys back.
 void attention_forward(const AttentionHeads *h, Saved *s);
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
 // Recomputes the freed items of s->attention.
