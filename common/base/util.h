@@ -43,7 +43,7 @@ extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// shard_range() is the only rule for cuts in the book. The function cuts n items into `parts`
+// shard_range() is the rule for all equal cuts in the book. The function cuts n items into `parts`
 // contiguous parts and returns part i. The first n % parts parts have one item more than the other
 // parts, so n may be any number. If n < parts, the last parts are empty.
 typedef struct {

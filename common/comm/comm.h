@@ -82,9 +82,10 @@ void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 // Writes the `local` of every rank to `whole`, in rank order. `local` may be this rank's window of
 // `whole`.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// These two functions cut `whole` [M, N] between rows. `local` is [rows of shard_range(M, size,
-// rank), N], possibly with no rows. If size divides M, the parts are the same as without _rows.
-// Otherwise comm_reduce_scatter() and comm_all_gather() may cut through a row.
+// comm_reduce_scatter_rows() and comm_all_gather_rows() cut `whole` [M, N] between rows. `local` is
+// [rows of shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are
+// the same as without _rows. Otherwise comm_reduce_scatter() and comm_all_gather() may cut through
+// a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
 // Sends part i of `in` to rank i. Row j of out [size, elements of a part] receives this rank's part

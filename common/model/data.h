@@ -42,7 +42,7 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 //
 // A file is text of bytes, or tokens in one of two formats. llm.c's format has a header (magic
 // 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
-// vocab 0 means 256, for bytes only.
+// vocab 0 means 256, and is allowed only for text of bytes.
 //
 // All ranks use the files that rank 0 sees. A rank that cannot see such a file, or sees another
 // text, gets the text over the side channel. To check the ids of token files, every rank reads one

@@ -128,8 +128,9 @@ typedef struct {
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s); // frees the items that rebuild can recompute; NULL: frees nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
-    // Backward in two halves, in this order. In a plain layer NULL means layer_defer and
-    // layer_deferred. In a wrapper NULL means that the wrapper has no halves.
+    // backward_inputs and backward_weights are the two halves of backward, in this order. In a
+    // plain layer NULL means layer_defer and layer_deferred. In a wrapper NULL means that the
+    // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
     // The walk calls prepare one layer early, so that l can start fetching. In forward the call
