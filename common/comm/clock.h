@@ -103,8 +103,10 @@ void clock_set_begun(double t);
 // Returns the time of `steps` messages of bytes / steps each, inside a node or over `cards` cards.
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
-// Returns the time when a message leaves that is ready at `ready` and takes `takes`.
+// A message is ready at the time `ready`, and takes the time `takes`. Returns the time when the
+// message leaves.
 Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);
-// Returns the time when a message has come in that reaches the port at `arrives` and takes `takes`.
+// A message reaches the port at the time `arrives`, and takes the time `takes`. Returns the time
+// when the message has come in.
 Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);
 #endif

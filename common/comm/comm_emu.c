@@ -38,7 +38,8 @@ typedef struct Meeting {
     Request *of[]; // [rank]; for a message [0] is its send and [1] its receive; NULL: not started
 } Meeting;
 
-// The state of all ranks. Only the rank that holds the baton, `running`, changes this state.
+// `stage` is the state of all ranks. Only the rank that holds the baton, `running`, changes this
+// state.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;

@@ -27,7 +27,7 @@
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 
-// The state of a Request in flight.
+// A Flight is the state of a Request in flight.
 typedef struct {
     uint64_t note[NOTE_LENGTH];
     int requests, tag;
@@ -103,7 +103,7 @@ void wait_turn(double since, const char *where) {
 // of waits, for the deadlock search (waits.h).
 static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double long_wait = 0.2, since = now();
-    // On the side channel a rank may wait a hundred times longer, because rank 0 may work alone.
+    // A patient request may wait a hundred times longer, because rank 0 may work alone.
     const double deadline = r->patient ? 100 * timeout : timeout;
     char text[200];
     bool posted = false;

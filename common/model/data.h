@@ -32,7 +32,7 @@ typedef struct {
     Positions positions; // local positions of each sequence; n = 0: all
     bool ragged;         // sequences end at different lengths, so token counts are unequal
 } Data;
-// Returns synthetic tokens, in sequences of different lengths.
+// Returns a Data with synthetic tokens, whose sequences end at different lengths.
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // Opens the files of --data (path) and --data-eval (eval). path is a file, or a pattern such as
 // train_*.bin. A pattern means all matching files, sorted by name, as one text. So a window may

@@ -323,7 +323,6 @@ void model_partial_sums(Model *m) {
 
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
-    // The sum is the head's gradient + the embedding's.
     if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);
 }
 

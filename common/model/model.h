@@ -63,7 +63,8 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // returns 1 without interleaving
 Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers in m->layers
-// Allocates replicated weights, with their initial values, and replicated gradients.
+// Allocates the weights of all units with their initial values, and all gradients. ZeRO has its own
+// allocators.
 void model_allocate(Model *m);
 // Allocates the weights only. The caller provides gradients.
 void model_allocate_weights(Model *m);

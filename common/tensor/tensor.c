@@ -124,7 +124,8 @@ ITEM void copy_half_part(uint16_t *y, const uint16_t *x, Element to, Element fro
     for (size_t c = lo; c < hi; c++)
         y[c] = to == from ? x[c] : stored_round(to, stored_value(from, x[c]));
 }
-// Copies and converts. At least one of the two tensors has 16 bits.
+// Copies `from` to `to`, and converts if the element types differ. At least one of the two tensors
+// has 16 bits.
 static void copy_stored(Tensor to, Tensor from) {
     if (from.element == REALS)
         FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
