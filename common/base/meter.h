@@ -1,6 +1,6 @@
-// meter.h: declares two pointers per rank, to functions that products and the byte ledger call. If
-// a pointer is NULL, no function is called. The clock (comm/) and the memory samples (judge/draw)
-// set the pointers.
+// meter.h: declares two pointers to functions, which each rank has for itself. Matrix products and
+// the byte ledger call these functions. If a pointer is NULL, no function is called. The clock
+// (comm/) and the memory samples (judge/draw) set the pointers.
 #ifndef METER_H
 #define METER_H
 #include <stddef.h>

@@ -7,7 +7,7 @@
 
 typedef struct {
     FILE *f;
-    char *part;
+    char *part; // the file that is written first, such as FILE.tmp; for a pipe or device: FILE
     const char *option, *file;
 } Output;
 // Calls usage_error() if the file cannot be written. Call this function before a long computation.

@@ -1,4 +1,5 @@
-// util.c: reports faults, catches signals, and measures time and the memory of the process.
+// util.c: reports faults, allocates host memory, catches signals, and measures time and the memory
+// of the process.
 #include "common/base/util.h"
 #include <signal.h>
 #include <stdarg.h>
@@ -10,7 +11,7 @@
 void (*end_all_ranks)(int status) = exit;
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// Prints the line with a single fwrite(), so lines of several processes do not mix.
+// Prints a message with a single fwrite(), so messages of several processes do not mix.
 static void print_message(const char *prefix, const char *format, va_list arguments) {
     char text[2048];
     vsnprintf(text, sizeof text, format, arguments);

@@ -28,11 +28,12 @@ _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2
 #define TODO(id) exercise_open(id, __FILE__, __LINE__)
 void exercise_open(const char *id, const char *file, int line);
 
-// Ends all ranks. comm_emu.c and judge/frame/process.c set this pointer. The default is exit().
+// end_all_ranks(status) ends all ranks of the program. comm_emu.c and judge/frame/process.c set
+// this pointer. The default is exit().
 extern void (*end_all_ranks)(int status);
-extern bool ranks_are_processes; // process.c sets true; virtual ranks are threads
+extern bool ranks_are_processes; // judge/frame/process.c sets true; virtual ranks are threads
 // The number of seconds that a process waits for rank 0 to report a usage error. When --timeout is
-// known, the number becomes --timeout / 2 + 1. So if only one rank sees a mistake, that rank
+// known, usage_wait becomes --timeout / 2 + 1. So if only one rank sees a mistake, that rank
 // reports the mistake before the other ranks reach --timeout.
 extern long usage_wait;
 
@@ -42,7 +43,7 @@ extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// shard_range() is the only rule for cuts in the book. The function cuts n items into `parts`
+// shard_range() is the rule for all equal cuts in the book. The function cuts n items into `parts`
 // contiguous parts and returns part i. The first n % parts parts have one item more than the other
 // parts, so n may be any number. If n < parts, the last parts are empty.
 typedef struct {
@@ -51,9 +52,10 @@ typedef struct {
 Range shard_range(size_t n, size_t parts, size_t i);
 static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
-// Returns zeroed host memory outside the ledger, for control data and checks; free() it.
+// Returns zeroed host memory, which the ledger does not count, for control data and checks. free()
+// the result.
 void *host_alloc(size_t bytes);
-// Returns a copy of text, in memory of host_alloc(); free() it.
+// Returns a copy of text, in memory of host_alloc(). free() the result.
 char *text_copy(const char *text);
 double now(void); // returns the wall clock in seconds
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems

@@ -6,7 +6,7 @@
 // transport. A rank has a row for its computation. A communicator has a lane for its collectives,
 // and one lane for the messages of each ordered pair of ranks.
 //   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
-//               time where a lesson charges it (clock_charge_copy).
+//               time where a lesson charges the copy (clock_charge_copy).
 //   collective  A collective starts when its last member is ready and the lane is free. The
 //               collective takes alpha * steps + bytes / beta, and ends on all members at the
 //               same time. steps and bytes are those of a ring or a chain (comm.h).
@@ -19,10 +19,10 @@
 // With --node N, N neighbouring ranks of the world share a node. If all ranks of a collective, or
 // both ranks of a message, share a node, alpha and beta belong to the link inside a node. Otherwise
 // alpha and beta belong to the link between nodes, which is one network card. A message uses one
-// card. A collective uses a card (a rail) for each of its ranks in a node, at most --rails cards,
-// because NCCL builds one ring per card. If the nodes have unequal numbers of ranks, the smallest
-// number counts. Several cards together are at most as fast as the link inside a node, because all
-// bytes also pass the link inside the node.
+// card. A collective uses one card (a rail) for each of its ranks in a node, at most --rails cards,
+// because NCCL builds one ring per card. If the nodes have unequal numbers of the collective's
+// ranks, the smallest number counts. Several cards together are at most as fast as the link inside
+// a node, because all bytes also pass the link inside the node.
 //
 // Under the wall clock clock_now() returns real time, and no function adds time.
 #ifndef CLOCK_H
@@ -50,7 +50,7 @@ typedef struct {
     ClockDevice device;
     ClockLink link, between; // inside a node, between nodes
     size_t node;             // ranks per node; 0: all ranks share one node
-    size_t rails;            // most network cards per node; 0: a card for each rank
+    size_t rails;            // at most this many network cards per node; 0: a card for each rank
 } ClockConfig;
 // Call this function once per process, before the ranks start.
 void clock_configure(const ClockConfig *c);
@@ -62,8 +62,8 @@ void clock_rank_begin(void); // sets this rank's time to 0
 // Returns the time of this rank's compute row. Under the wall clock returns the time since this
 // rank's time 0.
 Picoseconds clock_now(void);
-// Counts FLOPs, and adds their time to the compute row. Every GEMM calls this function
-// (base/meter.h). While the ledger is paused, the function does nothing.
+// Counts FLOPs. Under the simulated clock also adds their time to the compute row. Every GEMM calls
+// this function (base/meter.h). While the ledger is paused, the function does nothing.
 void clock_charge_flops(double flops);
 // Adds the time of a copy inside the device's memory, which reads and writes `bytes` bytes. The
 // rank computes nothing during the copy. Only lesson 01.09, which compares numbers of copies, calls
@@ -80,16 +80,18 @@ void clock_set_speed(double factor);
 // rank that all other ranks send to, such as a parameter server. Collectives are not affected.
 // comm_arrival returns the time when a message reaches the port.
 void clock_set_one_port(bool on);
-// After this call all communication of this rank takes `link`, which must have a name. NULL, or
+// After this call all communication of this rank uses `link`, which must have a name. NULL, or
 // clock_rank_begin(), restores the links of --link and --node. Lessons that compare links use this
 // function. All ranks must call this function at the same place.
 void clock_set_link(const ClockLink *link);
-// The number of cards over which the ranks of a message or collective reach other nodes.
-// CLOCK_INSIDE means that the ranks share a node.
+// These are numbers of network cards over which the ranks of a message or collective reach other
+// nodes. CLOCK_INSIDE is 0 and means that the ranks share a node.
 enum { CLOCK_INSIDE, CLOCK_ONE_CARD };
-// Returns the number of cards for a collective of these ranks of the world.
+// Returns the number of network cards for a collective of the n ranks rank[], numbered in the
+// world.
 size_t clock_cards(size_t n, const size_t *rank);
-// Returns the present link inside a node, or between nodes over this number of cards.
+// Returns the present link inside a node (CLOCK_INSIDE), or between nodes over `cards` network
+// cards.
 ClockLink clock_link(size_t cards);
 double clock_flops(void); // returns the FLOPs that this rank has counted, under either clock
 // ---- for picture.c, under the wall clock ----
@@ -97,12 +99,14 @@ double clock_flops(void); // returns the FLOPs that this rank has counted, under
 double clock_begun(void);
 void clock_set_begun(double t);
 
-// ---- the simulated clock; comm.c calls these functions ----
+// ---- the simulated clock ----
 // Returns the time of `steps` messages of bytes / steps each, inside a node or over `cards` cards.
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
-// Returns the time when a message leaves that is ready at `ready` and takes `takes`.
+// A message is ready at the time `ready`, and takes the time `takes`. Returns the time when the
+// message leaves.
 Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);
-// Returns the time when a message has come in that reaches the port at `arrives` and takes `takes`.
+// A message reaches the port at the time `arrives`, and takes the time `takes`. Returns the time
+// when the message has come in.
 Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);
 #endif

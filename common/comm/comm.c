@@ -19,14 +19,14 @@ const char *const comm_kind_name[COMM_KINDS] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
-// Says which elements a rank gives or gets. EACH_PART means a part from every rank.
+// An Extent says which elements a rank gives or gets. EACH_PART means a part from every rank.
 typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
 
-// The calls on tensors. passes is the number of times that a ring passes the data around, or 0 for
-// a chain or a message.
+// The table has the properties of each Action. passes is the number of times that a ring passes the
+// data around, or 0 for a chain, a message or a barrier.
 static const struct {
-    const char *name; // in messages
-    CommKind kind;    // in the ledger
+    const char *name; // the name in error messages
+    CommKind kind;    // the kind in the ledger
     size_t passes;
     Extent gives, gets;
 } calls[] = {
@@ -127,7 +127,8 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// Return how many elements this rank gives, and how many it gets.
+// input_count() returns how many elements this rank gives. output_count() returns how many elements
+// this rank gets.
 static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
 static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
 
@@ -185,7 +186,8 @@ static void request_free_list(Request *r) {
 // Returns the larger number, or NaN if a or b is NaN.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
-// Combines block by block, so that a block stays in the L1 cache while the ranks' parts are added.
+// Adds the parts, or takes their maximum, block by block, so that a block stays in the L1 cache
+// while the parts of all ranks are added.
 static void combine_reals(const Request *r, char *out, const char *const parts[], size_t count) {
     enum { BLOCK_ELEMENTS = 2048 };
     const bool half = element_is_half(r->element), max = r->action == DO_ALL_REDUCE_MAX;
@@ -221,7 +223,7 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 }
 
 // In a group of one rank the result of a collective is the input. So wire_alone copies the input
-// and calls no transport. The ledger and the clock treat these collectives as any other collective.
+// and calls no transport. The ledger and the clock treat such a collective as any other collective.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
 static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
@@ -252,8 +254,8 @@ static bool staged(const Request *r) {
            wire(r) != &wire_alone;
 }
 
-// Copies the input to pinned host memory. deliver() copies the output to the device. The scratch is
-// also in pinned memory, so the scratch on the device stays unused.
+// Copies the input to pinned host memory. deliver() later copies the output to the device. The
+// scratch is also in pinned memory, so the scratch on the device stays unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
     const size_t in = input_count(r) * size, out = output_count(r) * size;
@@ -286,7 +288,8 @@ static void hold(Request *r) {
         arena_alloc(&r->held, r->comm->size * request_longest_part(r) * element_size(r->element));
 }
 
-// Copies the result to the caller's tensor, unless the transport has already written it there.
+// Copies the result to the caller's tensor, unless the transport has written the result to this
+// tensor.
 static void deliver(Request *r) {
     const size_t count = output_count(r);
     if (count == 0) return;
@@ -404,7 +407,8 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     Request **last = &r->comm->state->open;
     hold(r);
-    // begin() calls meet() for all collectives in the list, so r joins the list afterwards.
+    // If r is a collective, begin() calls meet() for all collectives in the list `open`. So r joins
+    // the list only after begin().
     begin(r);
     while (*last) last = &(*last)->next;
     *last = r;
@@ -413,9 +417,9 @@ static Request *run_later(Request *r) {
 
 // ---- 4. The ledger ----
 
-// Counts r in the ledger, with the bytes that this rank sends and receives. Sets the operation's
-// time to that of `steps` messages with `bytes` bytes together. A message counts as a call of its
-// sender.
+// Counts r in the ledger, with the bytes that this rank sends and receives. Under the simulated
+// clock r takes as long as `steps` messages with `bytes` bytes together. A message counts as a call
+// of its sender.
 static Request *counted(Request *r, size_t sent, size_t received, size_t steps, size_t bytes) {
     const CommKind kind = calls[r->action].kind;
     Comm *c = r->comm;
@@ -430,16 +434,16 @@ static Request *counted(Request *r, size_t sent, size_t received, size_t steps, 
     return r;
 }
 
-// Counts r as a ring of n ranks. A pass has n - 1 steps. In each step a rank sends a chunk as long
-// as the longest part.
+// Counts r as a ring of the n ranks of its Comm. A pass has n - 1 steps. In each step a rank sends
+// a chunk as long as the longest part.
 static Request *ring(Request *r) {
     size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return counted(r, bytes, bytes, steps, bytes);
 }
 
-// Counts r as a chain of all n ranks (comm.h). The chain has n - 1 steps. All its links carry S
-// bytes, at the same time.
+// Counts r as a chain of the n ranks of its Comm (comm.h). The chain has n - 1 steps. Each link of
+// the chain carries the bytes of the whole tensor, and all links work at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
     const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
     return counted(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -460,8 +464,8 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 5. Collectives ----
 
-// Returns a new request on `whole` and `local`, this rank's part of the whole. The ledger has
-// counted the request. If by_rows is true, the whole is cut between rows.
+// Returns a new request on the tensor `whole` and on `local`, this rank's part of `whole`. The
+// ledger has counted the request. If by_rows is true, `whole` is cut between rows.
 static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole, bool by_rows) {
     const bool gathers = action == DO_ALL_GATHER;
     const char *call = calls[action].name;
@@ -531,8 +535,8 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     run_now(ring(tensor_request(c, DO_ALL_TO_ALL, count, 0, in, out)));
 }
 
-// Runs an operation on host memory and waits for it. Under the clock only operations that the
-// ledger counts take time.
+// Runs an operation on host memory and waits for its end. An operation takes time on the simulated
+// clock only if counted() has counted it.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
@@ -556,9 +560,9 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// Calls fault() if comm_connect has not connected this pair. Only NCCL needs the pairs before the
-// first message. All transports require comm_connect, so that every transport reports a missing
-// call.
+// Calls fault() if comm_connect has not connected this pair of ranks. Only NCCL needs to know the
+// pairs before the first message. All transports require comm_connect, so that every transport
+// reports a missing call.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
     bool neighbours =
         peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
@@ -653,7 +657,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
              &local, wish);
-    // The loop is an insertion sort by key; equal keys keep their order.
+    // The loop is an insertion sort by key. Ranks with equal keys keep their order.
     for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
         size_t place = n++;
@@ -758,7 +762,7 @@ bool side_any(bool local) {
 
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;
-    side->state->id = 1; // the world's id is 0
+    side->state->id = 1; // the id of the Comm of the world is 0
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);

@@ -1,5 +1,5 @@
 // comm.h: declares the communication of ranks. The interface has several transports, and a program
-// chooses one at run time:
+// chooses its transport at run time:
 //   emu      virtual ranks in one process
 //   mpi      processes
 //   staged   processes that copy tensors through host memory, so the processes may share a GPU
@@ -9,7 +9,8 @@
 //
 // The ledger of the Comm counts this rank's calls, sent bytes and received bytes. A message counts
 // as a call of its sender. A barrier does not count. A collective of S bytes on n ranks counts as
-// a ring or a chain. A ring sends chunks of c = ceil(count / n) elements. Bytes sent per rank:
+// a ring or a chain. A ring sends chunks of c = ceil(count / n) elements, where count is the number
+// of elements of the whole tensor. The ledger counts these sent bytes per rank:
 //   all-reduce       ring: 2(n-1)c elements
 //   reduce-scatter, all-gather, all-to-all   ring: (n-1)c elements
 //   broadcast        chain: S bytes at the root, 0 at the other ranks
@@ -20,15 +21,17 @@
 // A chain goes through all n ranks, one after the other, as in NCCL. A broadcast's chain begins at
 // the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root). Every rank
 // except the first of the chain receives S bytes. A rank passes each piece on when the piece has
-// arrived. So under the simulated clock a chain takes n-1 latencies and the time of S bytes.
+// arrived. So under the simulated clock a chain takes n-1 latencies and the time of S bytes. In a
+// broadcast the ledger counts sent bytes only at the root, although the other ranks pass the bytes
+// on.
 //
 // A Comm moves elements as the tensors store them, and the ledger counts stored bytes. Input and
 // output must have the same element type. A sum of 16-bit elements is computed in reals, in rank
 // order, and rounded once.
 //
-// Tensors given to a Comm must be contiguous. Part i of a whole is shard_range(count, size, i). In
-// a function whose name ends in _rows, part i is the rows shard_range(rows, size, i), and a chunk
-// is ceil(rows / n) rows.
+// Tensors given to a Comm must be contiguous. Part i of a whole tensor is the elements
+// shard_range(count, size, i). In a function whose name ends in _rows, part i is the rows
+// shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
 #ifndef COMM_H
 #define COMM_H
 #include "common/comm/clock.h"
@@ -49,7 +52,7 @@ extern const char *const comm_kind_name[COMM_KINDS]; // "all-reduce", ...
 
 typedef struct Comm {
     const char *name;  // such as "world", "dp", "tp" or "pp"; messages and the ledger show the name
-    size_t rank, size; // this rank's number, and the number of ranks
+    size_t rank, size; // this rank's number in the group, and the group's number of ranks
     bool one_node;     // all ranks share a node (clock.h)
     size_t cards;      // network cards per node for collectives; 0 if all ranks share a node
     // The counts since the last comm_ledger_reset(). `bytes` counts sent bytes, and `received`
@@ -79,13 +82,14 @@ void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 // Writes the `local` of every rank to `whole`, in rank order. `local` may be this rank's window of
 // `whole`.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// These two functions cut `whole` [M, N] between rows. `local` is [rows of shard_range(M, size,
-// rank), N], possibly with no rows. If size divides M, the parts are the same as without _rows.
-// Otherwise comm_reduce_scatter() and comm_all_gather() may cut through a row.
+// comm_reduce_scatter_rows() and comm_all_gather_rows() cut `whole` [M, N] between rows. `local` is
+// [rows of shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are
+// the same as without _rows. Otherwise comm_reduce_scatter() and comm_all_gather() may cut through
+// a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
-// Sends part i of `in` to rank i. Row j of out [size, part] receives the part of rank j's `in` that
-// is for this rank. out and `in` must not overlap.
+// Sends part i of `in` to rank i. Row j of out [size, elements of a part] receives this rank's part
+// of rank j's `in`. out and `in` must not overlap.
 void comm_all_to_all(Comm *c, Tensor out, Tensor in);
 // Replaces the t of every rank by the root's t.
 void comm_broadcast(Comm *c, Tensor t, size_t root);
@@ -96,9 +100,10 @@ void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothing
 
 // --- point to point ---
-// Declares which ranks exchange messages: each rank with the next and the previous rank (a ring),
-// or all pairs. Other pairs may not exchange messages. All ranks of c must call this function
-// before the first message, because NCCL makes a connection for each pair.
+// Declares which ranks exchange messages. COMM_NEIGHBOURS means each rank with the next and the
+// previous rank of a ring. COMM_EVERYBODY means all pairs. Other pairs may not exchange messages.
+// All ranks of c must call this function before the first message, because NCCL makes a connection
+// for each pair.
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
@@ -108,9 +113,9 @@ void comm_recv(Comm *c, Tensor t, size_t from);
 
 // --- started operations ---
 // A started operation runs until its comm_wait(). Until then the input must stay unchanged, and the
-// output may not be read. If memory is poisoned (memory.h), comm_wait() checks the input and copies
-// the output to its place. So a forgotten wait gives a wrong output. Until its wait, a started sum
-// holds communication memory as large as the whole.
+// output may not be read. If memory is poisoned (memory.h), comm_wait() checks that the input is
+// unchanged, and copies the result to the output tensor. So a forgotten wait gives a wrong output.
+// Until its wait, a started sum holds MEM_COMMUNICATION memory as large as the whole tensor.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
@@ -118,21 +123,23 @@ Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local);
 // Starts a send; the sender continues. The wait returns when the message is received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
-// Waits until the operation is complete, and frees r. A rank must wait for the collectives of a
+// Waits until the operation r is complete, and frees r. A rank must wait for the collectives of a
 // Comm in the order of their starts. Sends and receives may be waited for in any order. If r is
-// NULL, does nothing.
+// NULL, the function does nothing.
 void comm_wait(Request *r);
 // Returns the time when the message of a started receive arrives. The call waits until the message
-// has arrived. The clock moves only in comm_wait(), and the tensor may be read only after
+// has arrived. The simulated clock moves only in comm_wait(), and the tensor may be read only after
 // comm_wait(). Under the wall clock the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
 // --- the side channel, whose messages the ledger never counts ---
-// Checks, digests and logs use the side channel, over the whole world. Rank 0 compares and writes
-// files, so the other ranks wait for rank 0 up to a hundred times --timeout.
+// Checks, digests and logs use the side channel, which has all ranks of the world. The other ranks
+// wait for rank 0 up to a hundred times --timeout, because rank 0 compares results and writes
+// files.
 
-// Returns on rank 0 the parts of all ranks in one block, and sets sizes to the size of each part.
-// Rank 0 must free() the block and the sizes. The other ranks get NULL, and sizes stays unchanged.
+// Returns on rank 0 the bytes of all ranks in one block, and sets *sizes to an array with the
+// number of bytes of each rank. Rank 0 must free() the block and the array. The other ranks get
+// NULL, and *sizes stays unchanged.
 void *side_gather(const void *local, size_t bytes, size_t **sizes);
 // side_gather_each() calls `take` on rank 0 for every rank in order, with the bytes of that rank.
 // The bytes are valid only during the call.
@@ -142,7 +149,7 @@ void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all r
 // Returns true on all ranks if `local` is true on some rank.
 bool side_any(bool local);
 
-// --- the launch (judge/frame/lesson.c calls it) ---
+// --- the launch ---
 // REDUCE_ORDERED adds in rank order on every transport. REDUCE_FAST lets MPI or NCCL add in the
 // library's own order.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;

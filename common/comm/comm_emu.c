@@ -2,8 +2,8 @@
 // that holds the baton. So a run is deterministic and can be stepped through in a debugger, and the
 // ranks' own code needs no locks.
 //
-// A rank that must wait stores its request in waits_for and hands the baton to the next rank (round
-// robin) that can continue. If no rank can continue, the ranks wait for each other, which is a
+// A rank that must wait stores its request in waits_for and hands the baton to the next rank that
+// can continue (round robin). If no rank can continue, the ranks wait for each other, which is a
 // deadlock. Then deadlock() prints all waits.
 //
 // Sections: 1 the baton, 2 meetings, 3 the launch.
@@ -29,7 +29,8 @@ typedef struct {
     bool ended;
 } Rank;
 
-// A collective or a message that some of its members have started, but not yet all.
+// A Meeting is a collective or a message that some of its members have started, but not yet all of
+// them.
 typedef struct Meeting {
     struct Meeting *next;
     uint64_t flow;
@@ -37,7 +38,8 @@ typedef struct Meeting {
     Request *of[]; // [rank]; for a message [0] is its send and [1] its receive; NULL: not started
 } Meeting;
 
-// The state of all ranks. Only the rank that holds the baton, `running`, changes this state.
+// `stage` is the state of all ranks. Only the rank that holds the baton, `running`, changes this
+// state.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;
@@ -51,7 +53,7 @@ static struct {
 
 static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
 
-// Returns the place of r's meeting in the list, or the end of the list.
+// Returns the place of r's meeting in the list stage.meetings, or the end of this list.
 static Meeting **meeting_of(const Request *r) {
     Meeting **place = &stage.meetings;
     while (*place && (*place)->flow != r->flow) place = &(*place)->next;
@@ -129,8 +131,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
           this_rank, my_text, request_world_rank(local, other->comm->rank), other_text);
 }
 
-// Adds the parts on a GPU in rank order, piece by piece. Row i of `piece` is a copy of rank i's
-// part, and op_combine() adds the rows. The copies count as MEM_REFERENCE.
+// Adds the parts, or takes their maximum, on a GPU in rank order, piece by piece. Row i of `piece`
+// is a copy of rank i's part, and op_combine() adds the rows. The copies count as MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together

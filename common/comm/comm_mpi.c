@@ -2,17 +2,17 @@
 // counts. The transport "staged" also uses this file: comm.c first copies the tensors from a GPU to
 // host memory.
 //
-// Except for calls that make a communicator, every MPI call is nonblocking, and every wait is a
-// loop around MPI_Test with a deadline. So a lost rank or a wrong call ends with a message instead
-// of a hang. The loop yields the core, because there may be more ranks than cores. While a rank
-// computes, device_meanwhile lets MPI move its messages.
+// Except for calls that make or free a communicator, every MPI call of this file is nonblocking,
+// and every wait is a loop around MPI_Test with a deadline. So a lost rank or a wrong call ends
+// with a message instead of a hang. The loop yields the core, because there may be more ranks than
+// cores. While a rank computes, device_meanwhile lets MPI move its messages.
 //
-// With --reduce ordered, rank i receives part i of every rank and adds the parts in rank order,
-// from rank 0 to rank n-1. In an all-reduce the ranks then exchange the sums. The sum moves as many
-// bytes as a ring. A blocking sum works in place, piece by piece. A blocking sum needs only
-// PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its request's scratch.
-// With --reduce fast, blocking all-reduces of reals on more than two ranks use the library's own
-// algorithm.
+// With --reduce ordered, an all-reduce or a reduce-scatter lets rank i receive part i of every rank
+// and add these parts in rank order. In an all-reduce the ranks then exchange their sums. Both
+// collectives move as many bytes as a ring. A blocking sum works in place, piece by piece. So it
+// needs only PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
+// request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks use
+// the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -27,7 +27,7 @@
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 
-// The state of a Request in flight.
+// A Flight is the state of a Request in flight.
 typedef struct {
     uint64_t note[NOTE_LENGTH];
     int requests, tag;
@@ -78,9 +78,9 @@ _Noreturn void too_late(double waited, const char *where) {
           waited, where);
 }
 
-// Yields the core, or sleeps in a long wait. A waiting rank that only yields still uses the core,
-// which another rank may need. If each rank has its own core, a rank sleeps later and for a shorter
-// time.
+// Yields the core, or sleeps in a long wait. A waiting rank that only yields would still use the
+// core, which another rank may need. If each rank has its own core, a rank sleeps later and for a
+// shorter time.
 static void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
@@ -99,11 +99,11 @@ void wait_turn(double since, const char *where) {
     one_turn(waited);
 }
 
-// Waits for n MPI requests of r, one after the other. A long wait is posted in the node's table of
-// waits, for the deadlock search.
+// Waits for n MPI requests of r, one after the other. A long wait is written into the node's table
+// of waits, for the deadlock search (waits.h).
 static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double long_wait = 0.2, since = now();
-    // On the side channel a rank may wait a hundred times longer, because rank 0 may work alone.
+    // A patient request may wait a hundred times longer, because rank 0 may work alone.
     const double deadline = r->patient ? 100 * timeout : timeout;
     char text[200];
     bool posted = false;
@@ -141,18 +141,19 @@ static Flight *flight_of(Request *r) {
 
 // ---- 2. Messages ----
 
-// The data of all messages have the same tag, so the messages of a pair arrive in the order of
-// their sends. The tag of a collective's parcels contains the number of the collective (modulo
-// COLLECTIVES). So parcels of different collectives are not mixed up.
-enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
+// All sends and receives have the tag TAG_DATA for their data, so the messages of a pair of ranks
+// arrive in the order of their sends. The tag of a collective's parcels contains the number of the
+// collective (modulo COLLECTIVES). So parcels of different collectives are not mixed up. MPI
+// guarantees tags up to 32767.
+enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };
 
 static MPI_Request *next_request(const Request *r) {
     Flight *f = r->extra;
     return &f->request[f->requests++];
 }
 
-// Starts a send. MPI_Issend() sends a message synchronously, so even a small send completes only
-// when the receiver has begun to receive the message.
+// Starts a send. The data of a message go through MPI_Issend(), so even a small send completes only
+// when the receiver has begun to receive. The parcels of collectives go through MPI_Isend().
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     const MPI_Datatype type = datatype(r->element);
     const MPI_Comm comm = link_of(r)->comm;
@@ -165,7 +166,8 @@ static void receive_from(const Request *r, char *to, size_t count, size_t from, 
                   next_request(r)));
 }
 
-// Starts one round of a collective. The second round of a sum has another tag.
+// Starts one round of a collective. The second round of an all-reduce has another tag than the
+// first round.
 static void start_parcels(const Request *r, const Piece *piece) {
     const int tag = ((const Flight *)r->extra)->tag + (piece && piece->sum ? 1 : 0);
     const size_t rank = r->comm->rank;
@@ -189,8 +191,8 @@ static void wait_for_parts(const Request *r) {
     f->requests = 0;
 }
 
-// Starts a note beside the data. The note of a message is a second message. The note of a
-// collective is an all-reduce to the maximum over all members. Every collective starts its note
+// Starts the note of r (comm_mpi.h). The note of a message is a second message. The note of a
+// collective is an all-reduce of the maximum over all members. Every collective starts its note
 // before its data, so the notes meet even if the calls do not match.
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
@@ -232,10 +234,10 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static _Alignas(64) char contributions[PIECE_BYTES]; // of all ranks to one piece
+static _Alignas(64) char contributions[PIECE_BYTES]; // the parts of all ranks for one piece
 
-// Returns the first piece of a sum. A started sum has only one piece, in the scratch of its
-// request.
+// Returns the first piece of a sum. A started sum has only one piece, whose parts go into the
+// scratch of the request.
 static Piece first_piece(const Request *r) {
     if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
     return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
@@ -267,9 +269,10 @@ static void sum_by_pieces(const Request *r) {
     }
 }
 
-// Returns whether the MPI library computes the sum. Only blocking all-reduces of reals use the
-// library. Two ranks need no library, because a + b = b + a, and the sums of this file are faster.
-// The library gets pieces, because its scratch is as large as its input.
+// Returns whether the MPI library computes the sum. Only blocking all-reduces of reals on more than
+// two ranks use the library. With two ranks the order does not matter, because a + b = b + a, and
+// the sums of this file are faster. sum_by_library() passes the tensor in pieces, because the
+// library's scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
@@ -321,7 +324,7 @@ void mpi_finish(Request *r) {
 }
 
 // Lets long messages progress. A long message progresses only while its sender or receiver calls
-// MPI. So a computing rank calls this function between products, and while the rank waits for its
+// MPI. So a computing rank calls this function at each product, and while the rank waits for its
 // GPU.
 static void move_on(double waited) {
     int any;

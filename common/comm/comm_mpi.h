@@ -1,5 +1,6 @@
-// comm_mpi.h: declares functions of comm_mpi.c, for comm_nccl.c and process.c. Under nccl NCCL
-// carries tensors. MPI still carries host values (bytes, doubles), barriers and the side channel.
+// comm_mpi.h: declares functions of comm_mpi.c, for comm_nccl.c and judge/frame/process.c. Under
+// nccl NCCL carries tensors. MPI still carries host values (bytes, doubles), barriers and the side
+// channel.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include <mpi.h>
@@ -16,17 +17,17 @@ _Noreturn void too_late(double waited, const char *where);
 
 // A note carries numbers beside the data of a request. The note of a collective has the largest
 // `ready` of the simulated clock, and shows whether all members make the same call. The note of a
-// message has `arrives` and the length in bytes. CALL is the length of the message, or the hash of
-// a collective's call. INVERSE is ~CALL. The members make the same call only if the largest INVERSE
-// over all members is the inverse of the largest CALL.
+// message has `arrives` and the length in bytes. note[NOTE_CALL] is the length of the message, or
+// the hash of a collective's call. note[NOTE_INVERSE] is ~note[NOTE_CALL]. The members make the
+// same call only if the largest inverse over all members is the inverse of the largest hash.
 enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
-// The link of a Comm. A transport built on MPI has an MpiLink as the first member of its own link.
+// MpiLink is the link of a Comm. comm_nccl.c has an MpiLink as the first member of its own link.
 typedef struct {
     MPI_Comm comm;
 } MpiLink;
 // Returns the MPI communicator of these members of the parent, for Wire's split. `me` is this
-// rank's number. All ranks of the parent must call this function.
+// rank's number among the members. All ranks of the parent must call this function.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);
 
 // mpi_start and mpi_finish are Wire's functions for a Request with buffers in host memory. The
@@ -36,8 +37,9 @@ void mpi_finish(Request *r);
 void mpi_meet(Request *r); // waits for the note of r, and checks it
 // Starts the note of r under the simulated clock, or if memory is poisoned.
 void mpi_start_note(Request *r);
-// Every wait in MPI calls this function, so that transfers of another transport continue. `waited`
-// is the seconds of the wait so far. NULL means that no other transport is in use.
+// Every loop that waits in MPI calls this function, so that transfers of another transport
+// continue. `waited` is the number of seconds of the wait so far. NULL means that no other
+// transport is in use.
 extern void (*mpi_meanwhile)(double waited);
 
 // Prepares the waits in MPI and the watch of waits.h. Call this function after MPI_Init, on all

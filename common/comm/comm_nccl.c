@@ -1,29 +1,29 @@
-// comm_nccl.c: runs the ranks as processes with a GPU each. NCCL moves their tensors in place. MPI
-// starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
-// under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note
-// describes the call of this rank and has a time. A send waits for its receiver through its note,
-// because NCCL buffers short messages. NCCL does not compare calls. So without notes calls that do
-// not match would hang or mix up bytes. In a build without NCCL this file only reports that NCCL is
-// missing.
+// comm_nccl.c: runs the ranks as processes with a GPU each. NCCL moves the ranks' tensors in place.
+// MPI starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check),
+// and under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note
+// describes the call of this rank and has a time. NCCL buffers short messages, so a send waits for
+// its receiver through its note. NCCL does not compare the calls of the ranks. So without notes,
+// calls that do not match hang or mix up bytes. In a build without NCCL this file only reports that
+// NCCL is missing.
 //
-// Streams. The ops of a rank run on its compute stream. Every communicator has its own stream,
-// which is called its lane. So a group with a late member delays no other group. Collectives go
+// The ops of a rank run on its compute stream. Every Comm has a lane, which is a communicator of
+// NCCL with its own stream. So a group with a late member delays no other group. Collectives go
 // onto the lanes in program order, which is the same on all ranks. NCCL demands the same order on
 // all ranks, because otherwise two collectives could wait for each other. comm_connect gives every
-// ordered pair of ranks a lane and a communicator of two ranks for messages. So a send with a late
-// receiver delays nothing else, and the sends and receives of a group progress side by side. On the
-// GPU an operation first waits for the earlier work of the compute stream (event `ready`).
-// comm_wait() makes the compute stream wait, on the GPU, for the operation's end (event `done`).
-// The host waits only for notes, and until the operation is on its stream.
+// ordered pair of connected ranks its own lane for messages, with a communicator of two ranks. So a
+// send with a late receiver delays nothing else, and the sends and receives of a group progress
+// side by side. On the GPU an operation first waits for the earlier work of the compute stream
+// (event `ready`). comm_wait() makes the compute stream wait, on the GPU, for the operation's end
+// (event `done`). The host waits only for notes, and until the operation is on its stream.
 //
 // NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
 // progress", and meanwhile the communicator takes no other call. So an operation waits in a queue
 // until all its steps are on its stream. Every wait (in this file, in MPI or for the GPU) advances
 // all queues, checks for errors and has a deadline.
 //
-// With --reduce ordered each rank receives its part of every rank's tensor and adds the parts in
-// rank order. In an all-reduce the rank then sends its sum to all ranks. The ranks work piece by
-// piece. With --reduce fast NCCL computes the sums that library_sums() allows.
+// With --reduce ordered each rank receives its part of every rank's tensor and adds these parts in
+// rank order. In an all-reduce the rank then sends its sum to all ranks. A blocking sum works piece
+// by piece. With --reduce fast NCCL computes the sums that library_sums() allows.
 //
 // Tensors of 16 bits travel as they are stored, as ncclBfloat16 or ncclHalf. NCCL's own sums would
 // round at every hop, so sums of 16 bits are always in rank order. The kernel of op_combine() adds
@@ -54,7 +54,8 @@ void nccl_run(const Launch *launch, RankBody body) {
 #include "common/device/device_cuda.h"
 #include "common/tensor/ops.h"
 
-// A communicator of NCCL, its stream and its queue of messages, oldest first.
+// A Lane is a communicator of NCCL with its own stream, and with a queue of the messages that wait,
+// oldest first.
 typedef struct Lane {
     ncclComm_t nccl; // NULL in a group of one, and for messages of a rank to itself
     ncclUniqueId id; // one rank makes the id and sends it to the other ranks
@@ -64,7 +65,7 @@ typedef struct Lane {
 } Lane;
 
 typedef struct Flight {
-    struct Flight *behind; // next in its queue
+    struct Flight *behind; // the next Flight in the queue
     const Request *request;
     Lane *lane;
     size_t steps;  // number of steps that are on the stream
@@ -74,22 +75,22 @@ typedef struct Flight {
 
 typedef struct {
     MpiLink mpi;       // must be the first member, because comm_mpi.c reads only this member
-    Lane *lane;        // for its collectives, which wait in process.waiting
-    char *piece;       // [PIECE] device memory for the contributions to a blocking sum
+    Lane *lane;        // for the Comm's collectives, which wait in process.waiting
+    char *piece;       // device memory for [PIECE] elements: all ranks' parts of a blocking sum
     Lane **to, **from; // [rank] lanes for messages to and from the rank; NULL: not connected
 } Link;
 
-// The state of this process's only rank.
+// `process` has the state of this process's only rank.
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
     Lane *lanes;     // all lanes of this rank, also of Comms that were freed
     Comm *world;
     double timeout;
-    char latest[200]; // the last operation that was waited for; the GPU may still wait for it
+    char latest[200]; // the last operation in nccl_finish(); the GPU may still wait for its end
 } process = { .latest = "the GPU" };
 
 enum { TAG_ID = 2 };      // differs from the tags of comm_mpi.c
-enum { PIECE = 1 << 18 }; // elements
+enum { PIECE = 1 << 18 }; // elements of all ranks together
 
 static Link *link_of(const Comm *c) { return c->state->link; }
 
@@ -147,7 +148,8 @@ static void settle(const Lane *l, const char *doing) {
 static void drain(const Lane *l, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
-        // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
+        // Clear the expected error cudaErrorNotReady, so that the next launch does not report this
+        // error.
         cudaGetLastError();
         wait_turn(since, where);
     }
@@ -189,7 +191,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(2 * n * sizeof *joins); // [to, from] by rank
+    bool *joins = host_alloc(2 * n * sizeof *joins); // [n]: this call joins the pair with that rank
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
@@ -206,7 +208,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         MPI(MPI_Testall((int)requests, request, &told, MPI_STATUSES_IGNORE));
     for (size_t peer = 0; peer < n; peer++) {
         if (!joins[peer]) continue;
-        // In this communicator rank 0 sends to rank 1.
+        // In the communicator of an ordered pair, rank 0 sends to rank 1.
         join(l->to[peer], 2, 0, PAIR_BLOCKS);
         join(l->from[peer], 2, 1, PAIR_BLOCKS);
     }
@@ -252,7 +254,8 @@ static void copy(const Request *r, void *to, const void *from, size_t count, con
         CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, l->stream));
 }
 
-// Returns piece `number` of a sum. A started sum is one piece, in the scratch of its request.
+// Returns piece `number` of a sum. A started sum has only one piece, whose parts go into the
+// scratch of the request.
 static Piece piece_at(const Request *r, size_t number) {
     const size_t most = r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
     char *scratch = r->scratch ? r->scratch : link_of(r->comm)->piece;
@@ -384,8 +387,8 @@ static void move_on(void) {
             if (l->nccl ? !launch(f) : !launch_to_myself(l)) break;
 }
 
-// Advances all queues while the host waits in MPI. Also calls MPI, because MPI's messages move only
-// while this rank calls MPI.
+// Launches waiting operations while the host waits in MPI. Also calls MPI, because MPI's messages
+// move only while this rank calls MPI.
 static void meanwhile(double waited) {
     int any;
     move_on();
@@ -457,8 +460,8 @@ static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     return l;
 }
 
-// Returns the link of a new group. NCCL can split a communicator only if nothing is in flight on
-// it. A group of one rank gets no communicator of NCCL.
+// Returns the link of a new group. NCCL can split a communicator only if no operation is in flight
+// on the communicator. A group of one rank gets no communicator of NCCL.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
     Link *l = link_new(mpi_split_comm(parent, members, me), n, me);
@@ -477,8 +480,9 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
     return l;
 }
 
-// Starts to end all communicators, then waits for all of them, so ranks may arrive in any order.
-// All communicators end together with the world, because all ranks of a communicator must end it.
+// Starts to end all communicators of NCCL, then waits for the end of each, so ranks may arrive in
+// any order. The communicators end together with the world, because all ranks of a communicator
+// must end the communicator.
 static void end_lanes(void) {
     for (Lane *l = process.lanes; l; l = l->next)
         if (l->nccl) NCCL(ncclCommFinalize(l->nccl));

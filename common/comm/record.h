@@ -7,9 +7,8 @@
 #include "common/base/util.h"
 
 typedef enum {
-    // Computation. An event is a stretch of time in which the rank is busy. Between two stretches
-    // the rank waits. EVENT_WEIGHTS is the half of a backward that computes the gradients of
-    // weights.
+    // Computation. An event is a stretch of time in which the rank is busy. EVENT_WEIGHTS is the
+    // half of a backward that computes the gradients of weights.
     EVENT_FORWARD,
     EVENT_BACKWARD,
     EVENT_WEIGHTS,
@@ -24,7 +23,7 @@ enum { NO_NUMBER = 255 };
 typedef struct {
     Picoseconds start, end;
     Picoseconds waited; // communication: when this rank began to wait
-    uint64_t flow;      // equal on all ranks that take part in a communication
+    uint64_t flow;      // communication: equal on all ranks that take part
     size_t bytes;
     char comm[12];        // "dp", ...
     uint8_t kind, number; // an EventKind; the micro-batch, or NO_NUMBER
@@ -47,14 +46,14 @@ const RecordedEvent *record_events(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
 // Returns the present time, for recorded events only. On a GPU under the wall clock the result is
-// not a time, but a mark among the queued work. record_read_moment() replaces a mark by its time.
-// record_stop() replaces the marks in all events.
+// not a time, but a mark in the rank's queue of work (device.h). record_read_moment() replaces a
+// mark by its time. record_stop() replaces the marks in all events.
 Picoseconds record_moment(void);
 void record_read_moment(Picoseconds *t);
 
 // ---- for comm.c ----
-void record_pause_compute(void); // ends the busy stretch; call it before a call that may wait
+void record_pause_compute(void); // ends the busy stretch, before a call that may wait
 void record_resume_compute(void);
-// Records a communication of the group `comm`, and sets e.number.
+// Records e, a communication of the group `comm`, with the number of the present micro-batch.
 void record_transfer(RecordedEvent e, const char *comm);
 #endif

@@ -2,15 +2,15 @@
 // transport. The files of common/comm share this header. Chapters include comm.h instead.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
-// result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c uses
-// other memory in three cases:
+// result at `out`. `in` and `out` point to the caller's tensors, so nothing is copied. comm.c
+// provides other memory in three cases:
 //   staged   MPI moves the tensors of a GPU, so `in` and `out` are pinned host memory.
 //   shadow   A started operation has a shadow if memory is poisoned (lessons, --check). `in` is a
 //            copy of the input, and the wait compares the input with the copy. The wait copies
 //            `out` to the output tensor. So a forgotten wait gives a wrong result. A shadow counts
 //            as MEM_REFERENCE.
 //   scratch  A started sum has a scratch as large as the whole tensor, for the contributions of
-//            all ranks. A scratch counts as MEM_COMMUNICATION on every transport.
+// all ranks. A scratch counts as MEM_COMMUNICATION on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
@@ -42,9 +42,10 @@ struct Request {
     bool patient; // may wait a hundred times --timeout, unless a process is stopped
     bool done;    // out holds the result (emu only)
     bool found;   // comm_arrival has found the message
-    // The operation's number: equal on all ranks that take part, different for every operation.
+    // The operation's number is equal on all ranks that take part, and different for every
+    // operation.
     uint64_t flow;
-    // In a collective on a whole and a part, `in` may be a window of `out`, or `out` a window of
+    // In an all-gather `in` may be a window of `out`. In a reduce-scatter `out` may be a window of
     // `in`.
     const char *in;
     char *out;
@@ -57,13 +58,13 @@ struct Request {
     char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
     size_t pinned_bytes;
     void *extra;  // comm_mpi.c's state, kept for reuse and freed with the request
-    void *flight; // comm_nccl.c's state, from start to finish
+    void *flight; // comm_nccl.c's state, from nccl_start() to nccl_finish()
     // The transports carry these times between ranks. The times are valid only if
     // request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
-    // message: when it reaches its receiver. The time is known before a send starts, and after a
-    // receive finishes.
+    // message: when the message reaches its receiver. A sender knows this time before the send
+    // starts, a receiver after the receive finishes.
     Picoseconds arrives;
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
@@ -71,7 +72,7 @@ struct Request {
     // counted: the ledger counts the operation, unless the ledger is paused.
     // timed: counted, and the ledger was not paused when the operation started.
     bool counted, timed;
-    Request *next; // in its Comm's list
+    Request *next; // the next request in the Comm's list `open` or `idle`
 };
 
 // Writes ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, to out. parts
@@ -90,8 +91,8 @@ bool request_is_message(const Request *r); // returns whether r is a send or a r
 bool request_adds(const Request *r);       // returns whether r is a sum, or a maximum, over ranks
 // Returns whether the transport carries the times of r. All ranks get the same answer.
 bool request_simulated(const Request *r);
-// Returns the part of the whole that a rank gets, or whose sum the rank computes. In a reduce the
-// root computes the whole sum.
+// Returns the part of the whole tensor that a rank gets, or of which the rank computes the sum. In
+// a reduce the root computes the whole sum.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
 // A sum over ranks is computed in pieces. A piece is elements [offset, offset + most) of every
@@ -103,8 +104,8 @@ typedef struct {
     char *scratch;
     const char *sum; // NULL in the first round
 } Piece;
-// Returns the place of a rank's piece in the whole. If piece is NULL, returns the place of the
-// rank's part.
+// Returns the place of a rank's piece in the whole tensor. If piece is NULL, returns the place of
+// the rank's part.
 Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
 // A Parcel describes what this rank sends to rank `other`, and receives from `other`, in one round.
@@ -121,17 +122,18 @@ Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 typedef struct {
     void (*start)(Request *r);  // never waits for another rank
     void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
-    void (*meet)(Request *r);   // waits until all members have started r; sets all_ready
+    void (*meet)(Request *r);   // waits until all members have started r; sets r->all_ready
     // All ranks of c call connect. NULL means that messages need no preparation.
     void (*connect)(Comm *c, CommPeers peers);
-    // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`. All
-    // ranks of the parent call split. split and close are NULL if a Comm has no link.
+    // Returns the link of a new Comm of the n ranks members[] of the parent. This rank is number
+    // `me` of the new Comm. All ranks of the parent call split. split and close are NULL if a Comm
+    // has no link.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;
 
-// The numbers of messages to and from a peer so far. lane_free is the time when the next message to
-// the peer can leave.
+// A PeerLane counts the messages to and from a peer so far. lane_free is the time when the next
+// message to the peer can leave.
 typedef struct {
     size_t sent, received;
     Picoseconds lane_free;
@@ -140,9 +142,9 @@ typedef struct {
 struct CommState {
     const Wire *wire;
     void *link;            // state of the wire, or NULL
-    const Launch *launch;  // of the run
+    const Launch *launch;  // the settings of the run
     size_t meetings;       // collectives started so far, equal on all members
-    Request *open;         // operations that no wait has finished, oldest first
+    Request *open;         // started operations that no wait has finished, oldest first
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
     uint64_t id;           // equal on all members, different for every Comm

@@ -13,7 +13,7 @@ enum { POLLS = 1000 };
 // Each process has a slot. A process writes only its own slot, and reads all slots. Any process may
 // set `printed` of the first slot.
 typedef struct {
-    _Atomic uint64_t number; // number of waits so far, doubled; odd while the process waits
+    _Atomic uint64_t number; // grows by 1 when a wait begins or ends; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls
     _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
@@ -21,7 +21,7 @@ typedef struct {
     double since;            // the time when the process's wait began
     double patience;         // after this many seconds the wait may be a deadlock
     char text[200];
-    uint64_t flow; // of the request
+    uint64_t flow; // of the Request that the process waits for
     size_t n;
     uint32_t whom[]; // [n] world ranks: the peer, or all members
 } Slot;
@@ -29,10 +29,11 @@ typedef struct {
 static MPI_Win window = MPI_WIN_NULL;
 static char *slots; // [rank in the world], each of slot_bytes
 static size_t slot_bytes, ranks_here;
-static double seconds;
-static bool visible; // the processes of the node see each other in /proc
-// blocked[rank]: the rank has waited too long, for a blocked rank. polls[rank]: the rank's number
-// of polls when the search first saw the present waits of the blocked ranks.
+static double seconds; // --deadlock
+static bool visible;   // the processes of the node see each other in /proc
+// blocked[rank] means that the rank has waited for too long, and for another blocked rank.
+// polls[rank] is the rank's number of polls when the search first saw the present waits of the
+// blocked ranks.
 static bool *blocked;
 static uint64_t *polls;
 
@@ -57,7 +58,7 @@ void waits_open(MPI_Comm host) {
     MPI_Comm_rank(host, &rank);
     ranks_here = (size_t)n;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
-    // The first process owns the whole table.
+    // The first process of the node owns the memory of the whole table.
     bytes = rank == 0 ? (MPI_Aint)(this_world_size * slot_bytes) : 0;
     // If MPI cannot share memory, there is no table, and only --timeout ends a wait.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)

@@ -12,11 +12,11 @@
 // too.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// OpenBLAS's names of its kernels for x86. kernels_better() returns the first name of a row. Names
-// that later releases add are missing. An OpenBLAS that was built for one processor returns a name
-// in capitals. Such names are missing, because that OpenBLAS cannot choose kernels. Bobcat is
-// missing, because its successor runs an AVX instruction as two halves of SSE's width, so AVX
-// kernels would not be faster.
+// `cores` has OpenBLAS's names of its kernels for x86, one row per kind of vector units.
+// kernels_better() returns the first name of a row. Names that later releases of OpenBLAS add are
+// missing. An OpenBLAS that was built for one processor returns a name in capitals. Such names are
+// missing, because that OpenBLAS cannot choose kernels. Bobcat is missing, because its successor
+// runs an AVX instruction as two halves of SSE's width, so AVX kernels would not be faster.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
                       "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",
@@ -60,7 +60,7 @@ const char *kernels_advised(void) {
 }
 
 // Runs before main(). If the environment variable UNSPLIT_KERNELS is set, prints kernels_advised()
-// and ends the process. tools/kernels sets the variable, and starts a program only to read this
+// and ends the process. tools/kernels sets UNSPLIT_KERNELS, and starts a program only to read this
 // output.
 __attribute__((constructor)) static void answer(void) {
     const char *better = kernels_advised();

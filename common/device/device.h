@@ -3,7 +3,8 @@
 // the files of comm/ call these functions.
 //
 // On a GPU, a copy on the device, a fill or a product is only queued, on this rank's own stream.
-// The queued work runs in order. An error appears at the next call that waits, such as a download.
+// The queued work runs in order. An error of the queued work appears at a later call that waits,
+// such as a download.
 #ifndef DEVICE_H
 #define DEVICE_H
 #include <stdbool.h>
@@ -13,11 +14,11 @@
 
 // Returns "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests).
 const char *device_name(void);
-void device_init(void); // prepares the device, once per process
-// The number of threads per rank, for products and row-wise ops, is 1 at the start.
-// device_set_threads() sets the number. Call device_set_threads() before the ranks start, or on all
-// ranks with the same number. A program built for GPUs or without OpenMP allows only 1, and calls
-// usage_error() for a larger number. The bits of a product may depend on the number.
+void device_init(void); // prepares the device; called once per process
+// device_threads is the number of threads per rank, for products and row-wise ops. At the start it
+// is 1. Call device_set_threads() before the ranks start, or on all ranks with the same number. A
+// program built for GPUs or without OpenMP allows only 1, and calls usage_error() for another
+// number. The bits of a product may depend on the number of threads.
 extern int device_threads;
 void device_set_threads(size_t threads);
 void device_prepare(void);  // sets CUDA's environment; called before MPI starts
@@ -28,18 +29,19 @@ bool device_is_gpu(void);
 // Returns the number of GPUs that this process sees, or 0 in a CPU build. A build for GPUs calls
 // usage_error() if there is no GPU.
 size_t device_gpus(void);
-// Chooses the GPU by the process's number on its host. Call this function before the ranks start.
+// Chooses GPU local_rank modulo the number of GPUs. local_rank is the number of this process on its
+// host. Call this function before the ranks start.
 void device_choose(size_t local_rank);
 // Writes the id of the chosen GPU. Two processes that share a GPU get the same id.
 void device_id(char id[32]);
-// Allows the GPU to round the factors of products to 10 bits after the binary point (TF32). Call
-// this function before the ranks start.
+// Allows the GPU to round the factors of products to 10 bits of fraction (TF32). Call this function
+// before the ranks start.
 void device_allow_tf32(void);
 
-// A transport sets this pointer, so that messages progress while a rank works. NULL means that
+// A transport sets device_meanwhile, so that messages progress while a rank works. NULL means that
 // messages progress without calls. ops.c calls the function at each product, with waited = 0.
-// device_synchronize() on a GPU calls the function while this rank waits, with the seconds waited
-// so far.
+// device_synchronize() on a GPU calls the function while this rank waits, with the seconds of the
+// wait so far.
 extern void (*device_meanwhile)(double waited);
 
 // --- memory ---
@@ -56,7 +58,7 @@ void device_download(void *to, const void *from, size_t bytes);
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
-// --- time on a GPU: marks among the queued work ---
+// --- time on a GPU: marks in the queue of work ---
 // Waits for all queued work, deletes all marks and sets mark 0. device_mark() does not wait.
 void device_mark_start(void);
 // Sets a mark after all work queued so far, and returns its number. If nothing was queued since the

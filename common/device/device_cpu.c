@@ -31,8 +31,8 @@ int device_threads = 1;
 void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
     // All threads share one heap, because only one virtual rank runs at a time. The heap keeps
-    // freed memory. By default free() returns large blocks to the system, so every step would get
-    // new pages from the system.
+    // freed memory. By default free() would return large blocks to the system, and every step would
+    // get new pages from the system.
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);
@@ -100,9 +100,9 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k, con
                b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
-// Computes c = a b. If a is one row and b is large, the function uses a vector product, which reads
-// b once, in place. A matrix product would first copy b into panels. c is cleared and beta is 1,
-// because BLAS libraries differ in 0 * NaN.
+// Computes c = a b. If a is one row and b is large, the function uses a product of a vector and a
+// matrix (GEMV), which reads b once, in place. A matrix product (GEMM) would first copy b into
+// panels. c is cleared and beta is 1, because BLAS libraries differ in 0 * NaN.
 enum { LARGE = 1 << 14 }; // elements of b; below this size the copy costs little
 static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k, const real *a,
                           int lda, const real *b, int ldb, real *c, int ldc) {
@@ -116,8 +116,8 @@ static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int 
 }
 
 // With several threads, c is cut along its longer side, between pieces of PIECE_OF rows or columns,
-// so that a column piece fills whole vectors. The BLAS uses one thread, so only the threads of
-// OpenMP run.
+// so that a piece of columns fills whole vectors. Each thread computes a part of c with a BLAS of
+// one thread.
 enum { PIECE_OF = 16 };
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
@@ -156,7 +156,7 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
     });
 }
 
-// CBLAS has no products of 16-bit matrices.
+// CBLAS has no products of 16-bit matrices, so only reals can be multiplied.
 bool device_multiplies(Element a, Element b, Element c) {
     return a == REALS && b == REALS && c == REALS;
 }

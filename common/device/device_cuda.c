@@ -2,9 +2,9 @@
 // and has no kernels; for_each_cuda.h makes the kernels.
 //
 // A rank has one stream and one cuBLAS handle. Its ops, copies and products run on the stream, in
-// the order of the calls. make_ready() creates stream and handle when a rank first uses them. A
-// virtual rank is a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses the
-// rank's GPU.
+// the order of the calls. make_ready() creates the stream and the handle when a rank first uses the
+// GPU. A virtual rank is a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses
+// the rank's GPU.
 //
 // Sections: 1 errors, 2 the GPU of a process, 3 stream and handle of a rank, 4 kernels, 5 memory, 6
 // products, 7 marks.
@@ -115,7 +115,7 @@ void device_init(void) { device_gpus(); }
 
 // Sets CUDA's environment. EAGER overrides a user's choice. With lazy loading the first launch of a
 // kernel also loads the kernel, and loading may wait for all work on the GPU. This work may be a
-// message whose receiver waits for this rank, and then the ranks deadlock. The default of 8
+// message whose receiver waits for this rank, and then the ranks deadlock. CUDA's default of 8
 // connections is too small, because further streams would share queues and wait for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
@@ -168,7 +168,8 @@ void device_synchronize(void) {
     for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
         state = cudaStreamQuery(stream);
         if (state != cudaErrorNotReady) break;
-        // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
+        // Clear the expected error cudaErrorNotReady, so that the next launch does not report this
+        // error.
         cudaGetLastError();
         device_meanwhile(now() - since);
     }
@@ -196,8 +197,8 @@ void *device_alloc(size_t bytes) {
     cudaMemPool_t pool;
     make_ready();
     cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
-    // If no memory is left, the pool returns its unused memory to the system, and the request is
-    // repeated.
+    // If no memory is left, let the pool return its unused memory to the system, and repeat the
+    // request.
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
@@ -206,7 +207,7 @@ void *device_alloc(size_t bytes) {
         error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
     }
     if (error == cudaErrorMemoryAllocation) {
-        // The error has been reported, so clear it.
+        // NULL tells the caller about the error, so clear the error.
         cudaGetLastError();
         return NULL;
     }
@@ -252,16 +253,16 @@ void device_fill(void *p, int byte, size_t bytes) {
 
 // ---- 6. Products ----
 
-// The modes of products. EXACT keeps products of fp32 factors in fp32, even if the environment
-// allows TF32. WIDE_SUMS is for factors of 16 bits. Their products are exact in fp32, so tensor
-// cores may compute them. WIDE_SUMS also forbids cuBLAS to add parts of a sum in the 16 bits of the
-// result, which would round more than once.
+// These values are modes of a cuBLAS handle. EXACT keeps products of fp32 factors in fp32, even if
+// the environment allows TF32. WIDE_SUMS is for factors of 16 bits. Their products are exact in
+// fp32, so tensor cores may compute them. WIDE_SUMS also forbids cuBLAS to add parts of a sum in
+// the 16 bits of the result, which would round more than once.
 enum {
     EXACT = CUBLAS_PEDANTIC_MATH,
     TF32 = CUBLAS_TF32_TENSOR_OP_MATH,
     WIDE_SUMS = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 };
-// Returns this rank's handle, set to this mode.
+// Returns this rank's cuBLAS handle, set to the mode `math`.
 static cublasHandle_t blas_in(int math) {
     device_stream();
     if (rank_gpu.math != math) CUBLAS(cublasSetMathMode(rank_gpu.blas, (cublasMath_t)math));
@@ -295,8 +296,8 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const 
 #define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
 #endif
 
-// cuBLAS takes one step per matrix, not two. So one call computes the products (i, j) of all j for
-// one i.
+// A call of cuBLAS takes one step per matrix, but BatchSteps has two. So one call computes the
+// products (i, j) of all j for one i.
 void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,

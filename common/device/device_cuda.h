@@ -8,10 +8,10 @@
 enum { THREADS = 256 }; // threads of a block
 // Returns this rank's stream, on which all ops, copies and products of the rank run.
 cudaStream_t device_stream(void);
-void device_divert(cudaStream_t stream); // ops run on this stream, until a call with NULL
+void device_divert(cudaStream_t stream); // later ops run on this stream, until a call with NULL
 // Returns the number of blocks of THREADS threads for n items, with one thread per item.
 unsigned device_blocks(const char *op, size_t n);
-// Calls fault() if the launch has failed. Call this function after a launch.
+// Calls fault() if the launch of the op's kernel has failed. Call this function after each launch.
 void device_launched(const char *op, cudaError_t error);
 // Calls fault() with CUDA's text and advice if error is not cudaSuccess.
 void check_cuda(cudaError_t error, const char *call);

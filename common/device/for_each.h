@@ -18,8 +18,8 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// The number of threads of this rank, which device_set_threads() sets (device.h). Each item is
-// computed by a single thread.
+// device_threads is the number of threads per rank, which device_set_threads() sets (device.h). A
+// single thread computes an item.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #ifdef _OPENMP
@@ -36,10 +36,11 @@ extern int device_threads;
         ON_THREADS(device_threads > 1 && i##_end > 1) \
         for (size_t i = 0; i < i##_end; i++) __VA_ARGS__ \
     } while (0)
-// FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every element of a matrix. The body
-// computes columns lo <= c < hi of row r. On a CPU a part is a whole row, so the compiler can
-// vectorise the loop, and values for the whole row are computed once. If there are fewer rows than
-// threads, each row is cut into one part per thread. On a GPU a part is one element.
+// FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every part of a matrix. The body
+// computes one part, which is columns lo <= c < hi of row r. On a CPU a part is a whole row, so the
+// compiler can vectorise the loop, and the body computes values for the whole row once. If there
+// are fewer rows than threads, each row is cut into one part per thread. On a GPU a part is one
+// element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     do { \
         const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
@@ -53,7 +54,7 @@ extern int device_threads;
             __VA_ARGS__ \
         } \
     } while (0)
-enum { PART_MOST = 4096 }; // for fewer elements a single thread is faster
+enum { PART_MOST = 4096 }; // with fewer elements a single thread is faster
 // A column sum works on strips of STRIP neighbouring columns. On a CPU a strip is wide enough for
 // vector instructions. On a GPU a strip is one column. Each column is summed in row order, so the
 // width of a strip does not change the bits.

@@ -1,10 +1,11 @@
-// for_each_cuda.h: defines the macros of for_each.h for CUDA C++. FOR_EACH turns the body into a
+// for_each_cuda.h: defines the macros of for_each.h for CUDA C++. FOR_EACH turns its body into a
 // lambda, which has copies of the variables that the body uses. FOR_EACH launches the lambda as a
 // kernel on this rank's stream, with one thread per item. The launch does not wait. The next
 // download waits for the kernel.
 //
-// With CUDA_STANDIN a plain C++ compiler compiles the file. A kernel is then a function that the
-// stand-in for the CUDA runtime (tests/standin) queues. So the host's code is tested without a GPU.
+// With CUDA_STANDIN a plain C++ compiler compiles the file that includes this header. A kernel is
+// then a function that the stand-in for the CUDA runtime (tests/standin) queues. So the host's code
+// is tested without a GPU.
 //
 // The Makefile puts the whole C file into extern "C" { }, so templates need extern "C++". This file
 // defines the keywords of C that C++ lacks.
@@ -46,7 +47,7 @@ extern "C" {
 
 extern "C++" {
 #ifdef CUDA_STANDIN
-// Items must be independent. To find items that are not, the stand-in runs the last item first.
+// Items must be independent. To find dependent items, the stand-in runs the last item first.
 template <typename Body> struct EachItem {
     size_t n;
     Body body;

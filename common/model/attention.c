@@ -49,12 +49,12 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
 
 typedef struct {
     const AttentionHeads *h;
-    size_t Tq, Tk;            // local rows of a sequence, and its rows in kv
+    size_t Tq, Tk;            // rows of a sequence in q, and in kv
     size_t A, K;              // columns of all heads of the query, and of the key
-    Tensor q, kv, o, lse;     // forward
-    Tensor dq, dkv, d_o, dot; // backward
-    const int *position;      // 0, 1, 2, ...
-    MergeHeads *merge;        // forward
+    Tensor q, kv, o, lse;     // o: only in forward
+    Tensor dq, dkv, d_o, dot; // only in backward
+    const int *position;      // 0, 1, 2, ..., h->length - 1
+    MergeHeads *merge;        // only in forward
 } Attending;
 
 static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positions) {

@@ -1,16 +1,16 @@
 // attention.h: declares blockwise attention, which works through tiles of queries and keys. The
-// scores of a tile are temporary. Forward keeps only one element per row of a softmax: lse, the
-// logarithm of the row's sum of exponentials. So memory grows with T, not with T * T (Milakov and
-// Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4).
+// scores of a tile are temporary. For each row of a softmax, forward keeps only lse, the logarithm
+// of the row's sum of exponentials. So memory grows with T, not with T * T (Milakov and Gimelshein
+// 2018; Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4).
 //
 // Queries and keys may be any chunks of a sequence. In ring attention the queries are local, and
-// the keys come from another rank.
+// the keys may come from another rank.
 #ifndef ATTENTION_H
 #define ATTENTION_H
 #include "common/model/layer.h"
 
-// Blockwise attention, with whole sequences on one rank. Backward computes the scores again, so it
-// has five products; plain attention has four.
+// attention_blockwise is blockwise attention of whole sequences on one rank. Backward computes the
+// scores again, so backward has five products. The backward of plain attention has four.
 extern const AttentionKind attention_blockwise;
 
 // Returns columns of q|k|v [rows, A + 2K], or of its gradient. attention_queries() returns the
@@ -23,8 +23,8 @@ static inline Tensor attention_keys_values(const AttentionHeads *h, Tensor qkv) 
     return tensor_col_range(qkv, range_size(h->heads) * h->D, qkv.cols);
 }
 
-// The positions that a rank has of each sequence, in at most two chunks. The chunks are in
-// ascending order, and the rank's rows of a sequence have the same order.
+// Positions has the positions of each sequence that a rank holds, in at most MOST_CHUNKS chunks.
+// The chunks are in ascending order, and the rank's rows of a sequence have the same order.
 enum { MOST_CHUNKS = 2 };
 typedef struct {
     size_t n;
@@ -39,8 +39,8 @@ size_t positions_count(const Positions *p);
 enum { ATTENTION_TILE = 64 };
 
 // The sums over tiles of keys are added in reals, and rounded once at the end. attention_sums
-// returns the memory in which the sums of t are added. This memory is t, or reals of its shape if t
-// is stored in 16 bits. attention_round rounds the sums to t.
+// returns the memory in which the sums for t are added. This memory is t, or a tensor of reals with
+// the shape of t if t is stored in 16 bits. attention_round rounds the sums to t.
 Tensor attention_sums(Tensor t, Arena *scratch);
 void attention_round(Tensor t, Tensor sums);
 // attention_begin sets the sums of S_MIX, and S_LSE [B*T, heads], to their values before any key.
@@ -51,8 +51,9 @@ typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more
 Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
                       const Positions *keys, Tensor out, const Saved *s, MergeHeads *merge);
-// Adds the contribution of the keys in kv to dq [B*T, A], and the gradient of kv to dkv [B*Tk, 2K],
-// both in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all keys.
+// Adds the contribution of the keys in kv to dq [B*T, A], and the gradient of kv to dkv [B*Tk, 2K].
+// dq and dkv are in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all
+// keys.
 void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq,
                                Tensor dkv, Tensor kv, const Positions *keys, Tensor dmix,
                                Tensor dot, const Saved *s);

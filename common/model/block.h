@@ -1,10 +1,11 @@
 // block.h: declares the table of a block's tensors, with their names, sizes, cuts and initial
-// values. The unsplit block, every split block, checkpoints and exports use this one table.
+// values. model.c describes the tensors of every block by this table. So all chapters, checkpoints
+// and exports have the same names and sizes.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"
 
-// The cut of a tensor in tensor parallelism (Shoeybi et al. 2019, section 3).
+// A BlockCut says how tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3).
 typedef enum {
     CUT_NOTHING,
     CUT_COLUMNS_BY_HEADS,
@@ -15,13 +16,13 @@ typedef enum {
 
 typedef struct {
     const char *name; // Hugging Face's name in GPT-2, without "h.0."
-    // The whole tensor is [rows, cols]. rows 0 means a vector [cols]. cols 0 means that the
-    // family has no such tensor.
+    // The whole tensor is [rows, cols]. If rows is 0, the tensor is a vector [cols]. If cols is 0,
+    // the family has no such tensor.
     size_t rows, cols;
-    size_t blocks; // blocks of columns that are cut separately, such as q, k and v
+    size_t blocks; // the number of blocks of columns that are cut separately: 3 for q | k | v
     BlockCut cut;
-    bool gain; // initial values are near 1, else near 0
-    // The product of this matrix is added to the residual stream, so GPT-2 scales the matrix's
+    bool gain; // the initial values are near 1, otherwise near 0
+    // The product of this matrix is added to the residual path, so GPT-2 scales the matrix's
     // initial values by 1 / sqrt(2 L).
     bool into_residual;
     size_t ratio; // the first block is this many times as wide as each other block (grouped heads)

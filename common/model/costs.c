@@ -146,8 +146,9 @@ size_t kept_block(const CutSizes *z) {
 }
 // Returns the elements of the norm's output and statistics, of the logits and of their sum.
 size_t kept_head(const CutSizes *z) { return z->C + z->statistics + z->vocab + 1; }
-// Counts each output between two layers once: the output of a layer is the input of the next layer.
-// The first layer's input, the tokens, does not count; the last layer's output leaves the stage.
+// Counts each output between two layers of the stage once, because the output is also the input of
+// the next layer. A later stage also keeps the input that it received. The first stage's input is
+// the tokens, which do not count. The output of the stage's last layer is not kept.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
 size_t kept_stage(const CutSizes *z) {
     return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
@@ -161,8 +162,8 @@ size_t kept_model(const ModelConfig *c) {
     return kept_stage(&z);
 }
 
-// Returns the elements of B sequences, with per_token for each token and per_row for each local
-// row.
+// Returns the elements of B sequences, with per_token elements for each token and per_row elements
+// for each local row (cut_rows).
 static size_t activations(const CutSizes *z, size_t B, size_t per_token, size_t per_row) {
     return B * z->T * per_token + cut_rows(z, B) * per_row;
 }
@@ -199,7 +200,7 @@ size_t activations_block_reals(const CutSizes *z, size_t B) {
 size_t activations_head_reals(const CutSizes *z, size_t B) {
     return activations(z, B, z->vocab + 1, z->statistics);
 }
-// Returns the bytes of `all` elements. `reals` of them are reals in any storage.
+// Returns the bytes of `all` elements, of which `reals` are reals in every --storage.
 static size_t in_bytes(const CutSizes *z, size_t all, size_t reals) {
     return reals * sizeof(real) + (all - reals) * element_size(z->storage);
 }
@@ -220,13 +221,13 @@ size_t kept_stage_bytes(const CutSizes *z) {
     return kept_between_bytes(z) + z->blocks * kept_block_bytes(z) +
            (z->last ? kept_head_bytes(z) : 0);
 }
-// Counts the features of x and dy, for GPT-2:
+// Counts the features of x and dy that are kept for each product and norm. For GPT-2 these are:
 //   product or norm         x    dy
 //   q, k, v                 C    3C/t
 //   projection              C/t  C
 //   fc                      C    4C/t
 //   the MLP's second matrix 4C/t C
-//   norm 1                  -    C      (its x is the layer's input)
+//   norm 1                  -    C      (x is the layer's input, which the walk keeps)
 //   norm 2                  C    C
 // With sequence parallelism, dy of the two biases that are added after a sum is kept separately,
 // for the local rows.
@@ -274,8 +275,8 @@ Work work_scores(const CutSizes *z, size_t B) {
     }
     return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));
 }
-// The FLOPs of an unsplit block are 24 M C^2 + 4 M T C. Megatron's letters give 24 B s h^2 + 4 B
-// s^2 h.
+// The forward of an unsplit GPT-2 block has 24 M C^2 + 4 M T C FLOPs. In Megatron's letters these
+// are 24 b s h^2 + 4 b s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // the products of q, k, v and of the projection
@@ -301,7 +302,7 @@ Work work_model(const ModelConfig *c, size_t B) {
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
     return (double)(passes * (n - 1) * ceil_div(count, n) * size); // n - 1 chunks in a pass
 }
-// Returns the cards of a collective of the first n ranks (clock.h).
+// Returns the number of network cards for a collective of the first n ranks (clock.h).
 static size_t cards_of_first(size_t n) {
     size_t node = clock_config()->node, rails = clock_config()->rails;
     if (node == 0 || n <= node) return CLOCK_INSIDE;
@@ -335,7 +336,7 @@ Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forw
 }
 
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again) {
-    // a chunk is the largest part
+    // A chunk of the ring has as many rows as the largest part.
     size_t t = z->t, M = B * z->T, rows = t * ceil_div(M, t), e = element_size(z->storage);
     double again = z->whole_inputs ? 0 : 1, blocks = (double)z->blocks,
            repeated = forward_again ? blocks * 2 : 0;

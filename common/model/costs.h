@@ -1,18 +1,19 @@
-// costs.h: declares the one cost model. From sizes alone the model computes parameters, kept
-// activations, FLOPs and traffic of the cut layers, and their time on the chosen device and link.
-// costs.c never reads a Model, a ledger or a measured time, so its predictions can be compared with
-// measurements. Experiments make their formulas from these functions.
+// costs.h: declares the one cost model. From sizes alone the cost model computes parameters, kept
+// activations, FLOPs and traffic of the cut layers. The cost model also computes the times of FLOPs
+// and traffic on the chosen device and link. costs.c never reads a Model, a ledger or a measured
+// time, so its predictions can be compared with measurements. Experiments make their formulas from
+// these functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"
 
-// Returns the size of part i if n things are cut in `parts` parts. The first n % parts parts have
-// one more.
+// Returns the size of part i if n things are cut into `parts` parts. Each of the first n % parts
+// parts has one thing more.
 size_t part_size(size_t n, size_t parts, size_t i);
 
 // ---- The part of the model on a rank. M is B * T, the tokens of B sequences. ----
 typedef struct {
-    size_t C, D, T;      // features of a token, columns of a head, positions of a sequence
+    size_t C, D, T;      // features of a token, columns of a head, local positions of a sequence
     size_t Tk;           // keys that a query may see: positions of whole sequences
     bool online;         // blockwise attention, which keeps only lse per row and head
     Positions positions; // the local positions of each sequence's queries, for blockwise attention
@@ -30,18 +31,20 @@ typedef struct {
     bool first;    // the embedding is before the blocks
     bool last;     // the head is after the blocks
     bool dropout;
-    size_t t, rank; // size and rank of the tensor-parallel group
-    // sequence: norms, dropout, residual paths and messages have cut_rows rows.
-    // whole_inputs: the inputs of products are nevertheless kept whole.
+    size_t t, rank; // ranks of the tensor-parallel group, and this rank's number in the group
+    // sequence: under sequence parallelism norms, dropout, residual paths and messages have
+    // cut_rows() rows.
+    // whole_inputs: the inputs of products are kept whole in spite of sequence parallelism.
     bool sequence, whole_inputs;
     Element storage, gradient; // element types of weights and activations, and of gradients
 } CutSizes;
 // Returns the sizes of all layers, as rank i of t holds them. With t = 1 nothing is split.
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
 CutSizes cut_sequence(CutSizes z, bool whole_inputs);
-// Returns stage i of p of these layers, in parts as equal as possible.
+// Returns the sizes of stage i of p. The blocks are divided as equally as possible.
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
-// Returns the rows of B sequences outside of the products, M or M/t.
+// Returns the local rows of B sequences outside of the products: M, or about M/t with sequence
+// parallelism.
 size_t cut_rows(const CutSizes *z, size_t B);
 // Returns z with these positions of each sequence, or with all positions if positions->n is 0. If
 // `online` is true, attention is blockwise and keeps no scores.
@@ -66,24 +69,24 @@ size_t elements_wte(const CutSizes *z);
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
 bool stage_shares_table(const CutSizes *z); // returns whether another stage uses wte, too
-// Returns the elements of layer i of the stage without the tables: of wpe, a block, or the last
-// norm.
+// Returns the parameters of layer i of the stage without the tables of the vocabulary. These are
+// the elements of wpe, of a block, or of the last norm.
 size_t elements_unit(const CutSizes *z, size_t i);
-// Returns the number of parameters, with a tied wte once.
+// Returns the number of parameters of the stage, with a tied wte once.
 size_t elements_stage(const CutSizes *z);
-// Returns the elements of all gradients. With embedding and head in one stage, a tied wte has two
-// gradients.
+// Returns the elements of all gradients of the stage. With embedding and head in one stage, a tied
+// wte has two gradients.
 size_t elements_gradients(const CutSizes *z);
-// Returns the bytes of a weight. gradient_bytes returns the bytes of its gradient, and adamw_bytes
-// those of its state under AdamW. The state is m and v, and with 16-bit weights a master, all in
-// reals.
+// weight_bytes returns the bytes of one weight. gradient_bytes returns the bytes of the weight's
+// gradient, and adamw_bytes the bytes of the weight's state under AdamW. The state is m and v, and
+// with 16-bit weights a master, all in reals.
 size_t weight_bytes(const ModelConfig *c);
 size_t gradient_bytes(const ModelConfig *c);
 size_t adamw_bytes(const ModelConfig *c);
 size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 
 // ---- What forward keeps for backward, in elements per token ----
-// Korthikanti et al. 2022, section 4.1, count these items.
+// Korthikanti et al. 2022, section 4.1, count these items, but not the statistics.
 //   KEPT_INPUT       the block's input, which the layer below keeps as its output
 //   KEPT_SCORES      dropped by selective recomputation
 //   KEPT_STATISTICS  statistics of norms and softmax, which the paper leaves out
@@ -101,7 +104,7 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns the elements of the softmax's output, and of this output after dropout.
+// Returns the elements of the softmax's output, plus the elements of this output after dropout.
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);
@@ -130,15 +133,16 @@ size_t kept_head_bytes(const CutSizes *z);
 size_t kept_between_bytes(const CutSizes *z);
 size_t kept_stage_bytes(const CutSizes *z);
 // Each deferred_* function returns the elements, or bytes, that the first half of a backward keeps
-// for the second half. A matrix keeps its input [K] and its output's gradient [N], per token. A
-// norm keeps its input, its output's gradient and its statistics. The embedding keeps its gradient,
-// C. The walker keeps a layer's own input.
+// for the second half. For a matrix [K, N] the first half keeps the input [K] and the output's
+// gradient [N], per token. For a norm the first half keeps the input, the output's gradient and the
+// statistics. The embedding keeps the gradient of its output [C]. The walk keeps a layer's own
+// input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 size_t deferred_block_bytes(const CutSizes *z, size_t B);
-// Returns a block's bytes as the paper counts them, with the block's input and without the norms'
-// statistics. If `scores` is true, the scores count. `element` and `mask` are the bytes of an
-// element and of a mask's element.
+// Returns the bytes that a block keeps, as Korthikanti et al. count these bytes: with the block's
+// input and without statistics. If `scores` is true, the scores count. `element` and `mask` are the
+// bytes of an element and of a mask's element.
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores);
 
 // ---- Products of matrices ----
@@ -153,10 +157,10 @@ double copy_time(size_t bytes);
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
 // work_scores, work_block, work_head and work_stage return the work of forward for B sequences.
-// Backward has two products of the same size for each product of forward, so its work is twice as
-// much. Blockwise attention computes q k^T once more in backward. work_scores returns the work of q
-// k^T of a block. With blockwise attention, work_scores counts only the part that the causal mask
-// leaves.
+// Backward has two products of the same size for each product of forward, so the work of backward
+// is twice as much. In backward, blockwise attention also computes q k^T once more. work_scores
+// returns the work of the product q k^T in a block. With blockwise attention, work_scores counts
+// only the part of the product that the causal mask leaves.
 Work work_scores(const CutSizes *z, size_t B);
 Work work_block(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
@@ -165,10 +169,11 @@ Work work_stage(const CutSizes *z, size_t B);
 // Returns the work of forward and backward of the whole model.
 Work work_model(const ModelConfig *c, size_t B);
 
-// ---- Traffic: bytes that each of n ranks sends in a ring, and picoseconds of the ring ----
-// A ring sends `count` elements of `size` bytes. Its ranks are neighbours, and its first rank is
-// the first rank of a node. With fewer than n ranks per node the ring takes the link between nodes.
-// A reduce-scatter or an all-gather is one pass, and an all-reduce is two passes.
+// ---- Traffic: bytes that each of n ranks sends, and picoseconds ----
+// A ring sends `count` elements of `size` bytes. The n ranks of the ring are neighbours, and the
+// first of them is the first rank of a node. With fewer than n ranks per node the ring takes the
+// link between nodes. A reduce-scatter or an all-gather is one pass, and an all-reduce is two
+// passes.
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);
@@ -177,10 +182,10 @@ double chain_time(size_t n, size_t bytes);
 double send_time(size_t bytes); // returns alpha + bytes / beta, inside a node
 // Returns the elements of a message between stages, [B*T, C] or its local rows.
 size_t message_elements(const CutSizes *z, size_t B);
-// traffic_tensor_parallel returns the all-reduces of a stage's layers over t ranks, for forward and
-// backward of B sequences. A block has four of [M, C], or six if backward runs the forward again.
-// The embedding's output and the head's dx need one of [M, C] each. The loss has three of [M, 1].
-// The all-reduces run one after another.
+// traffic_tensor_parallel returns the traffic of the all-reduces of a stage's layers over t ranks,
+// for forward and backward of B sequences. A block has four all-reduces of [M, C], or six if
+// backward runs the forward again. The embedding's output and the head's dx need one all-reduce of
+// [M, C] each. The loss has three all-reduces of [M, 1]. The all-reduces run one after another.
 typedef struct {
     double calls, bytes, time;
 } Traffic;
@@ -191,22 +196,25 @@ Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forw
 //     block, backward       2               2
 //     embedding             1               1
 //     head                  1               1
-// Unless inputs are kept whole, a block's backward has two more gathers, and the head has one more.
-// forward_again means that backward repeats a block's forward. The loss keeps its three
+// Unless inputs are kept whole, a block's backward has two more all-gathers, and the head has one
+// more. forward_again means that backward repeats a block's forward. The loss keeps its three
 // all-reduces.
 typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// The sums of partial gradients over the tensor-parallel ranks. The first three belong to a block.
-//   sum                           GPT-2   without biases
+// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The table
+// has the elements of each sum. The first three sums belong to a block.
+//   sum                           GPT-2   Llama
 //   norm 1                        2C      C
 //   projection's bias and norm 2  3C      C
 //   second matrix's bias          C       none
 //   last norm                     2C      C
-// The sums come once per step, or once per micro-batch if ZeRO reduces that often.
+// The sums happen once per step, or once per micro-batch if ZeRO reduces the gradients of each
+// micro-batch.
 enum { PARTIAL_SUMS = 4 };
-// Writes the elements of each of these sums.
+// elements_partial_sums writes the elements of each of these sums. traffic_partial_sums returns the
+// traffic of these sums for a step.
 void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]);
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif

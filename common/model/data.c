@@ -23,8 +23,8 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-// Maps the file, so all ranks of a node share its pages. Returns NULL if the file is empty. Returns
-// NULL and writes the reason to why[] if the file cannot be read.
+// Maps the file, so all ranks of a node share its pages. Returns NULL if the file is empty or
+// cannot be read. If the file cannot be read, writes the reason to why[].
 static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_WHY]) {
     char reason[INPUT_WHY];
     int file = input_open(path, bytes, reason);
@@ -44,8 +44,8 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// Returns a hash of some pieces of the text. So texts can be distinguished without reading a whole
-// text.
+// Returns a hash of the text's length and of some pieces of the text. So two texts can be compared
+// without reading the whole texts.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -55,8 +55,8 @@ static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     return key;
 }
 
-// Sends rank 0's text to the ranks that lack the file or see another file. The other ranks take
-// part and drop the text.
+// Sends rank 0's text to the ranks whose `missing` is true, because they lack the file or see
+// another file. The other ranks take part in the broadcasts and drop the text.
 static void send_text(DataFile *f, bool missing) {
     enum { PIECE = 1 << 20 };
     unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(f->bytes) : NULL;
@@ -95,7 +95,7 @@ static void share_text(DataFile *f) {
 enum {
     LLMC_MAGIC = 20240520,
     LLMC_INTS = 256
-}; // magic, version, tokens; the other ints are unused
+}; // ints of llm.c's header: magic, version, number of tokens; the other ints are unused
 
 static uint32_t header_int(const DataFile *f, size_t i) {
     uint32_t value;
@@ -189,8 +189,8 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
                  f->path, d->vocab);
 }
 
-// Each rank reads its part of the tokens. require_ids() finds the largest token id of all ranks,
-// and its file.
+// Largest has the largest token id, and the number of the file with this id. In require_ids() each
+// rank reads its part of the tokens, and rank 0 finds the largest id of all ranks.
 typedef struct {
     size_t token, file;
 } Largest;
@@ -277,7 +277,7 @@ static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     if (!why[0]) recognise(d, f, named, why);
 }
 
-// Sets why[] if the text is too short for a window. A window has `context` tokens and the next
+// Sets why[] if the training text or the held-out text is too short for a window and the next
 // token.
 static void require_length(const Data *d, const char *path, const char *eval, char why[DATA_WHY]) {
     size_t held_out = d->tokens - d->train_tokens, least = d->context + 1;
@@ -344,8 +344,8 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes) {
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }
-// Returns the number of counted targets of a sequence. All targets count, or if ragged, between
-// half and all of them.
+// Returns the number of counted targets of sequence n. All targets count. If d->ragged, the first
+// targets count, between half and all of them.
 static size_t counted(const Data *d, uint64_t step, size_t n) {
     return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1)
                      : d->context;
@@ -356,8 +356,8 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads tokens and targets of B sequences. Each sequence has `context` tokens, of which only the
-// local positions are uploaded.
+// Uploads tokens and targets of B sequences. A sequence has `context` tokens, but only its local
+// positions are uploaded.
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&local), M = B * T, row = 0;
@@ -382,8 +382,8 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
 }
 
 // data_window() returns the window of sequence n of a step. In the whole training this sequence has
-// number step * batch + n. Each epoch is a permutation of all windows. Tokens after the last window
-// are not used.
+// number step * batch + n. Each epoch is a permutation of all training windows. Training tokens
+// after the last window are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

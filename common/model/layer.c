@@ -50,8 +50,8 @@ void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
 // Returns memory for a contribution to p's gradient. A contribution is computed from zero and added
 // once, so its bits do not depend on the gradient before it. The first contribution after zeroing
-// is written in place. A later contribution is in reals, so a gradient of 16 bits is rounded once,
-// when the sum is stored.
+// is written in place. A later contribution is in reals, so adding it rounds a gradient of 16 bits
+// only once.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -62,7 +62,7 @@ static void add_contribution(Param *p, Tensor c) {
 
 // Returns a copy of t in s->later, because a deferred gradient of weights needs t after the other
 // tensors of s have been freed. The input of the layer is not copied, because the caller of the
-// layer keeps it.
+// layer keeps this input.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_like(&s->later, t);
@@ -274,8 +274,8 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
     Shape square = tensor_shape(h->B * heads * h->T, h->T, s->storage); // [B*H/tp*T, T]
     s->t[S_PROBS] = tensor_shaped(&s->attention, square);
-    // The scores are reals. The probabilities overwrite them, unless the probabilities have 16
-    // bits.
+    // The scores are reals. The probabilities overwrite the scores, unless the probabilities have
+    // 16 bits.
     Tensor scores = s->t[S_PROBS];
     if (square.element != REALS) scores = tensor_new(&scratch, square.rows, square.cols);
     op_heads_scores(scores, attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
@@ -313,7 +313,7 @@ static void plain_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sa
            k = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch),
            v = attention_repeat(h, attention_part(h, s->t[S_QKV], 2), &scratch);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->T);
-    to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix); // dV = P^T dO
+    to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix); // dV = dropout(P)^T dO
     op_heads_scores(dp, dmix, v, h->B, heads);                     // dP = dO V^T
     dropped(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h)); // dS
@@ -354,9 +354,8 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
 }
 
 // ---- block: x + attention(norm(x)), then + mlp(norm(.)) ----
-// Compare block_forward and block_backward with the functions of
-// 03_tensor_parallel/06_transformer.c, where a rank has a part of the weights and a block has four
-// all-reduces.
+// Compare block_forward and block_backward with the block of 03_tensor_parallel/06_transformer.c,
+// where a rank has a part of the weights and a block has four all-reduces.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
@@ -365,7 +364,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 
     saved_tensor(s, S_LN1, M, C);
     normalize(l, &p[LN1_GAIN], s->t[S_LN1], x, s, S_STATS1);
-    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols); // GPT-2: [B*T, 3C]: q | k | v
+    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols); // q | k | v, in GPT-2 [B*T, 3C]
     linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     saved_tensor(s, S_MIX, M, A); // [B*T, C]: the heads side by side
@@ -521,8 +520,8 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i and its inner layer. Does nothing if i is not below n. For i = 0 - 1 the size_t
-// wraps around and is not below n. A wrapper of several layers walks its inner layers itself.
+// Prepares layer i and its inner layer. Does nothing if i is not below n, such as i = 0 - 1, which
+// wraps around in a size_t. A wrapper of several layers walks its inner layers itself.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);
@@ -559,7 +558,7 @@ static void free_layer(ActivationStash *f, size_t i) {
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                       Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
-    Arena incoming = arena(MEM_WORKSPACE); // holds dy, if this walk owns it
+    Arena incoming = arena(MEM_WORKSPACE); // holds dy, if the walk has allocated dy
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
         prepare(layers, n, i - 1, true);
@@ -598,7 +597,7 @@ void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationSt
 
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
-    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if this walk owns it
+    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if the walk has allocated x
     prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
         prepare(layers, n, i + 1, false);

@@ -14,16 +14,16 @@
 #include "common/model/unit.h"
 #include "common/tensor/ops.h"
 
-// The differences between the families of models. The first value of each type is GPT-2's.
+// These types describe how the families of models differ. The first value of each type is GPT-2's.
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU } ActivationKind;
-typedef enum { BIASES_ALL, BIASES_NONE, BIASES_QKV } BiasKind; // QKV: of query, key, value alone
+typedef enum { BIASES_ALL, BIASES_NONE, BIASES_QKV } BiasKind; // QKV: only query, key and value
 
 typedef struct {
     size_t layers, width, heads, context, vocab; // L blocks, C, H, longest T, V
     double dropout;                              // probability of dropping an element, 0 <= p < 1
-    uint64_t seed;                               // the seed of initial weights and dropout
+    uint64_t seed;                               // the seed of initial weights and of dropout
     NormKind norm;
     PositionKind positions;
     ActivationKind activation;
@@ -36,7 +36,7 @@ typedef struct {
     // Weights and activations are stored in this element type. Statistics, scores, logits, losses,
     // masters and moments are always reals.
     Element storage;
-    bool main_gradients; // gradients of weights are reals (Megatron), else stored as the weights
+    bool main_gradients; // gradients of weights are reals (Megatron), else of type `storage`
 } ModelConfig;
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;
@@ -54,17 +54,18 @@ typedef struct {
     size_t B, T;                 // sequences, positions of each on this rank
     const int *tokens, *targets; // [B*T] each; a negative target is not counted
     const int *position;         // [B*T]: each row's position in its whole sequence; ascending
-    size_t first_sequence;       // global number of sequence 0; dropout depends on it
+    size_t first_sequence;       // global number of sequence 0; a coordinate of dropout
     uint64_t step;
-    double token_weight; // 1 / counted tokens of the whole global batch; a factor of the head's dy
+    double token_weight; // 1 / counted tokens of the whole global batch; the dy of each token loss
     bool training;       // dropout is on
     size_t number;       // number among the micro-batches of a step, for pictures
 } Batch;
 
 // ---- Saved has the tensors that forward keeps for backward, per layer and micro-batch ----
 enum { SAVED_TENSORS = 22, SAVED_GRADIENTS = 12 };
-// A gradient of weights, which the first half of a backward leaves to the second half. The fields
-// are the arguments of linear_gradients, of norm_gradients, or of bias_gradient (w NULL).
+// A WeightGradient is a gradient of weights that the first half of a backward leaves to the second
+// half. The fields are the arguments of linear_gradients, of norm_gradients (norm is true), or of
+// bias_gradient (w is NULL).
 typedef struct {
     Param *w, *bias;
     Tensor x, stats, dy;
@@ -78,7 +79,8 @@ typedef struct Saved {
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input; // the layer's x, which the walk keeps
-    // A wrapper of several layers uses this field between the halves of its backward.
+    // For the stash of the inner layers, if a wrapper of several layers splits its backward into
+    // halves. No wrapper of this tree uses the field.
     struct ActivationStash *inner;
 } Saved;
 Saved saved_new(void);
@@ -118,28 +120,29 @@ typedef struct {
     // The shape of x. NULL means the shape of y, or in a wrapper without `output` the shape of its
     // first inner layer's x.
     Shape (*input)(const Layer *l, const Batch *b);
-    // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The
-    // previous layer must then not need its own y.
+    // If true, dx takes the memory of x, and forward may overwrite x, because the loss's x [B*T, V]
+    // is large. So the previous layer must not need its own y in backward.
     bool in_place;
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten. The embedding has an empty dx.
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s); // frees the items that rebuild can recompute; NULL: frees nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
-    // Backward in two halves, in this order. In a plain layer NULL means layer_defer and
-    // layer_deferred. In a wrapper NULL means that the wrapper has no halves.
+    // backward_inputs and backward_weights are the two halves of backward, in this order. In a
+    // plain layer NULL means layer_defer and layer_deferred. In a wrapper NULL means that the
+    // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
     // The walk calls prepare one layer early, so that l can start fetching. In forward the call
-    // comes before layer l - 1 runs, in backward before layer l + 1 runs. The walk prepares its
-    // first layer at the start. NULL means that there is nothing to prepare.
+    // comes before the layer before l runs, in backward before the layer after l runs. The walk
+    // prepares its first layer at the start. NULL means that there is nothing to prepare.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
-    size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; dropout depends on it
-    size_t chunk;  // the number of its chunk on this rank (model.h)
+    size_t number; // 0 embedding, 1..L blocks, L+1 head, L+2 loss; a coordinate of dropout
+    size_t chunk;  // the number of the layer's chunk on this rank (model.h)
     // The embedding has wte and wpe, a block its own unit, the head the last norm and its table.
     Unit **units;
     size_t n_units;
@@ -147,10 +150,10 @@ struct Layer {
     Range vocab; // the local entries of the vocabulary
     Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
-    Comm *cp;     // the ranks with the other positions of its sequences; NULL: none
+    Comm *cp;     // the ranks with the other positions of the sequences; NULL: none
     Layer *inner; // the wrapped layer or layers; NULL in plain layers
     size_t n_inner;
-    void *technique; // further state of the wrapper, if comm is not enough
+    void *technique; // further state of the technique, if comm is not enough
 };
 // layer_output returns the shape of y and dy on this rank, and layer_input the shape of x and dx.
 // The embedding has no x.
@@ -183,10 +186,11 @@ void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 // inner layer. Returns the inner layer. model_wrap_range wraps several layers.
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
 
-// The unsplit layers, the reference of every split layer.
+// The unsplit layers are the reference of every split layer.
 extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 
-// Names of a block's parameters and saved items. Chapter 03 uses the same names.
+// These values number a block's parameters in its unit, and the saved items in Saved.t. Chapter 03
+// uses the same names.
 enum {
     LN1_GAIN,
     LN1_BIAS,
@@ -214,7 +218,7 @@ enum {
     S_STATS2,
     S_FC,
     S_ACT,
-    // items of a block; the last three are for other kinds of attention
+    // S_LSE, S_HEADS_QKV and S_HEADS_MIX belong to other kinds of attention than plain attention.
     S_LSE,
     S_HEADS_QKV,
     S_HEADS_MIX,
@@ -230,15 +234,16 @@ Shape hidden_shape(const Layer *l, const Batch *b); // returns [B*T, C], whole o
 // Returns [B*T, number of local entries of the vocabulary].
 Shape logits_shape(const Layer *l, const Batch *b);
 Shape token_shape(const Layer *l, const Batch *b); // returns [B*T, 1]
-// Returns the dropout of a whole tensor [B*T, C]. For a part of the tensor, the caller sets row0
-// and col0.
+// Returns the dropout at this site of the layer, for a whole tensor [B*T, C]. For a part of the
+// tensor, the caller sets row0 and col0.
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);
 void linear(Tensor y, Tensor x, const Param *w); // computes y = x w
 // Adds the gradients of y = x w + bias to w->g and bias->g. bias may be NULL.
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);
 void bias_gradient(Param *bias, Tensor dy); // adds only the gradient of the bias
 // Computes y = norm(x). norm[0] is the gain, norm[1] the bias. Keeps the statistics of the rows in
-// s. A layer norm has mean and 1/deviation [rows, 2]. An RMS norm has 1/root mean square [rows, 1].
+// s->t[stats]. A layer norm has mean and 1/deviation [rows, 2]. An RMS norm has 1/root mean square
+// [rows, 1].
 void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats);
 void normalize_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
@@ -256,12 +261,12 @@ Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
 // Returns [rows, A] from keys or values [rows, K]. The result has each head of `keys` once for each
 // query head of its group. Without groups the function returns `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
-// Folds gradients back. Returns the sum over each group, [rows, K]. Without groups the function
-// returns `wide` itself.
+// Does the backward of attention_repeat. Returns [rows, K], the sums of the gradients `wide` [rows,
+// A] over each group of heads. Without groups the function returns `wide` itself.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
-// attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
-// by h->kind. attention_backward computes the gradient of S_QKV by h->kind, then rotates this
-// gradient back.
+// With rotary positions, attention_forward first rotates the queries and keys of S_QKV. Then
+// attention_forward computes S_MIX by h->kind. attention_backward computes the gradient of S_QKV by
+// h->kind, then rotates the gradients of queries and keys back.
 void attention_forward(const AttentionHeads *h, Saved *s);
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
 // Recomputes the freed items of s->attention.
@@ -282,27 +287,29 @@ static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {
 }
 
 // ---- The plain walk over a list of layers ----
-// The tensors that a micro-batch keeps of one layer. The last layer's y is the caller's memory.
+// A LayerStash has the tensors of one layer that a micro-batch keeps. The last layer's y is in the
+// caller's memory.
 typedef struct {
     Tensor y;
     Arena arena;
     Saved saved;
 } LayerStash;
-// The tensors that one micro-batch keeps on one stage between its forward and its backward.
+// An ActivationStash has the tensors that one micro-batch keeps on one stage between its forward
+// and its backward.
 typedef struct ActivationStash {
     size_t n;
     Tensor x;          // input of the first layer; owned by the caller
     LayerStash *layer; // [n]
 } ActivationStash;
 // Runs the layers forward. y is the last layer's output, in the caller's memory. The returned stash
-// keeps x, which must live until backward. The walk allocates everything else.
+// refers to x, so x must live until backward. The walk allocates the outputs of the other layers.
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
-// Runs the layers backward. Frees a layer's output and saved object as soon as the layer is done,
+// Runs the layers backward. Frees a layer's output and saved items as soon as the layer is done,
 // and the stash at the end. An empty dx means that the first layer is the embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                    Tensor dx);
-// Walks backward in two halves. The second half, walk_backward_weights, frees the outputs, the
-// saved objects and the stash.
+// walk_backward_inputs and walk_backward_weights are the two halves of walk_backward. The second
+// half frees the outputs, the saved items and the stash.
 void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                           Tensor dx);
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);

@@ -236,7 +236,7 @@ void model_attach_weights(Model *m, Tensor w) {
     size_t offset = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue; // attached together with the embedding's
+        if (u->tied_to) continue; // unit_attach_weights() of the first use also attaches this use
         unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
         offset += u->size;
     }
@@ -323,7 +323,6 @@ void model_partial_sums(Model *m) {
 
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
-    // The sum is the head's gradient + the embedding's.
     if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);
 }
 

@@ -1,4 +1,4 @@
-// model.h: declares a model as a list of layers, or a part of the list. The model is GPT-2
+// model.h: declares a model, which is a list of layers or a part of this list. The model is GPT-2
 // (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary
 // positions, SwiGLU, no biases).
 //
@@ -18,23 +18,23 @@ typedef struct Model {
     // parts (chunks).
     Layer *layers;
     size_t n_layers;
-    // The model order is wte, wpe, h.0, ..., ln_f, then the head's use of wte, or its own table if
-    // untied.
+    // The units are in model order: wte, wpe, h.0, ..., ln_f, then the head's use of wte, or its
+    // own table if untied.
     Unit *units;
     Unit **units_of_layers; // Layer.units points into this list of pointers to units.
     size_t n_units;
-    // w and g [1, size] have all units except a tied use, one after another. w and g exist only
-    // if the units are whole.
+    // w and g [1, size] have the weights and the gradients of all units except a tied use, one unit
+    // after another. w and g exist only if this rank keeps its units whole.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
-    // MEM_COMMUNICATION under ZeRO. `gathered` has the whole weights of units that stay whole for a
-    // step, and `buffers` has the whole gradients of these units.
+    // MEM_COMMUNICATION under ZeRO. `gathered` holds the whole weights of the units that stay whole
+    // for a step (wte), and `buffers` holds the whole gradients of these units.
     Arena gathered, buffers;
 } Model;
 
-// Returns the whole list, [0, L+3): embedding, L blocks, head, loss. Without the loss, y is the
-// logits.
+// Returns the range [0, L+3) of all layers: embedding, L blocks, head, loss. In a list without the
+// loss, the last y is the logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
 void config_require(const ModelConfig *c); // calls usage_error() for impossible sizes
 // config_family() sets the norm, positions, activation and biases of a family. Llama is as Touvron
@@ -58,12 +58,13 @@ void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
 // of the new one, so m->layers becomes shorter by n - 1. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
-// Returns a model of several chunks of the list, in model order, for interleaved pipelines
-// (Narayanan et al. 2021, section 2.2).
+// Returns a model of several chunks of the list of layers, in model order, for interleaved
+// pipelines (Narayanan et al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // returns 1 without interleaving
 Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers in m->layers
-// Allocates replicated weights, with their initial values, and replicated gradients.
+// Allocates the weights of all units with their initial values, and all gradients. ZeRO has its own
+// allocators.
 void model_allocate(Model *m);
 // Allocates the weights only. The caller provides gradients.
 void model_allocate_weights(Model *m);
@@ -76,9 +77,9 @@ void model_free(Model *m);
 void model_measure(Model *m);
 // Returns the unit whose first parameter has this name, or NULL.
 Unit *model_unit(Model *m, const char *first_param);
-// model_wte() returns the embedding's unit of wte. model_wte_head() returns the unit with which the
-// head uses wte, or the unit of a copy on another stage. Each function returns NULL if the layers
-// of m do not have the unit. An untied head has no use of wte.
+// model_wte() returns the embedding's unit of wte. model_wte_head() returns the head's unit of wte,
+// which is a tied use, or a copy of wte if the embedding is on another stage. Each function returns
+// NULL if the layers of m do not have the unit. An untied head has no unit of wte.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
@@ -86,7 +87,7 @@ void model_zero_gradients(Model *m);
 // Runs forward and backward of one micro-batch, and adds its gradients. Returns the sum of token
 // losses, without the factor token_weight.
 double model_forward_backward(Model *m, const Batch *b);
-// Returns the sum of token losses, from a forward that keeps nothing.
+// Runs a forward that keeps nothing for backward. Returns the sum of token losses.
 double model_loss(Model *m, const Batch *b);
 // Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
 // after the last backward and before model_fold_tied. Under ZeRO 2 and 3 backward has already
@@ -96,9 +97,9 @@ void model_partial_sums(Model *m);
 // function once per step.
 void model_fold_tied(Model *m);
 
-// The result of a step has the mean loss per counted token, and the gradient norm before clipping.
-// The norm is the same on all ranks. In chapters 01 and 02 the loss is this rank's part. In other
-// chapters the loss is the same on all ranks.
+// A StepResult has the mean loss per counted token, and the gradient norm before clipping. The norm
+// is the same on all ranks. In chapters 01 and 02 the loss is this rank's part. In other chapters
+// the loss is the same on all ranks.
 typedef struct {
     double loss, norm;
 } StepResult;
@@ -111,11 +112,11 @@ Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 // Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts
 // only elements that this rank owns and whose parameter has in_norm.
 void model_grad_squares(const Model *m, double *squares);
-// Returns the square root of the sum, which adds the tensors in model order.
+// Returns the square root of the sum of squares[0], squares[1], ..., added in this order.
 double norm_of_squares(const double *squares, size_t n);
 // Returns the norm of the whole gradient. The squares are added over `ranks`, the ranks that share
 // the gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has
-// one owner; other ranks add zeros.
+// one owner; the other ranks add zeros.
 double model_grad_norm(const Model *m, Comm *ranks);
 // Returns the factor of clipping, min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0.
 double clip_factor(double norm, double max_norm);

@@ -28,7 +28,7 @@ void optimizer_allocate(const Optimizer *o, Model *m) {
 }
 
 // Updates elements [lo, hi) of the unit, which belong to one parameter. The rule treats each
-// element alone, so the result does not depend on cuts.
+// element alone, so the result does not depend on where a unit is cut.
 static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
     lo -= u->own.lo;
     hi -= u->own.lo;
@@ -71,7 +71,7 @@ void optimizer_step_unit(const Optimizer *o, Unit *u, double scale) {
         if (hi > u->own.hi) hi = u->own.hi;
         if (lo < hi) update(o, u, lo, hi, p->decay, scale);
     }
-    if (u->master.data) tensor_copy(u->own_w, u->master); // rounds each weight once
+    if (u->master.data) tensor_copy(u->own_w, u->master); // rounds each master to its weight
 }
 
 void optimizer_step(Optimizer *o, Model *m, double scale) {

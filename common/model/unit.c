@@ -27,8 +27,8 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
 
 size_t param_local_rows(const Param *p) { return range_size(p->own_rows); }
 size_t param_local_cols(const Param *p) {
-    return p->cols ? param_narrow_blocks(p) * range_size(p->own_cols) : 0; // 0 columns: the family
-                                                                           // has no such tensor
+    // If p->cols is 0, the family has no such tensor.
+    return p->cols ? param_narrow_blocks(p) * range_size(p->own_cols) : 0;
 }
 bool param_is_whole(const Param *p) {
     return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;

@@ -12,17 +12,17 @@ typedef struct {
     size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
     size_t ratio;           // the first block is this many times as wide as each other block
     Range own_rows;         // the local rows
-    Range own_cols;         // the local columns within each narrow block
+    Range own_cols;         // local columns of a narrow block; block 0 has `ratio` times as many
     double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
     // The gradient g must still be summed over these ranks, because each rank has seen only some of
     // the rows. NULL means that g is complete.
     Comm *partial;
-    size_t offset;          // offset of its first local element in the unit
+    size_t offset;          // place of the parameter's first local element in the unit
     Tensor w, g;            // the local part [local rows, local cols]; data NULL while absent
     bool gradient_empty;    // no contribution was added to g since it was zeroed
-    struct Saved *deferred; // contributions to g wait here for backward of weights; or NULL
+    struct Saved *deferred; // contributions to g wait here for the second half of backward; or NULL
 } Param;
 // Returns a parameter with the whole tensor [rows, cols], or with a vector [cols] if rows is 0. The
 // model sets number and initial values.
@@ -32,7 +32,7 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // grouped heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Returns how many blocks as wide as own_cols a row has. The first block counts as `ratio` blocks.
+// Returns how many narrow blocks a row has. The first block counts as `ratio` narrow blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // returns the columns of all blocks
@@ -54,17 +54,17 @@ typedef struct Unit {
     Tensor w, g;                  // [1, size], parameters one after another; data NULL while absent
     bool table;                   // a table of the vocabulary: the embedding's, or the head's
     struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
-    struct Unit *tied_to;         // the reverse of tied_use
-    bool tied_copy;               // a second copy on another pipeline stage: the norm skips it
-    // The ranks that have the same unit. These ranks reduce the unit's gradient, and under ZeRO
-    // each rank owns a part of the unit's state. NULL until model_replicas().
+    struct Unit *tied_to;         // in the second use: the unit of the first use
+    bool tied_copy; // second copy of wte (the first: another stage); no norm counts it
+    // `replicas` has the ranks that have the same unit. These ranks reduce the unit's gradient, and
+    // under ZeRO each rank owns a part of the unit's state. NULL until model_replicas().
     Comm *replicas;
     // This rank owns the final gradient, the update and the state of these elements. Without ZeRO
     // the rank owns all elements.
     Range own;
     Tensor own_w, own_g;     // [1, own]: views of w and g, or separate buffers
     bool own_gradient_empty; // no contribution was added to a separate own_g since it was zeroed
-    Tensor m, v;             // [1, own]: optimizer state, absent under SGD
+    Tensor m, v;             // [1, own]: optimizer state; SGD has only m, or neither
     // The weights in reals [1, own], if w has 16 bits. The optimizer updates the master, then
     // rounds the master into own_w. The optimizer makes the master from own_w in its first step,
     // after any broadcast of weights.
@@ -75,7 +75,7 @@ typedef struct Unit {
 // the same for gradients.
 Tensor unit_new_weights(const Unit *u, Arena *a, size_t n);
 Tensor unit_new_gradients(const Unit *u, Arena *a, size_t n);
-// Sets the unit's tensor, which is [1, size] or {0}, and the views of the parameters.
+// Sets the unit's weights or gradients, a tensor [1, size] or {0}, and the views of the parameters.
 // unit_attach_weights also sets the weights of the tied use.
 void unit_attach_weights(Unit *u, Tensor w);
 void unit_attach_gradients(Unit *u, Tensor g);
@@ -86,10 +86,10 @@ void unit_zero_gradients(Unit *u);
 // all-reduce.
 void unit_partial_sums(Unit *u);
 
-// The tensors of a unit's owned elements: weights, final gradient, and state.
+// A UnitTensor names a tensor of the unit's owned elements: weights, final gradient, or state.
 typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
-// Returns a tensor [1, own]. Calls fault() if the tensor is absent, such as m and v under SGD, or
-// the master of weights in reals.
+// Returns a tensor [1, own]. Calls fault() if the tensor is absent, such as v under SGD, or the
+// master of weights in reals.
 Tensor unit_own(const Unit *u, UnitTensor what);
 // Fills t with elements `range` of the unit. `element` returns the value of a parameter at a place
 // in the flattened whole tensor. Initial values, loading and migration use this function.

@@ -19,7 +19,7 @@ const char *const memory_category_name[MEM_CATEGORIES] = {
     "parameters", "gradients", "optimizer", "activations", "communication", "workspace", "reference"
 };
 
-// A block's description is in host memory, its data in device memory.
+// A Block describes a buffer. The Block is in host memory, the buffer's data in device memory.
 typedef struct Block Block;
 struct Block {
     Block *next; // next block of the same arena
@@ -37,8 +37,8 @@ static _Thread_local struct {
     bool poison_off;
 } ledger;
 
-// The bytes of all ranks of this process, with MEM_REFERENCE. No lock is needed, because only one
-// rank of a process runs at a time.
+// `process` counts the live bytes of all ranks of this process, with MEM_REFERENCE. No lock is
+// needed, because only one rank of a process runs at a time.
 static size_t process, process_most;
 
 // ---- the ledger ----

@@ -1,6 +1,6 @@
-// memory.h: allocates every buffer of tensor data and counts its bytes. Each buffer has a category.
-// The ledger keeps the live bytes and the peak per rank, for each category and for the total. Under
-// a GPU backend the buffers are device memory.
+// memory.h: allocates all memory of tensors and counts its bytes. Each buffer has a category. The
+// ledger keeps the live bytes and the peak per rank, for each category and for the total. Under a
+// GPU backend the buffers are device memory.
 //
 // New memory is filled with NaN (unless memory_poison is off), so a check fails if code reads
 // memory that was never written. Freed memory goes back to the device's allocator, which reserves
@@ -39,15 +39,16 @@ void arena_free(Arena *a); // frees every buffer; the arena may be used again
 void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
-// Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
-// valid until the next call. The scratch grows if a call asks for more bytes, and is freed at the
-// rank's end. The ledger does not count the scratch, because a device that multiplies 16-bit
-// numbers needs no such copies. memory_scratch_bytes returns the present size of the scratch.
+// Returns this rank's scratch, which holds the copies in reals of an op's 16-bit operands. The
+// copies are valid until the next call. The scratch grows if a call asks for more bytes, and is
+// freed at the rank's end. The ledger does not count the scratch, because a device that multiplies
+// 16-bit numbers needs no such copies. memory_scratch_bytes returns the present size of the
+// scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 
-size_t memory_now(MemoryCategory c); // returns the live bytes of this rank
-// Returns the peak since memory_reset_peaks.
+size_t memory_now(MemoryCategory c); // returns this rank's live bytes of the category
+// Returns the peak of the category since memory_reset_peaks().
 size_t memory_peak(MemoryCategory c);
 // Returns the peak of the total since the rank began, without MEM_REFERENCE. memory_reset_peaks
 // does not change this peak.
@@ -60,14 +61,15 @@ void memory_reset_peaks(void); // sets each category's peak to its live bytes
 void memory_set_poison(bool on);
 bool memory_poison(void);
 
-// While the ledger is paused, communication is not counted and new memory is MEM_REFERENCE. Pairs
-// of these calls may be nested. Checks, digests, logs and the unsplit training of a comparison
-// pause the ledger.
+// While the ledger is paused, communication is not counted and new memory counts as MEM_REFERENCE.
+// Each ledger_pause() needs a ledger_resume(). Such pairs may be nested. Checks, digests, logs and
+// the unsplit training of a comparison pause the ledger.
 void ledger_pause(void);
 void ledger_resume(void);
 bool ledger_paused(void);
 
 void memory_rank_begin(void); // clears the ledger, at the start of each rank
-// Calls fault() if memory is still live (a leak).
+// Frees this rank's scratch. Calls fault() if a buffer is still live (a leak), or if the ledger is
+// still paused.
 void memory_rank_end(void);
 #endif

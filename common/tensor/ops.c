@@ -21,7 +21,7 @@
 #include "common/base/util.h"
 
 // Converts a size for a BLAS, which counts in int. blas_ld() returns the distance between rows. A
-// BLAS requires ld >= columns even for one row, where ld has no meaning.
+// BLAS requires ld >= columns even for a matrix of one row, where ld has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
     return (int)n;
@@ -31,8 +31,8 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < 1 ? 1 : ld);
 }
 
-// Charges a product to the clock, then lets messages progress. The clock charges no other
-// arithmetic than products.
+// Charges a product to the clock (meter.h), then lets messages progress. No other arithmetic than
+// products takes time on the simulated clock.
 static void charge(size_t m, size_t n, size_t k) {
     if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
@@ -117,7 +117,7 @@ static Tensor as_one_row(Tensor t, bool contiguous) {
 
 // ---- 16 bits ----
 
-// Replaces 16-bit operands by widened copies, and returns whether any operand has 16 bits. Outputs
+// Replaces 16-bit operands by copies in reals, and returns whether any operand has 16 bits. Outputs
 // are widened, too, because an op may change an operand in place, or only a part of it.
 static bool widen(Tensor *const operand[], Tensor stored[], size_t n) {
     size_t count = 0;
@@ -278,8 +278,8 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias) {
                   { add_part(row_of(y, r), row_of(x, r), row_of(bias, 0), lo, hi); });
 }
 
-// Runs a strip function inlined twice, once with the constant width STRIP. Most strips are full,
-// and a loop of constant length becomes a few vector instructions.
+// Calls a strip function in two branches. Most strips are full, and their branch has the constant
+// width STRIP. So the compiler turns the loops over a strip into a few vector instructions.
 #define BY_STRIP(width, call) \
     do { \
         if ((width) == STRIP) { \
@@ -401,7 +401,7 @@ void op_activation_backward(Tensor dx, Tensor x, Tensor dy) {
 // ---- dropout ----
 
 // Keeps an element if the upper 53 bits of its key, read as an integer, are at least `limit` = p
-// 2^53. The probability of this is 1 - p.
+// 2^53. So an element is kept with probability 1 - p.
 ITEM void dropout_part(Row y, ConstRow x, uint64_t row_key, uint64_t first, uint64_t limit,
                        real scale, size_t lo, size_t hi) {
     INDEPENDENT
@@ -732,7 +732,8 @@ void op_fold_heads(Tensor y, Tensor x, size_t D) {
 
 // ---- attention ----
 
-// Checks the shapes of queries [B Tq, heads D] and keys [B Tk, heads D] against p. Returns D.
+// Checks the shapes of queries [B Tq, heads D] and keys [B Tk, heads D] against the shape of p.
+// Returns D.
 static size_t need_heads(const char *op, const char *q, Tensor queries, const char *k, Tensor keys,
                          Tensor p, size_t B, size_t heads) {
     if (p.rows != heads * queries.rows || keys.rows != B * p.cols ||
@@ -744,8 +745,8 @@ static size_t need_heads(const char *op, const char *q, Tensor queries, const ch
     return heads ? keys.cols / heads : 0;
 }
 // Returns the distances between the matrices of a batch with one product per sequence and head.
-// Sequences are T rows apart and heads are D columns apart. score_steps() does the same for p,
-// where heads are Tq rows apart.
+// Sequences are T rows apart and heads are D columns apart. score_steps() does the same for the
+// scores p, where heads are Tq rows apart.
 static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
     BatchSteps s = { { T * x.ld, D } };
     return s;
@@ -839,8 +840,8 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
     });
 }
 
-// Rounds `live` up to whole vectors, at most n. Only keys below `live` count. The extra keys have
-// score -inf, so their probability is 0.
+// Rounds `live` up to whole vectors, at most n. Only the keys before `live` count.
+// causal_softmax_row() gives the other keys the score -inf, so their probability is 0.
 ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;
@@ -928,7 +929,7 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
     });
 }
 
-// Joins two softmaxes over different keys. The weight of each part is e^lse, its sum of
+// Joins two softmaxes over different keys. The weight of a softmax is e^lse, the sum of its
 // exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
@@ -1012,7 +1013,8 @@ static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
         fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,
               p.cols);
 }
-// Returns a view of t that begins at (row, col). The caller knows the size of its part.
+// Returns t with `data` at element (row, col). The rows and cols of the result are those of t,
+// because gemm_batch() gets the sizes of its matrices from the caller.
 static Tensor part(Tensor t, size_t row, size_t col) {
     const size_t n = row * t.ld + col;
     if (t.element == REALS) t.data += n;
@@ -1055,8 +1057,8 @@ void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t head
 
 // ---- embedding ----
 
-// Returns the token's row in a slice that begins at vocabulary entry vocab0. For a foreign or
-// negative token the row is outside of the slice.
+// Returns the token's row in a slice that begins at vocabulary entry vocab0. For another rank's
+// token, and for a negative token, the row is outside of the slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
 ITEM void embed_part(Row y, Tensor wte, size_t row, size_t lo, size_t hi) {

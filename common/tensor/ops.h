@@ -1,10 +1,11 @@
 // ops.h: declares the mathematics of a Transformer, forward and backward. A BLAS computes the
-// matrix products (GEMMs). ops.c has all other ops, written once for every device. An op's outputs
-// are its first arguments, before the inputs. A wrong shape is a fault() that names both shapes.
+// matrix products (GEMMs). ops.c computes all other ops, written once for every device. An op's
+// outputs are its first arguments, before the inputs. Only op_adamw(w, g, m, v) also updates
+// arguments after an input: m and v. A wrong shape is a fault() that names the shapes.
 //
 // Operands may be stored in 16 bits. An op computes in reals, and rounds an output once. Statistics
-// of norms, lse, dot, the sums and maxima of cross entropy, logits, losses, m and v must be reals;
-// other elements are a fault().
+// of norms, lse, dot, the sums and maxima of cross entropy, logits, losses, m and v must be reals.
+// Another element type of these operands is a fault().
 //
 // An op OVERWRITES its outputs, also gradients of parameters. The caller adds each finished
 // contribution to the gradient once (layer.c). Only op_rotate, op_merge_heads, op_exp_sum,
@@ -14,8 +15,8 @@
 #include "common/tensor/tensor.h"
 
 // --- products ---
-// The BLAS chooses the order of additions by the sizes. So rows or columns that are computed alone
-// may differ by rounding from the same rows or columns of the whole product.
+// The BLAS chooses the order of additions by the sizes of the matrices. So rows or columns that are
+// computed alone may differ by rounding from the same rows or columns of the whole product.
 void op_matmul(Tensor y, Tensor x, Tensor w);    // y[M,N] = x[M,K] w[K,N]
 void op_matmul_nt(Tensor y, Tensor x, Tensor w); // y[M,N] = x[M,K] w[N,K]^T
 void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
@@ -24,8 +25,8 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
 void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns. NaN stays
-// NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU the transports add the
-// contributions of the ranks with op_combine.
+// NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU, the transports emu and
+// nccl add the contributions of the ranks with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
@@ -68,7 +69,7 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 // y, gain and bias hold only some of a row's `whole` columns. stats and sums hold all rows.
 // sums[M,2] has the sums over the local columns. The caller adds the sums over the ranks that share
 // the rows, then applies the sums. One all-reduce is enough, because the variance is mean(x^2) -
-// mean(x)^2. The relative error of the variance is a rounding error times 1 + mean^2 / variance.
+// mean(x)^2. The relative error of this variance is a rounding error times 1 + mean^2 / variance.
 // stats and sums may be the same tensor. op_layer_norm_grads needs only the local columns.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
@@ -104,8 +105,9 @@ void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // op_heads_mix_t computes o = p^T v. Backward needs dv = P^T do and dk = dS^T q.
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
-// The positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. The positions ascend and
-// may have gaps, so a rank may hold any chunks of a sequence. NULL means 0, 1, 2, ...
+// HeadsPlace has the positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. In each
+// sequence the positions ascend and may have gaps, so a rank may hold any chunks of a sequence.
+// NULL means 0, 1, 2, ...
 typedef struct {
     size_t B, heads;
     const int *query, *key;
@@ -132,8 +134,8 @@ void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
 // Each op_heads_*_triangle function computes its product for queries that attend to keys 0 .. i
-// only, where i is the query's number (Tq = Tk). The function does about half the work. The part of
-// p above the diagonal is neither written nor read.
+// only, where i is the query's number (Tq = Tk). The function does about half the work of the
+// function without _triangle. The part of p above the diagonal is neither written nor read.
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
@@ -151,7 +153,7 @@ void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t voca
 // A row of y is NaN if wpe has no row for its position. If wpe has 0 columns, the model has no wpe,
 // and y = x.
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
-// A row of dwpe is zero if no row has its position.
+// A row of dwpe is zero if no row of dy has the position of this row of dwpe.
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 
 // --- cross entropy, in parts between which a vocabulary-parallel head communicates ---
@@ -171,7 +173,7 @@ void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Te
 // --- optimizers, on flat ranges of equal shape ---
 // Computes w -= lr (scale g + weight_decay w).
 void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay);
-// The corrections are 1 - beta^t.
+// In step t, correction1 is 1 - beta1^t and correction2 is 1 - beta2^t.
 typedef struct {
     real lr, beta1, beta2, epsilon, weight_decay, correction1, correction2;
 } AdamW;

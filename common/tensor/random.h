@@ -1,7 +1,8 @@
-// random.h: has counter-based random numbers. A value is a function of the seed and of a place. The
-// place of an initial weight is its tensor and global index. The place of a dropout value is step,
-// layer, site, sequence, position and feature. A value never depends on a rank, a micro-batch or a
-// local index. So every split draws the same numbers, and a recomputed forward draws them again.
+// random.h: provides counter-based random numbers. A value is a function of the seed and of a
+// place. The place of an initial weight is its tensor and its index in the whole tensor. The place
+// of a dropout value is step, layer, site, sequence, position and feature (in attention: the head
+// and the key's position). A value never depends on a rank, a micro-batch or a local index. So
+// every split draws the same numbers, and a recomputed forward draws them again.
 //
 // The functions use the common subset of C and C++, so ops can call them on any device.
 #ifndef RANDOM_H
@@ -33,9 +34,9 @@ ITEM double random_normal(uint64_t key) {
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 // Returns the place of i in a shuffle of 0 .. n-1, without storing the list. A Feistel network
-// permutes the numbers below the next power of 4 (Luby and Rackoff 1988). The network runs again
-// until its result is below n (cycle walking; Black and Rogaway 2002). Different keys give
-// different orders.
+// permutes the numbers below the next power of 4 (Luby and Rackoff 1988). The network runs again on
+// its result until the result is below n (cycle walking; Black and Rogaway 2002). Different keys
+// give different orders.
 ITEM uint64_t random_permute(uint64_t key, uint64_t i, uint64_t n) {
     int half = 0;
     while (half < 31 && (UINT64_C(1) << 2 * half) < n) half++;

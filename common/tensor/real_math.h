@@ -1,6 +1,6 @@
 // real_math.h: defines exp and sums that a compiler can vectorise without fast-math, in the common
-// subset of C and C++. libm's exp is a function call per element. real_exp() is a dozen
-// multiplications and additions without a branch.
+// subset of C and C++. libm's exp is a function call per element. real_exp() has only
+// multiplications, additions and selections, without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
 #include <math.h>
@@ -13,7 +13,7 @@
 // exp(x) = 2^n e^r with n = round(x / ln 2), so |r| <= ln 2 / 2. The constant ln 2 has two parts,
 // so n times the first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a
 // bias. Adding SHIFT rounds to an integer and leaves n + bias in the low bits. Shifted into the
-// exponent field, these bits are 2^(n-1). The exponent is one less than n, so that the largest
+// exponent field, these bits are 2^(n-1). The exponent is n - 1 instead of n, so that the largest
 // results need no infinite factor. The polynomial is doubled instead. The polynomial is e^r = 1 + r
 // + r^2 q(r), with q fitted at Chebyshev's points. The error is at most 2 units in the last place.
 // A result above the largest number is infinity. The result is 0 if x < LOW (results below 2.4e-38,

@@ -4,8 +4,8 @@
 // In C a row is a pointer to reals, so loops vectorise. An op with 16-bit operands widens them
 // first (ops.c). In CUDA C++ a row knows its element type. x[c] loads an element as a real, and
 // y[c] = v rounds v and stores it. So a kernel reads and writes 16 bits itself, and computes in
-// real. An element is rounded at each store, so such a kernel must store an element once, and must
-// not read a stored element.
+// real. Each store rounds the element, so such a kernel must store an element only once, and must
+// not read an element that it has stored.
 #ifndef ROWS_H
 #define ROWS_H
 #include "common/tensor/storage.h"

@@ -1,12 +1,12 @@
 // storage.h: converts numbers of 16 bits to reals, and rounds reals to 16 bits, in the common
 // subset of C and C++.
 //
-// bf16 has 8 bits of exponent, as float has, and 7 bits of fraction. So its range equals that of
-// float. fp16 (IEEE binary16) has 5 bits of exponent and 10 of fraction. Its largest number is
-// 65504, and below 2^-14 its numbers are the multiples of 2^-24. A real is rounded to the nearest
-// number of the format. If two numbers are equally near, the one whose last bit is 0 is taken. A
-// result that is too large is infinite, and NaN stays NaN. Choices are conditional expressions
-// instead of branches, so loops over these functions vectorise.
+// bf16 has 8 bits of exponent, as float has, and 7 bits of fraction. So bf16 has the range of
+// float. fp16 (IEEE binary16) has 5 bits of exponent and 10 bits of fraction. The largest fp16
+// number is 65504. Below 2^-14 the fp16 numbers are the multiples of 2^-24. A real is rounded to
+// the nearest number of the format. If two numbers are equally near, the one whose last bit is 0 is
+// taken. A result that is too large is infinite, and NaN stays NaN. Choices are conditional
+// expressions instead of branches, so loops over these functions vectorise.
 #ifndef STORAGE_H
 #define STORAGE_H
 #include <math.h>
@@ -43,9 +43,9 @@ ITEM float real_float(float x) { return x; }
 #endif
 
 ITEM float bf16_value(uint16_t h) { return bits_float((uint32_t)h << 16); }
-// Rounds to bf16. The function adds half of the last place that remains, or one bit less if the
-// last place is 0. Then the function cuts off the lower 16 bits. A carry into the exponent gives
-// the right number.
+// Rounds to bf16. The function adds half of the last place that remains, or 1 less than half if the
+// last remaining bit is 0. Then the function cuts off the lower 16 bits. A carry into the exponent
+// gives the right number.
 ITEM uint16_t bf16_round(float x) {
     const uint32_t bits = float_bits(x), up = 0x7fff + (bits >> 16 & 1);
     const bool nan = (bits & 0x7fffffff) > 0x7f800000;

@@ -124,7 +124,8 @@ ITEM void copy_half_part(uint16_t *y, const uint16_t *x, Element to, Element fro
     for (size_t c = lo; c < hi; c++)
         y[c] = to == from ? x[c] : stored_round(to, stored_value(from, x[c]));
 }
-// Copies and converts. At least one of the two tensors has 16 bits.
+// Copies `from` to `to`, and converts if the element types differ. At least one of the two tensors
+// has 16 bits.
 static void copy_stored(Tensor to, Tensor from) {
     if (from.element == REALS)
         FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
@@ -237,9 +238,9 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation) {
 
 // ---- sums for the host ----
 
-// Returns the sum of one block of ROW_SUM. Each item of FOR_EACH computes one block, so that a long
-// row keeps a GPU busy. The host adds the sums of the blocks in order, so the result has the same
-// bits as ROW_SUM of the whole row.
+// Returns the sum of one block of BLOCK elements, as ROW_SUM computes it. Each item of FOR_EACH is
+// one block, so that a long row keeps a GPU busy. The host adds the sums of the blocks in order, so
+// the result has the same bits as ROW_SUM of the whole row.
 ITEM double sum_block(const real *x, size_t n) {
     double sum;
     ROW_SUM(double, sum, c, n, (double)x[c]);
@@ -252,8 +253,8 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
 }
 
 // The device computes the sums of CHUNK blocks at a time, and the host adds these sums. A chunk
-// keeps a GPU busy for longer than the host needs to fetch the sums. The scratch belongs to no
-// technique, so it counts as reference.
+// keeps a GPU busy for longer than the host needs to fetch the sums. The memory of the sums belongs
+// to no technique, so this memory counts as MEM_REFERENCE.
 enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;

@@ -1,4 +1,4 @@
-// tensor.h: declares a tensor, which is a row-major matrix or a rectangle of a larger one. The
+// tensor.h: declares a tensor, which is a row-major matrix or a rectangle of a larger matrix. The
 // `cols` elements of a row are adjacent in memory. The next row begins `ld` elements after the
 // beginning of a row. Tensors with more axes are stored as matrices: [B*T, C] is B sequences of T
 // positions with C features.
@@ -10,8 +10,8 @@
 #include "common/tensor/memory.h"
 #include "common/base/real.h"
 
-// `data` may point to device memory, so lessons read it only in ops and in FOR_EACH loops.
-// tensor_download() copies it to host memory.
+// `data` may point to device memory, so lessons read the elements only in ops and in FOR_EACH
+// loops. tensor_download() copies the elements to host memory.
 typedef struct {
     size_t rows, cols, ld;
     Element element;
@@ -33,8 +33,8 @@ static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
     return s;
 }
 
-// These functions do not zero a new tensor. While memory_poison() is true, a new tensor holds NaN.
-// tensor_new() makes a tensor of reals.
+// tensor_new(), tensor_shaped() and tensor_like() do not zero a new tensor. While memory_poison()
+// is true, a new tensor holds NaN. tensor_new() makes a tensor of reals.
 Tensor tensor_new(Arena *a, size_t rows, size_t cols);
 Tensor tensor_shaped(Arena *a, Shape s);
 // Returns a new tensor with the shape and the element type of t.
@@ -62,16 +62,17 @@ void tensor_copy(Tensor to, Tensor from);
 void tensor_upload(Tensor to, const real *from);
 // Copies a tensor to rows*cols reals of host memory.
 void tensor_download(real *to, Tensor from);
-// Fills t with normal values of mean 0. Element (r, c) is a function of key and r*cols + c.
+// Fills t with normally distributed values of mean 0 and this deviation. Element (r, c) is a
+// function of key, deviation and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
-// Returns the sum of all elements in double. Adds the elements of each row, then the sums of the
-// rows, in order.
+// Returns the sum of all elements in double. Adds the elements of each row as ROW_SUM does
+// (real_math.h), then the sums of the rows in order.
 double tensor_sum(Tensor t);
-double tensor_sum_of_squares(Tensor t); // adds in the same order
+double tensor_sum_of_squares(Tensor t); // adds in the order of tensor_sum()
 // Returns whether all bits of a and b are equal. Calls fault() if a tensor is not contiguous, or if
 // the counts of elements or the element types differ.
 bool tensor_equal(Tensor a, Tensor b);
 
-int *ints_new(Arena *a, size_t n); // returns device memory for tokens and targets
+int *ints_new(Arena *a, size_t n); // returns device memory for tokens, targets or positions
 void ints_upload(int *to, const int *from, size_t n);
 #endif
