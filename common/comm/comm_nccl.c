@@ -191,7 +191,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(2 * n * sizeof *joins); // [n]: this call joins the pair with that rank
+    bool *joins = host_alloc(n * sizeof *joins); // [n]: this call joins the pair with that rank
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;

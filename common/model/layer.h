@@ -79,9 +79,6 @@ typedef struct Saved {
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input; // the layer's x, which the walk keeps
-    // For the stash of the inner layers, if a wrapper of several layers splits its backward into
-    // halves. No wrapper of this tree uses the field.
-    struct ActivationStash *inner;
 } Saved;
 Saved saved_new(void);
 void saved_free(Saved *s);

@@ -98,7 +98,8 @@ Tensor unit_own(const Unit *u, UnitTensor what) {
                : what == UNIT_V         ? u->v
                                         : u->master;
     if (tensor_count(t) != range_size(u->own))
-        fault("the unit of %s has no %s: allocate them first (SGD has no m and v)",
+        fault("the unit of %s has no %s: allocate them first (SGD has no v, and without momentum "
+              "no m)",
               u->params[0].name, name[what]);
     return t;
 }
