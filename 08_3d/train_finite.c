@@ -1,5 +1,6 @@
-// train_finite.c prints the lines of the trainer's page about steps and weights that are not
-// finite, and makes the check that fails if a training is lost.
+// train_finite.c handles losses, gradients and weights that are not finite. The file checks
+// --skip-nonfinite and prints lines of the trainer's page. If such a value ends the training, the
+// file records a failed check.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 # Compares the ledger with malloc's peak, which malloc_peak.c counts. Also compares the ledger with
 # the device memory of the stand-ins, and with the resident memory that the operating system
-# reports. A copy or buffer that the ledger misses fails this test.
-# slow: a model of 5 million parameters trains at 4 of 13 layouts, in three or four ways
+# reports. A copy or buffer that the ledger misses fails this test, if it exceeds the tolerance
+# ($share and %constant below).
+# slow: models of up to 5 million parameters train at 4 of 13 layouts, in three or four ways
 use strict;
 use warnings;
 use FindBin;

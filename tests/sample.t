@@ -254,7 +254,7 @@ for my $case (
         or diag($job->{err});
 }
 
-# ---- text with Hugging Face's tokenizer, if it is installed ----
+# ---- tools/gpt2-text without a tokenizer, and with a module that replaces Hugging Face's ----
 my $said = `tools/gpt2-text tests/gpt2.safetensors hello --tokenizer $work/none.json 2>&1`;
 is($? >> 8, 2, 'tools/gpt2-text without a tokenizer: status 2');
 like(

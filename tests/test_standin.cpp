@@ -624,7 +624,8 @@ struct Rank {
     ncclResult_t verdict(unsigned turns = hang * 10000) const {
         for (unsigned i = 0;; i++) {
             ncclResult_t e;
-            // before the error, which may end the operations
+            // Queries the stream before ncclCommGetAsyncError(), because that call may let the
+            // operations end.
             const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;
             NCCL(ncclCommGetAsyncError(comm, &e));
             if (e || !waits) return e;

@@ -254,8 +254,9 @@ for my $job (@ahead) {
     $most += $four[-1] if "$n $m $job->{reshard}" eq '1 1 no';
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
 
-    # Hidden or exposed, all communication takes the same time. The step is never shorter than rank
-    # 0's computation. The step is never longer than computation and communication together.
+    # Overlap moves time from exposed to hidden, but exposed plus hidden time stays the predicted
+    # communication time. The step takes at least rank 0's computation, and at most computation plus
+    # communication.
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $time =
         $units * ring_time($n, $e, $alpha, $beta, 1, @four) +

@@ -165,7 +165,8 @@ static size_t learn(Run *run, double last[PLANS]) {
         train_ranks(run, &t, &plan[p], &c);
         snapshot_free(c.weights);
         last[p] += c.after / SEEDS;
-        if (i < PLANS) check_plan(run, &t, p, &c); // the costs of the first seed are those of all
+        // Every seed has the same costs, so only the first seed's are checked.
+        if (i < PLANS) check_plan(run, &t, p, &c);
     }
     progress(run, "training", SEEDS * PLANS, SEEDS * PLANS);
     data_free(&t.data);

@@ -54,8 +54,8 @@ void recompute_show(Run *run, const char *title, bool drawn, const Timing *t) {
     if (option_flag(run, "verbose")) picture_summary(run, t);
 }
 
-// Returns a cell with the share of the FLOPs that the devices could compute in step t. Only the
-// FLOPs of step `needed` count as computed.
+// Returns a cell with the FLOPs of step `needed`, in percent of the FLOPs that the devices could
+// compute in the time of step t. For the MFU `needed` is the step without recomputation.
 static const char *mfu(Run *run, const Timing *t, const Timing *needed) {
     return page_text(run, "=%.1f %%", 100 * t->utilisation * needed->flops / t->flops);
 }

@@ -13,7 +13,8 @@ void device_divert(cudaStream_t stream); // later ops run on this stream, until 
 unsigned device_blocks(const char *op, size_t n);
 // Calls fault() if the launch of the op's kernel has failed. Call this function after each launch.
 void device_launched(const char *op, cudaError_t error);
-// Calls fault() with CUDA's text and advice if error is not cudaSuccess.
+// If error is not cudaSuccess, calls fault() with the name of the call, CUDA's text for the error,
+// and this library's advice.
 void check_cuda(cudaError_t error, const char *call);
 #define CUDA(call) check_cuda(call, #call)
 #endif

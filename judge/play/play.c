@@ -17,7 +17,7 @@ typedef struct {
     size_t bytes;      // of the whole tensor
     size_t arrived;    // number of ranks that have started the transfer
     Picoseconds begin; // on the lane; until all ranks have arrived, the latest start so far
-    Picoseconds end;   // on the lane
+    Picoseconds end;   // when the transfer is done and its lane is free for the next transfer
 } Transfer;
 // The collectives of a group, or the messages from one rank to another. Transfers leave in order.
 typedef struct {
