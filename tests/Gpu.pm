@@ -232,7 +232,7 @@ sub storage_on {
 }
 
 # Compares the trainer with its own unsplit model. Each case is a list [start, ranks, options],
-# where `start` is \&emu or \&mpi.
+# where `start` is a reference to a function such as emu or mpi.
 sub trainer_on {
     my ($build, @cases) = @_;
     my @train = (

@@ -66,7 +66,7 @@ static double measure_peak(size_t square) {
     return flops / best;
 }
 
-// ---------------------------------------------------------------- a step of either kind
+// ------------------------------------------------ a step of the unsplit model or of the trainer
 
 typedef struct {
     Trainer *trainer; // NULL: the unsplit model

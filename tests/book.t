@@ -49,7 +49,7 @@ for my $page (sort keys %page) {
     for my $link ($page{$page} =~ /\b(?:href|src)="([^"]*)"/g) {
         next if $link =~ m{^https?://|^mailto:};
         my ($to, $anchor) = $link =~ /^([^#?]*)(?:\?\w+)?#?(.*)$/;
-        $anchor = "" if $anchor =~ /=/;    # the state of a player
+        $anchor = "" if $anchor =~ /=/;    # the settings of a player or the planner
         my $target =
             $to eq '' ? $page : plain((dirname($page) eq '.' ? '' : dirname($page) . '/') . $to);
         if (!-f "$book/$target") { push @lost, "$page -> $link"; next }

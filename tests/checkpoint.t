@@ -409,7 +409,7 @@ SKIP: {
     while ($n < $kills) {
         remove_tree($dir);
         my @resume = ();
-        for (1 .. 3) {    # the run is killed and resumed three times
+        for (1 .. 3) {    # the run is killed and resumed up to three times
             last if $n == $kills;
             my $log = "$work/killed.log";
             my $job = mpi(

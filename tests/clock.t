@@ -110,7 +110,8 @@ for my $pair (@pairs) {
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
 
-    # With nodes only times are compared, because no digest includes them.
+    # With nodes the test program only measures times. No digest includes times, so the page has no
+    # digest.
     is(
         $mpi->{page}{digest},
         $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest',

@@ -49,8 +49,8 @@ for my $precision (@precisions) {
     lessons_on($build, 'standin', \@keys,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
 
-    # The layers call tested ops, and the lessons run them. TEST_ALL=1 also runs the test of the
-    # layers.
+    # The layers call ops that library_on() tests, and the lessons run the layers. So only
+    # TEST_ALL=1 runs the test of the layers.
     library_on($build, $all ? undef : 'layers');
     storage_on($build, 'standin', @both);
     trainer_on(

@@ -143,7 +143,7 @@ sub spoilt {
 }
 
 # Returns the number of a product in step 2, at this fraction of the step. The evaluation at the end
-# has products, too. The difference between runs of n and n + 1 steps gives the products per step.
+# has products, too. The difference between runs of one and two steps gives the products per step.
 sub within_step_2 {
     my ($start, $share, @run) = @_;
     my @products = map {

@@ -160,7 +160,8 @@ static void closed_forms(Run *run) {
          work_block(&whole, SEQUENCES).flops);
     // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps sbh (10 + 24/t +
     // 5 a s/(h t)) bytes. An element has 2 bytes, and a mask element 1. In fp32 the three numbers
-    // are 18, 48 and 9. Our formula has no masks, and adds the norms' statistics.
+    // are 18, 48 and 9. The formula 3 h + 12 h/t + 2 a s/t + 4 counts elements without masks, and 4
+    // statistics of the norms.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;
@@ -227,10 +228,11 @@ static void cube_closed_forms(Run *run) {
     }
 }
 
-// Checks attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c
-// positions. The unit of sent elements is c h. Without exposed messages, the ranks compute on
-// average for N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger,
-// because it counts the diagonal of the pairs, too.
+// Checks each kind of context parallelism, with attention alone, on N = 4 ranks with chunks of c
+// positions. The unit of sent elements is c h. Without exposed messages, the ranks of the ring with
+// contiguous chunks compute for N/(2N-1) of the time on average. The exact fraction is a little
+// larger, because it counts the diagonal of the pairs, too. With zigzag all ranks compute all the
+// time.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",
@@ -289,7 +291,7 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
 // Checks the proportions of the lessons' device and links. The ratio of a block's all-reduces to
 // its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1). GPT-3 runs on 8
 // NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
-// common/README.md derives both ratios.
+// common/reference.md has the table of both ratios.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = {
         .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257

@@ -763,8 +763,8 @@ static void write_text(void) {
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0)
         fault("no text");
 }
-// Opens an unreadable data file. data_open() must return false with a reason in `why`, and must not
-// end the program.
+// Calls data_open() with a file that it must reject. data_open() must return false with a reason in
+// `why`, and must not end the program.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];

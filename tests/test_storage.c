@@ -376,7 +376,7 @@ static bool near(Tensor a, Tensor b) {
 }
 
 // Compares the op on stored operands with the op on the same values in reals. With `odd` only every
-// second operand is stored.
+// second operand has 16 bits.
 static bool rounded_once(const Op *o, Element e, bool odd) {
     Tensor t[6], wide[6];
     upload_ids();
