@@ -2,7 +2,7 @@
 # Tests invalid input. Every rank returns the right exit status, and one message names the fix
 # before the work starts. Also tests files that cannot be read or written, and ranks that are killed
 # or hang.
-# slow: about 200 mistakes have one run each, many as processes
+# slow: each mistake has its own run, and many run as processes, too
 use strict;
 use warnings;
 use FindBin;

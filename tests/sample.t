@@ -263,8 +263,8 @@ like(
     'tools/gpt2-text without a tokenizer says what is missing'
 );
 
-# This module replaces the package. Its tokens are the letters a to k. The script calls only these
-# functions.
+# This module replaces the package tokenizers. Its tokens are the letters a to k. The script calls
+# only these functions.
 mkdir "$work/package";
 { open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
 class Tokenizer:

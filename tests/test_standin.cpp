@@ -326,7 +326,7 @@ static void streams() {
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
         add(s, p, 1, 1);
-        up(p, p == nullptr ? p : h, 0, s); // nothing at all
+        up(p, p == nullptr ? p : h, 0, s); // a copy of 0 elements
         CUDA(cudaStreamWaitEvent(t, event(s), 0));
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
@@ -624,7 +624,7 @@ struct Rank {
     ncclResult_t verdict(unsigned turns = hang * 10000) const {
         for (unsigned i = 0;; i++) {
             ncclResult_t e;
-            // before the error, which may end the operations
+            // Asked before the error, because the error may end the operations.
             const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;
             NCCL(ncclCommGetAsyncError(comm, &e));
             if (e || !waits) return e;
@@ -713,7 +713,7 @@ static void collectives() {
                                           me.stream));
                    NCCL(ncclAllGather(many + 2 * me.rank, many, 2, ncclFloat, me.comm, me.stream));
                    NCCL(
-                       ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream)); // nothing
+                       ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream)); // empty
                    CUDA(cudaStreamSynchronize(me.stream));
                    EXPECT(in, { sum, sum, sum });
                    EXPECT(many, std::vector<float>(2 * size, sum));
@@ -1064,7 +1064,7 @@ static void communicators() {
            }));
     passes("a rank that dies: the others get an error", ranks(3, [](Rank &me) {
                float *p = on_gpu(1, 1);
-               // wait until the other ranks have begun, because NCCL would refuse their calls
+               // Waits until the other ranks have begun, because NCCL would refuse their calls.
                if (me.rank == 1) {
                    me.wait_for(0, 1);
                    me.wait_for(2, 1);

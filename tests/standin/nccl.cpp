@@ -528,7 +528,7 @@ static void start(const std::vector<Task> &tasks) {
     for (Stream *s : on) {
         auto work = std::make_shared<Work>();
         std::vector<Access> uses;
-        size_t apart = 0; // the messages of a group progress at the same time
+        size_t apart = 0; // accesses of the group's messages, which progress at the same time
         for (const Task &t : tasks)
             if (find_stream(t.stream) == s) {
                 work->add(t);
