@@ -713,7 +713,7 @@ static void collectives() {
                                           me.stream));
                    NCCL(ncclAllGather(many + 2 * me.rank, many, 2, ncclFloat, me.comm, me.stream));
                    NCCL(
-                       ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream)); // empty
+                       ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream)); // nothing
                    CUDA(cudaStreamSynchronize(me.stream));
                    EXPECT(in, { sum, sum, sum });
                    EXPECT(many, std::vector<float>(2 * size, sum));

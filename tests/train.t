@@ -383,8 +383,8 @@ note($_) for @table;
         $text
     );
 
-    # Some rows have stages of several chunks, split backwards, or --rebalance. With the larger budget
-    # --rebalance moves blocks. With the smaller budget no block can move.
+    # Some rows have stages of several chunks, split backwards, or --rebalance. With the larger
+    # budget --rebalance moves blocks. With the smaller budget no block can move.
     my @ways = (
         [2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
         [
