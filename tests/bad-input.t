@@ -376,8 +376,8 @@ for my $mistake (@mistakes) {
     }
 }
 
-# Rank counts are checked. Emulated runs use the lesson's own count, mpirun's ranks cannot be
-# emulated, and there is a maximum.
+# Checks rank counts: there is a maximum, and mpirun's ranks cannot be emulated. Also checks a full
+# standard output.
 push @jobs,
     {
     %{ emu(600, $train) },

@@ -96,8 +96,8 @@ is(
     'the search index has every source'
 );
 
-# ---- the player's page: its WebAssembly gives the values of the native C, and it draws at every
-# setting ----
+# ---- the player's page: its WebAssembly gives the values of the native C, and the page draws at
+# every setting ----
 sub slurp {
     local $/;
     open my $f, '<:encoding(UTF-8)', $_[0] or return '';

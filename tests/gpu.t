@@ -76,8 +76,8 @@ for my $precision (qw(fp32 fp64)) {
 }
 
 # ---- compute-sanitizer ----
-# The program is emulated, because NCCL's kernels are not part of this tree. racecheck examines
-# shared memory, which our kernels do not use, so without TEST_ALL=1 one lesson is enough.
+# The programs run with virtual ranks, because NCCL's kernels are not part of this tree. racecheck
+# examines shared memory, which our kernels do not use, so without TEST_ALL=1 one lesson is enough.
 sub sanitizer {
     my ($nvcc) = slurp('build/tools-cuda.mk') =~ /^NVCC = (\S+)/m;
     my $beside = ($nvcc // '') =~ s{[^/]*$}{compute-sanitizer}r;

@@ -199,7 +199,7 @@ static void ports(Run *run) {
            rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
-        comm_all_reduce(c, t); // then all ranks begin at the same time
+        comm_all_reduce(c, t); // so that all ranks begin at the same time
         Picoseconds begin = clock_now();
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_recv(c, t, peer);
         if (c->rank > 0) comm_send(c, t, 0);
@@ -278,7 +278,7 @@ static double chain(size_t n, size_t cards) {
 // the duration.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
-    comm_all_reduce(run->world, t[0]); // then all ranks begin at the same time
+    comm_all_reduce(run->world, t[0]); // so that all ranks begin at the same time
     Picoseconds begin = clock_now();
     for (size_t i = 0; i < n; i++) r[i] = comm_start_all_reduce(c[i], t[i]);
     for (size_t i = 0; i < n; i++) comm_wait(r[i]);

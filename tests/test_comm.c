@@ -1,6 +1,6 @@
 // test_comm.c: compares the calls of comm.h with sums and copies computed here. Prints TAP from
-// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs the program with
-// and without a mistake.
+// rank 0. An argument without dashes names a mistake or another mode to run instead. tests/comm.t
+// runs the program with and without such an argument.
 //
 // ranks: 4
 // level: core
@@ -50,8 +50,8 @@ typedef real (*Value)(size_t rank, size_t i);
 // Returns an integer, so that a sum is exact in every order.
 static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
-// Returns a value whose sum over ranks depends on the order of the additions. The largest
-// magnitudes are from 2 to 16,384, by the rank and i.
+// Returns a value whose sum over ranks depends on the order of the additions. The value is at most
+// 2 to 16,384 in magnitude, depending on rank + i.
 static real rough(size_t rank, size_t i) {
     static const double scale[] = { 0x1p-62, 0x1p-59, 0x1p-56, 0x1p-52, 0x1p-49 };
     return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
@@ -261,7 +261,7 @@ static const struct {
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
-    // The last size is more than a transport sends in one piece.
+    // With integers the last size is more than the MPI transport sends in one piece.
     size_t sizes[] = { 0,  1,  c->size - 1, c->size, c->size + 1,
                        13, 64, 1000,        30011,   v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {

@@ -55,7 +55,7 @@ static Model *allocated(const ModelConfig *c, Range layers, Comm *tp) {
     return m;
 }
 
-// Checks every stage of pipelines with 1, 2 and 3 stages.
+// Checks the parameters and gradients of every stage, in pipelines of 1, 2 and 3 stages.
 static void parameters(Run *run, const char *name, const ModelConfig *c) {
     for (size_t p = 1; p <= 3; p++)
         for (size_t i = 0; i < p; i++) {
@@ -147,7 +147,8 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     model_free(m);
 }
 
-// Checks the costs of a block of `even` on M = bs tokens. t divides the width and the heads.
+// Checks the costs of a block of `even` on M = b s tokens and t ranks. t divides the width and the
+// heads.
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -185,9 +186,9 @@ static void closed_forms(Run *run) {
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
-// Checks a block of `even` with sequence parallelism on M tokens. A rank keeps its shares of the
-// block's items and of its output. A rank sends 10 M h (t-1)/t elements if backward gathers inputs
-// again, and 8 M h (t-1)/t if inputs are kept whole.
+// Checks a block of `even` with sequence parallelism on M tokens. A rank keeps 1/t of the block's
+// items and of its output; with `whole` the two gathered inputs are kept whole. A rank sends 10 M h
+// (t-1)/t elements if backward gathers inputs again, and 8 M h (t-1)/t if inputs are kept whole.
 static void sequence_closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;

@@ -29,7 +29,7 @@ typedef struct {
     Schedule stage[STAGES];
 } Design;
 
-static uint64_t state; // of the generator
+static uint64_t state; // of the generator of random numbers
 static size_t below(size_t n) {
     state = random_key(state, 1);
     return (size_t)(state % n);

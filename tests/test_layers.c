@@ -27,8 +27,10 @@ static Arena storage = { .category =
 
 // ---- finite differences ----
 
-enum { EVERY = 64, MIXTURES = 8 }; // small tensors by elements, else by random mixtures
-typedef double Function(void);     // a number computed from fixed tensors
+// A tensor of up to EVERY elements is tested element by element. A larger tensor is tested along
+// MIXTURES random directions.
+enum { EVERY = 64, MIXTURES = 8 };
+typedef double Function(void); // a number computed from fixed tensors
 
 // The errors of each tensor since the last judge().
 static struct {
@@ -269,7 +271,7 @@ static void test_embedding(void) {
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
-// The ops of a head run in their order. Some targets do not count.
+// f_cross_entropy() runs the ops of a head in the head's order. Some targets do not count.
 static Tensor max_of, sum_of, picked_of, logits_of;
 static double f_cross_entropy(void) {
     tensor_copy(logits_of, op.in[0]);

@@ -477,7 +477,8 @@ static void test_forward(void) {
     arena_free(&storage);
 }
 
-// Checks that layers [0, L+2) give logits. The test computes the loss from their softmax.
+// Checks that layers [0, L+2) give logits. The test computes the loss from the softmax of these
+// logits.
 static void test_logits(void) {
     Data d = data_synthetic(small.vocab, small.context, 5);
     Model *m = whole_model(&small);
@@ -876,7 +877,8 @@ static void test_text(void) {
 
 // ---- snapshots ----
 
-// Checks that a rank's message with its weights is only a little larger than the weights.
+// Checks that a snapshot of the weights, which a rank sends as one message, is only a little larger
+// than the weights.
 static void test_snapshot_size(void) {
     ModelConfig c = small;
     c.width = 64;

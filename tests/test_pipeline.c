@@ -322,7 +322,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut, rows, cube; // tensor parallelism; with sequence parallelism; in 3D
+    bool cut, rows, cube; // cut: tensor parallelism; rows: sequence parallelism; cube: 3D
     Recompute recompute;
     size_t zero;
 } Wrapping;

@@ -133,7 +133,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
         Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
         NEED(j.verdict == LISTS_LEGAL && j.end == units, "the judge");
-        Outcome by_hand = by_hand_judge(stage, p, m); // its times are 1 and 2 units
+        Outcome by_hand = by_hand_judge(stage, p, m); // its F and B take 1 and 2 units
         NEED(by_hand.verdict == LEGAL && (t_f != T_FORWARD || by_hand.end == units),
              "the judge of 05.01");
         NEED(all_pairs_agree(stage, p, 1, m), "order of messages");

@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <vector>
 
-// ---- the words of the tests ----
+// ---- functions that all tests use ----
 
 const unsigned hang = 600; // seconds; a test that takes longer hangs, even on a busy machine
 

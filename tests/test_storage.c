@@ -389,7 +389,7 @@ static bool rounded_once(const Op *o, Element e, bool odd) {
     bool all = true;
     for (size_t i = 0; i < o->operands; i++) {
         Tensor want = tensor_like(&storage, t[i]);
-        tensor_copy(want, wide[i]); // an input must not change
+        tensor_copy(want, wide[i]); // also for inputs, which must not change
         all = all && (any_order(o) ? near(t[i], want) : same(t[i], want));
     }
     arena_free(&storage);

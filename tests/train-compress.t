@@ -45,7 +45,7 @@ for my $way (
     [2, 'fp32', qw(--dp 2 --tp 1 --compress top-k --attention blockwise --recompute selective)]
 ) {
     my ($ranks, $precision, @options) = @$way;
-    next unless -x $train{$precision};    # a seeded bug is tried in one precision
+    next unless -x $train{$precision};    # a planted bug is tried in one precision
     my @run = ($train{$precision}, @model, qw(--optimizer sgd --lr 0.1), @options);
     push @jobs,
         {

@@ -177,7 +177,7 @@ for my $job (@halves) {
     );
 }
 
-# ---- 05_prefetch: the same traffic as without prefetch; 2m units if weights are kept ----
+# ---- 05_prefetch: the same traffic as without prefetch; 2 m passes if weights are kept ----
 # Also checks the memory in flight, and bounds that hold in any order.
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
 my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
