@@ -1,8 +1,9 @@
 // test_plan_papers.c: compares the plan (08_3d/plan.h) with figures of two papers: PTD-P (arXiv
 // 2104.04473) and Korthikanti et al. 2022 (arXiv 2205.05198). Also compares ring attention with its
-// closed form. The figures of PTD-P have no printed values, so the order and the sign of each
-// difference are compared. Models, layouts and batches are those of the authors' scripts in
-// Megatron-LM, examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
+// closed form, and checks that the constants of the A100 and the H100 fit the published steps best.
+// The figures of PTD-P have no printed values, so the order and the sign of each difference are
+// compared. Models, layouts and batches are those of the authors' scripts in Megatron-LM,
+// examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
 // tests/plan-papers.t runs this program.
 #include <math.h>
 #include <stdarg.h>

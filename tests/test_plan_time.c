@@ -31,7 +31,7 @@ typedef struct {
     bool many;
 } Case;
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Returns whether all groups of one kind are placed on nodes alike, and the ranks of a ring are
+// Returns whether all groups of one kind are placed on nodes alike, and all links of a ring are
 // equal.
 static bool alike(Degrees n, size_t node) {
     const size_t ring = n.tp * n.cp, stage = ring * n.dp;
