@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests --save and --resume: the same bits at the same layout, and the unsplit curve at any other
-# layout. Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that
-# are torn, foreign or of another model.
+# Tests --save and --resume. A resumed run has the same bits at the same layout, and follows the
+# unsplit curve at any other layout. Runs are killed, even while they write. Also tests SIGTERM, a
+# full disk, and files that are torn, foreign or of another model.
 #
 # TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Tests 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file.
-# The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights. tests/gpt2.py
-# has stored the expected logits. Also tests the choice of tokens, and refused options.
+# Tests 08_3d/sample. The text is the same at every layout, from a checkpoint and from an exported
+# file. The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights.
+# tests/gpt2.py has stored the expected logits. Also tests the choice of tokens, and refused
+# options.
 use strict;
 use warnings;
 use FindBin;
