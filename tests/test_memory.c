@@ -364,8 +364,8 @@ static void test_marks(void) {
     arena_free(&a);
 }
 
-// Checks that a step uses the memory of the previous step again. No memory goes back to the system,
-// and no page is touched for the first time.
+// Checks that a step uses the memory of the previous step again. The memory does not go back to the
+// system, so after some steps almost no page is touched for the first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };
     ModelConfig c = {

@@ -512,8 +512,8 @@ static void test_model(Element e, bool main_gradients) {
     model_free(m);
     model_free(reals);
 }
-// Checks a loss scale. A batch of 4 million tokens gives each token's loss the weight 2^-22. In
-// fp16 most of the gradients then become 0. A loss scale of 2^16 saves them.
+// Checks a loss scale. A batch of 4 million tokens gives each token's loss the weight 2^-22. Then
+// fp16 loses more than 10 % of the gradient. With a loss scale of 2^16 fp16 loses less than 0.1 %.
 static void test_large_batch(void) {
     static const double tokens = 0x1p22, factor[] = { 1, 0x1p16 };
     ModelConfig c = tiny;
