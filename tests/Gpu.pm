@@ -41,7 +41,8 @@ sub costs {
 #   env        words before the command
 #   most       the largest number of ranks
 #   every      3 takes every third of these lessons
-# Digests may differ from the CPU's, because products differ, but not between transports.
+# A digest may differ from the CPU's, because products differ. On all transports the digests are
+# equal.
 sub lessons_on {
     my ($build, $backend, $keys, @ways) = @_;
     my %chosen = map { $_ => 1 } @$keys;
@@ -103,8 +104,8 @@ sub forms_on {
     }
 }
 
-# Runs the tests of the library. Their references are plain C on the host, and finite differences of
-# that C.
+# Runs the tests of the library. These tests compare with plain C on the host, and with finite
+# differences of that C.
 sub library_on {
     my ($build, $left_out) = @_;
     for my $program (qw(memory ops storage layers model comm compression)) {
@@ -116,7 +117,7 @@ sub library_on {
     }
 }
 
-# Tests Comm between processes. Its results must have the same bits as those of virtual ranks. Calls
+# Tests Comm between processes. The results must have the same bits as those of virtual ranks. Calls
 # that do not match, and a lost rank, must end all ranks.
 sub comm_on {
     my ($build, $way, @ranks) = @_;
@@ -232,7 +233,7 @@ sub storage_on {
 }
 
 # Compares the trainer with its own unsplit model. Each case is a list [start, ranks, options],
-# where `start` is \&emu or \&mpi.
+# where `start` is a reference to a function such as emu or mpi.
 sub trainer_on {
     my ($build, @cases) = @_;
     my @train = (

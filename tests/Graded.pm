@@ -1,7 +1,7 @@
 # Graded.pm reads the submissions of tests/graded: attacks, honest solutions and wrong bodies.
 #
 #     == a kind
-#     name * 01.02a                 a submission for this exercise; `make test` takes those with *
+#     name * 01.02a                 an exercise's submission; `make test` draws from those with *
 #         s: old => new             replaces a text of our solution, each time it occurs
 #         before: text              stands in front of our solution
 #         after: text               stands behind our solution

@@ -1,5 +1,5 @@
-# Jobs.pm has functions for the tests in Perl. The functions start programs through tools/launch,
-# two at a time, and keep their output.
+# Jobs.pm has functions for the tests in Perl. run_jobs() runs programs, by default two at a time,
+# and keeps their output.
 package Jobs;
 use strict;
 use warnings;
@@ -23,8 +23,8 @@ my $number = 0;
 
 sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
 
-# Copies a safetensors file. $change->($header, \$data) may change the header and the data behind
-# it. The header is padded to a multiple of 8 bytes.
+# Copies a safetensors file. $change->($header, \$data) may change the header and the data that
+# follow the header. The header is padded to a multiple of 8 bytes.
 sub rewrite_tensors {
     my ($from, $to, $change) = @_;
     my $bytes = slurp($from);
@@ -186,7 +186,7 @@ sub forms_hold {
             "$pair->{name}: all checks hold as processes, too"
         ) or Test::More::diag(complain($mpi));
 
-        # lessons.t lists the programs without a digest.
+        # Some programs have no digest (lessons.t).
         Test::More::is(
             $mpi->{page}{digest} // 'none',
             $emu->{page}{digest} // 'none',

@@ -2,7 +2,7 @@
 # Tests invalid input. Every rank returns the right exit status, and one message names the fix
 # before the work starts. Also tests files that cannot be read or written, and ranks that are killed
 # or hang.
-# slow: about 200 mistakes have one run each, many as processes
+# slow: each mistake has its own run, and many run as processes, too
 use strict;
 use warnings;
 use FindBin;
@@ -376,8 +376,8 @@ for my $mistake (@mistakes) {
     }
 }
 
-# Rank counts are checked. Emulated runs use the lesson's own count, mpirun's ranks cannot be
-# emulated, and there is a maximum.
+# Checks rank counts: there is a maximum, and mpirun's ranks cannot be emulated. Also checks a full
+# standard output.
 push @jobs,
     {
     %{ emu(600, $train) },

@@ -1,8 +1,7 @@
 #!/usr/bin/perl
 # Tests 01.07 with speeds that the lesson does not use. In one case a device is too slow to get
 # work. In the other cases all devices are equal, or the slowest device is the first. Processes give
-# the same bits. The shares of random rates are as good as whole sequences allow, and the ideal time
-# is right (tests/test_shares.c).
+# the same bits. tests/test_shares.c tests the shares of random rates and the ideal time.
 use strict;
 use warnings;
 use FindBin;
@@ -11,7 +10,9 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-my $shares = program_of('fp32', 'tests/test_shares.c');    # the test computes no numbers of a model
+
+# The test of the shares computes no numbers of a model, so one precision is enough.
+my $shares = program_of('fp32', 'tests/test_shares.c');
 my $tap = -x $shares ? `$shares` : "not ok - $shares is not built\n";
 like($tap, qr/^ok \d+ - \Q$_\E$/m, "shares: $_")
     for 'the shares follow one another and add up to the batch',

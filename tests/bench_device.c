@@ -181,8 +181,8 @@ static void row(Run *run, const char *op, void (*f)(void *), Place *s, double ca
         seconds / fmax(by_memory, by_flops), calls, 100 * calls * seconds / step);
 }
 
-// Prints a line for each op. `numbers` counts the elements that the op reads and writes. Each
-// element counts once, as with perfect caches.
+// Prints a line for each op. The argument `numbers` of row() counts the elements that the op reads
+// and writes. Each element counts once, as with perfect caches.
 static void each_op(Run *run, const ModelConfig *c, size_t B, Peak peak, double step) {
     Arena a = arena(MEM_WORKSPACE);
     Place s = place(&a, c, B);
@@ -241,7 +241,7 @@ static double unsplit_step(const ModelConfig *c, const Data *d, size_t batch, si
     for (size_t step = 0; step < steps + 2; step++) {
         Arena tokens = arena(MEM_WORKSPACE);
         device_synchronize();
-        if (step == 2) start = now(); // memory is allocated and libraries are warm
+        if (step == 2) start = now(); // before step 2 memory is allocated and libraries are warm
         Batch b = data_batch(d, &tokens, step, 0, batch, batch);
         model_zero_gradients(m);
         model_forward_backward(m, &b);

@@ -3,10 +3,10 @@
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
 // With one rank and without --trainer the program times steps of the unsplit model. Otherwise it
-// times steps of the trainer. The program prints the median step and the peak of the same run. For
-// the peak all ranks multiply square matrices at the same time; the peak is the sum of their best
-// rates. `make bench` runs this program beside tools/torch_step.py, which trains the same model.
-// --reference writes the start and the expected losses of tools/torch_step.py.
+// times steps of the trainer. The program prints the median time of a step, and the peak of the
+// same run. For the peak all ranks multiply square matrices at the same time; the peak is the sum
+// of their best rates. `make bench` runs this program beside tools/torch_step.py, which trains the
+// same model. --reference writes the start and the expected losses of tools/torch_step.py.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static double measure_peak(size_t square) {
     return flops / best;
 }
 
-// ---------------------------------------------------------------- a step of either kind
+// ------------------------------------------------ a step of the unsplit model or of the trainer
 
 typedef struct {
     Trainer *trainer; // NULL: the unsplit model

@@ -73,7 +73,7 @@ for my $page (sort keys %page) {
     for my $link ($page{$page} =~ /\b(?:href|src)="([^"]*)"/g) {
         next if $link =~ m{^https?://|^mailto:};
         my ($to, $anchor) = $link =~ /^([^#?]*)(?:\?\w+)?#?(.*)$/;
-        $anchor = "" if $anchor =~ /=/;    # the state of a player
+        $anchor = "" if $anchor =~ /=/;    # the settings of a player or the planner
         my $target =
             $to eq '' ? $page : plain((dirname($page) eq '.' ? '' : dirname($page) . '/') . $to);
         if (!-f "$book/$target") { push @lost, "$page -> $link"; next }
@@ -120,8 +120,8 @@ is(
     'the search index has every source'
 );
 
-# ---- the player's page: its WebAssembly gives the values of the native C, and it draws at every
-# setting ----
+# ---- the player's page: its WebAssembly gives the values of the native C, and the page draws at
+# every setting ----
 sub slurp {
     local $/;
     open my $f, '<:encoding(UTF-8)', $_[0] or return '';

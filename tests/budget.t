@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests that budget_choose() finds a plan with the least work, by trying every plan.
+# Compares the plans of budget_choose() with all possible plans.
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh
 both test_budget

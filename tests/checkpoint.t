@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests --save and --resume: the same bits at the same layout, and the unsplit curve at any other
-# layout. Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that
-# are torn, foreign or of another model.
+# Tests --save and --resume. A resumed run has the same bits at the same layout, and follows the
+# unsplit curve at any other layout. Runs are killed, even while they write. Also tests SIGTERM, a
+# full disk, and files that are torn, foreign or of another model.
 #
 # TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared
@@ -19,7 +19,7 @@ use Time::HiRes qw(time sleep);
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
-my $double = -x $train{fp64};    # the fp64 build is missing in a seeded bug's tree
+my $double = -x $train{fp64};    # the fp64 build is missing in a planted bug's tree
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die;
@@ -409,7 +409,7 @@ SKIP: {
     while ($n < $kills) {
         remove_tree($dir);
         my @resume = ();
-        for (1 .. 3) {    # the run is killed and resumed three times
+        for (1 .. 3) {    # the run is killed and resumed up to three times
             last if $n == $kills;
             my $log = "$work/killed.log";
             my $job = mpi(
@@ -430,7 +430,7 @@ SKIP: {
             my $status = ended($pid);
             my $reached = max(0, map { $_->{step} } lines($log));
 
-            # The training was complete, so no rank waited for the killed rank.
+            # If the training was complete, no rank waited for the killed rank.
             last if $status == 0 || $reached == $most - 1;
             $n++;
             $lost++ if $status >> 8 != 3;

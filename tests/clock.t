@@ -45,7 +45,7 @@ for my $precision (qw(fp32 fp64)) {
     }
 }
 
-# The clock must refuse some options. Other options must not change its times.
+# These runs have invalid clocks, links, nodes, rails or speeds. Only --speed 4 is valid.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2',
@@ -110,7 +110,8 @@ for my $pair (@pairs) {
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
 
-    # With nodes only times are compared, because no digest includes them.
+    # With nodes the test program only measures times. No digest includes times, so the page has no
+    # digest.
     is(
         $mpi->{page}{digest},
         $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest',

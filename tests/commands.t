@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests the commands that a user can type: make's targets, the launcher's exit statuses, set-up.
-# slow: make starts about 30 times, and a bug is compiled in a copy of the tree
+# slow: make starts about 40 times, and a bug is compiled in a copy of the tree
 # shellcheck disable=SC2016,SC2317    # other shells expand $ in quotes; names call functions
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -56,7 +56,7 @@ ends 3 "a hanging job ends at LAUNCH_LIMIT" "longer.than.allowed" env LAUNCH_LIM
 ends 3 "a missing program is named" "no.program.*nowhere" tools/launch 2 build/nowhere
 ends 2 "a rank count must be a number" "whole.number" tools/launch two true
 
-# ---- the first lesson of each kind ----
+# ---- the first lesson, and the chapter of this lesson ----
 first=$(tools/lessons | awk -F '\t' '$1 ~ /^[0-9][0-9]-/ { print $1; exit }')
 if [ -n "$first" ]; then
     ends 0 "make run-$first shows the page of its lesson" "^\[.*PASS" make "run-$first"

@@ -35,7 +35,8 @@ sub spew {
     close $f or die;
 }
 
-# Builds the lessons in their own folder. Returns true if the build succeeded.
+# Builds the lessons in this folder, or with TEST_ALL=1 all programs. Returns true if the build
+# succeeded.
 sub builds {
     my ($name, $folder, @settings) = @_;
     my @programs = $all ? () : ("ONLY=@{[map { qq($folder/$_) } @lessons]}");

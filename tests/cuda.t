@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 # Tests BACKEND=cuda as far as a machine without a GPU allows. Lessons of every chapter run on the
 # stand-ins for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. A lesson
-# must get the verdicts of the CPU. If nvcc is installed, nvcc must build all programs. On a machine
-# with a GPU the lessons also run on the GPU.
+# must get the verdicts of the CPU. If nvcc is installed, nvcc must build a lesson, and with
+# TEST_ALL=1 all programs. On a machine with a GPU nvcc builds all programs, and the lessons also
+# run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
 use warnings;
@@ -49,8 +50,8 @@ for my $precision (@precisions) {
     lessons_on($build, 'standin', \@keys,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
 
-    # The layers call tested ops, and the lessons run them. TEST_ALL=1 also runs the test of the
-    # layers.
+    # The layers call ops that library_on() tests, and the lessons run the layers. So only
+    # TEST_ALL=1 runs the test of the layers.
     library_on($build, $all ? undef : 'layers');
     storage_on($build, 'standin', @both);
     trainer_on(
@@ -208,7 +209,8 @@ SKIP: {
         ['never-arrives' => qr/waited $wait s in (recv from rank 1|end-of-run barrier)/],
         ['unwaited-recv' => qr/recv from rank 0 of world .* never waited for/],
 
-        # Another rank may report that this rank is gone, before MPI ends the other rank.
+        # The message may stand after another line, because another rank may report first that rank
+        # 2 is gone.
         [
             'changed-late' =>
                 qr/^\[rank 2\] the input of all-reduce on world .* was changed before comm_wait$/m

@@ -15,7 +15,7 @@ my $train = program_of('fp32', '08_3d/train.c');
 my $sample = program_of('fp32', '08_3d/sample.c');
 my $spoil = "build/cpu-fp32/tests/nan_product.so";
 
-# The tree of a seeded bug does not build sample.
+# The tree of a planted bug does not build sample.
 -x $_ or plan skip_all => "$_ is not built" for $train, $spoil;
 my $text = "$work/text.txt";
 {
@@ -143,7 +143,7 @@ sub spoilt {
 }
 
 # Returns the number of a product in step 2, at this fraction of the step. The evaluation at the end
-# has products, too. The difference between runs of n and n + 1 steps gives the products per step.
+# has products, too. The difference between runs of one and two steps gives the products per step.
 sub within_step_2 {
     my ($start, $share, @run) = @_;
     my @products = map {

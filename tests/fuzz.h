@@ -40,7 +40,7 @@ _Noreturn void fault(const char *format, ...) { // no file may lead to a fault
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
 // Returns a copy of exact length, so that the sanitizer sees a read beyond the copy's end. The copy
-// is aligned like a mapped file.
+// is aligned for any type, as a mapped file is.
 static inline uint8_t *fuzz_copy(const uint8_t *data, size_t size) {
     uint8_t *copy = malloc(size ? size : 1);
     if (size) memcpy(copy, data, size);

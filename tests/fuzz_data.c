@@ -51,8 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     Data d;
     Arena a = { 0 };
-    // The first byte decides: an odd byte makes the file a text, and an even byte makes the file a
-    // token file with a vocabulary of 300.
+    // If the first byte is odd, the file is a text. Otherwise the file is a token file with a
+    // vocabulary of 300.
     if (data_open(&d, path, NULL, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
         d.batch = 2;
         for (uint64_t step = 0; step < 3; step++) look_at(&d, data_batch(&d, &a, step, 0, 2, 2));

@@ -1,7 +1,7 @@
-// fuzz_main.c replaces libFuzzer. The command fuzz_X -runs=N [-seed=N] FILE... makes N inputs. Each
-// input is a file of the corpus with one to four random changes. A change replaces a byte, flips a
-// bit, cuts bytes out, cuts the file short, inserts a word, or takes the end of another file. The
-// same seed gives the same inputs.
+// fuzz_main.c replaces libFuzzer. The command fuzz_X -runs=N [-seed=N] FILE... tests each FILE
+// unchanged, then N inputs. An input is one of the files with one to four random changes. A change
+// replaces a byte, flips a bit, cuts bytes out, cuts the file short, inserts a word, or takes the
+// end of another file. The same seed gives the same inputs.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

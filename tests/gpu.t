@@ -56,7 +56,7 @@ for my $precision (qw(fp32 fp64)) {
     lessons_on($build, $kind, [], @ways);
     storage_on($build, $kind, @ways);
 
-    # Processes started like this choose NCCL if there are enough GPUs.
+    # comm_on() passes no --transport. Processes then choose NCCL if there are enough GPUs.
     comm_on($build, $ways[-1], $most > 1 ? grep { $_ > 1 && $_ <= 4 } @nccl_ranks : (2, 3))
         if @ways;
     trainer_on(
@@ -76,8 +76,8 @@ for my $precision (qw(fp32 fp64)) {
 }
 
 # ---- compute-sanitizer ----
-# The program is emulated, because NCCL's kernels are not part of this tree. racecheck examines
-# shared memory, which our kernels do not use, so one lesson is enough.
+# The programs run with virtual ranks, because NCCL's kernels are not part of this tree. racecheck
+# examines shared memory, which our kernels do not use, so without TEST_ALL=1 one lesson is enough.
 sub sanitizer {
     my ($nvcc) = slurp('build/tools-cuda.mk') =~ /^NVCC = (\S+)/m;
     my $beside = ($nvcc // '') =~ s{[^/]*$}{compute-sanitizer}r;

@@ -49,7 +49,7 @@ refused('two draws', 2, qr/--seed and --seed-from/, 'tools/grade --seed 1 --seed
 
 # ---- without a sandbox ----
 mkdir "$work/bin";
-chmod 0755, $work;    # the sandbox starts as nobody
+chmod 0755, $work;    # the sandbox starts as user nobody
 Exercises::spew("$work/bin/bwrap",
     "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n");
 chmod 0755, "$work/bin/bwrap";

@@ -17,7 +17,7 @@ my $library = "$FindBin::Bin/../build/cpu-fp32/tests/openblas_choice.so";
 my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
 -x $_ or plan skip_all => "$_ is not built" for $program, $library, $lesson;
 
-# Starts a job with OpenBLAS's messages on and with settings for OpenBLAS.
+# job() returns a job with OpenBLAS's messages on and with settings for OpenBLAS.
 my @limited = qw(timeout 600 env OPENBLAS_VERBOSE=2);
 
 sub job {

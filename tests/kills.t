@@ -86,7 +86,7 @@ sub checkpoints {
 }
 sub parts { my ($what) = @_; my @found = glob "$dir/step-*.part$what"; return scalar @found }
 
-# ---- processes of a run: those of the test's own process group and of mpirun's session ----
+# ---- processes of a run: tools/launch and all of its descendants, found in /proc ----
 sub children_of { my ($pid) = @_; return split ' ', slurp("/proc/$pid/task/$pid/children") }
 sub name_of { my ($pid) = @_; return slurp("/proc/$pid/comm") =~ s/\n//r }
 
@@ -138,10 +138,10 @@ sub ended {
     return 'none: the run hangs';
 }
 
-# Returns the allowed statuses. 0 is allowed only if the run had ended or continues. A run continues
-# if tools/launch is killed, or if a process is stopped for a while. Bare mpirun returns 1 after
-# TERM and INT. 3 is allowed if a rank is killed or stopped, and at start-up, because then there is
-# nothing to save.
+# Returns the allowed statuses. If tools/launch is killed, its status is 137. If another process is
+# killed or stopped for a while, 0 is allowed, because the run had ended or continues; if a rank is
+# lost, 3 is allowed. After TERM or INT bare mpirun returns 1, and tools/launch returns 4. Then 0 is
+# allowed if the run had ended, and 3 at start-up, because then there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;

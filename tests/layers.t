@@ -1,5 +1,6 @@
 #!/bin/sh
-# Tests layers, plain and wrapped, and the whole model: derivatives, accumulation and memory.
+# Tests the derivatives, the accumulation and the memory of layers, plain and wrapped, and of the
+# whole model.
 # slow: derivatives by finite differences, of every kind of layer
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh

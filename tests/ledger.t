@@ -50,8 +50,8 @@ sub ledger {
     return ($lo, $hi // $lo);
 }
 
-# The page of a lesson describes one step, the last step under SGD and AdamW alike. At least three
-# such steps run, and the messages of one step are one stretch. Steps of other sizes may also run.
+# The page of a lesson describes one step. The lesson runs at least three such steps with SGD and
+# three with AdamW, and the messages of one step are one stretch. Steps of other sizes may also run.
 my @lessons = map {
     my $source = $_;
     map { counted($_, $source) } qw(fp32 fp64)

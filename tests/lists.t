@@ -3,5 +3,5 @@
 # lists instead of 200. TEST_SEED=N draws other lists.
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh
-BUILD=${BUILD:-build/cpu-fp32}            # the program computes no numbers
+BUILD=${BUILD:-build/cpu-fp32}            # one build is enough: the program computes no numbers
 both test_lists

@@ -89,7 +89,7 @@ for my $job (@jobs) {
         or diag(complain($job));
 }
 
-# The test must read the file: a changed number must make a check fail.
+# A changed number in the file must make a check fail. This shows that the test reads the file.
 if (-x $oracle) {
     for my $key (qw(sgd.loss adamw.norm)) {
         my $text = slurp('tests/llama/grouped/expected.txt');
@@ -233,7 +233,8 @@ SKIP: {
         );
     }
 
-    # GPT2LMHeadModel has the head's own table beside "transformer.", and all other tensors in it.
+    # In GPT2LMHeadModel the name of the head's own table is lm_head.weight. The names of all other
+    # tensors begin with "transformer.".
     mkdir "$work/untied";
     fine(
         run(
@@ -307,7 +308,7 @@ SKIP: {
 
 # ---- transformers reads our export and gives its logits, its text and ten more steps ----
 # The test compares the results of transformers with ours. The exports come from the last steps of a
-# training at tp 2 x pp 2. The script fails unless the class loads every tensor.
+# training at tp 2 x pp 2. tests/llama.py fails unless the class loads every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],
@@ -378,8 +379,9 @@ SKIP: {
 }
 
 # ---- half precision ----
-# $half rounds the bits of a float to 16 bits, so a file has the same numbers in fewer bytes. $whole
-# gives the bits of a float again. %type has both functions of each type.
+# $half cuts the bits of a float to 16 bits, and $whole gives the bits of the float with this value.
+# So two files have the same numbers, one in 16 and one in 32 bits. %type has both functions of each
+# type.
 sub half_of {
     my ($bits) = @_;
     my ($sign, $exponent, $fraction) =

@@ -30,8 +30,8 @@ all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap
     06_zero/06_mixed_precision 07_recompute/02_full 07_recompute/03_selective
     07_recompute/04_budget 08_3d/02_layouts"
 
-# Prints the number of heads of key and value: one, or at least one per rank where the technique
-# cuts attention by heads.
+# Prints the number of heads of key and value: one, or more where the ranks cut attention by heads
+# or where the lesson's sizes need more.
 key_heads() {
     case $1 in
     *08_ring_* | *13_ring_* | *14_ulysses) echo 3 ;;
@@ -62,7 +62,8 @@ llama() {
     *04_attention)
         sed -i -e 's/ H = 9,/ H = 12,/' -e 's/KEY_HEADS = H,/KEY_HEADS = 6,/' \
             -e 's/ theta = 0;/ theta = 10000;/' "$tree/$file"
-        # At these sizes the lesson's own rate diverges, and 16 bits would show it.
+        # With the lesson's own rate the training diverges at these sizes, and its errors in 16 bits
+        # grow.
         sed -i 's/ t\.rate = 0\.1;/ t.rate = 0.02;/' "$tree/$file" ;;
     *08_ring_* | *13_ring_* | *14_ulysses)
         sed -i 's/\.width = 27, \.heads = 9/.width = 36, .heads = 9/' "$tree/$file" ;;

@@ -34,7 +34,8 @@ if (!-e 'student.mk') {
     }
 }
 
-# Two heads of the query share a head of key and value. No two tensors have the same width.
+# Two heads of the query share a head of key and value. The widths of the block, of the keys and of
+# the MLP differ: 48, 24 and 38.
 my @model = (
     qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10
         --batch 8 --micro-batch 2 --steps 3

@@ -112,7 +112,7 @@ for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     my ($name, $ranks, @options) = @$layout;
     my %file = map { ($_ => "$work/$name $_") } qw(emulated processes standin nccl);
 
-    # malloc does not provide the stacks of the threads.
+    # malloc does not provide the stacks of the threads, so the peak has no stacks.
     my %job = (
         emulated => with(
             emu($ranks, $train, @model, @options),
@@ -140,7 +140,7 @@ for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     if ($job{processes}) {
         compare($name, 'as processes', $job{processes}, $file{processes});
 
-        # Pages and the programs themselves use memory, too.
+        # The resident memory also has the program itself, and counts whole pages.
         my @ledger = numbers($job{processes}, 'memory_most');
         my @resident = numbers($job{processes}, 'resident_most');
         my @over = grep { $resident[$_] > 1.15 * $ledger[$_] + 60e6 } 0 .. $#ledger;

@@ -1,8 +1,9 @@
 // nan_product.c: a preloaded library (LD_PRELOAD) that spoils one matrix product. The calls of
 // cblas_sgemm in a process are counted from 0. In call NAN_CALL the first element of the result
-// becomes NaN. Under mpirun NAN_RANK names the rank that is spoiled; without NAN_RANK no rank is.
-// At its end a process writes the number of its products to the file that PRODUCTS names. NAN_CALL,
-// NAN_RANK and PRODUCTS are environment variables.
+// becomes NaN. Under mpirun NAN_RANK names the rank that is spoiled; without NAN_RANK no rank is
+// spoiled. A program outside mpirun is spoiled if NAN_RANK is not set. At its end a process writes
+// the number of its products to the file that PRODUCTS names. NAN_CALL, NAN_RANK and PRODUCTS are
+// environment variables.
 #define _GNU_SOURCE
 #include <cblas.h>
 #include <dlfcn.h>

@@ -12,7 +12,7 @@ chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
 plan skip_all => "$train is not built" unless -x $train;
-my $alone = !-x $lesson;    # a seeded bug's tree builds only the trainer
+my $alone = !-x $lesson;    # a planted bug's tree builds only the trainer
 
 # ---- --help ----
 my ($help, $simple) = run_jobs(

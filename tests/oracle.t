@@ -49,7 +49,7 @@ for my $layout (@layouts) {
     }
 }
 
-# The test must read the file: a changed number must make a check fail.
+# A changed number in the file must make a check fail. This shows that the test reads the file.
 my $text = slurp('tests/oracle.txt');
 for my $key (
     'start.wte.weight', 'sgd.first-gradients.h.1.ln_2.bias',

@@ -55,7 +55,7 @@ for my $schedule (qw(gpipe 1f1b)) {
 # The program detects that the copy is forbidden, so Open MPI prints no warning for every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
 
-# Ranks with GPUs send through host memory, and with NCCL.
+# On the stand-ins ranks with GPUs send through host memory (staged), or with NCCL.
 SKIP: {
     $built = 'build/standin-fp32/tests/test_overlap';
     skip 'the stand-ins are not built', 1 unless -x $built;

@@ -105,7 +105,8 @@ my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
 ok($best->{fits} eq 'yes' && $best[0] * $best[1] * $best[2] * $best[3] == $gpus,
     "--node 3 finds a layout: @best");
 
-# A search that prunes prints the same page as a search that plays every layout.
+# A search that prunes prints the same page as a search that plays every layout, apart from the
+# number of played layouts and the times.
 my @tasks = (
     [qw(--model llama2-7b --gpus 16)],
     [qw(--model ptdp-3.6b --gpus 24 --node 3)],

@@ -60,7 +60,7 @@ sub draw {
     my $vocab = 256;
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
-    my $attention = any('plain', 'blockwise');    # cp > 1 needs blockwise attention
+    my $attention = any('plain', 'blockwise');    # with cp > 1 attention is always blockwise
         # Communication over dp runs beside computation: buckets with --zero 0, prefetch with --zero
         # 3.
     my $beside = $zero % 3 == 0 && $dp * $cp > 1 && rand 2 < 1;
@@ -115,9 +115,9 @@ sub draw {
             beside => $beside,
             exact => $exact,
 
-            # Some replica or slice groups are in one node, other groups in two. So ZeRO's sums and
-            # the ring wait for each other within a micro-batch. In a ring with unequal ranks each
-            # rank waits differently for each message.
+            # Some groups of dp or tp are in one node, other groups in two. So ZeRO's sums and the
+            # ring wait for each other within a micro-batch. In a ring with unequal ranks each rank
+            # waits differently for each message.
             limit => $cut && ($beside || $zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15
             : !$ring ? 0.04
             : 0.02

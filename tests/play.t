@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests tools/play and make play-KEY. In a terminal these commands play a recording event by event.
-# Without a terminal the commands print its last picture. A file that is no recording gets a
-# message.
+# Without a terminal the commands print the recording's last picture. A file that is no recording
+# gets a message.
 use strict;
 use warnings;
 use FindBin;

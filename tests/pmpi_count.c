@@ -11,11 +11,11 @@
 #include <mpi.h>
 #include <stdio.h>
 
-enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 }; // the tags of comm_mpi.c
+enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 }; // the tags are those of comm_mpi.c
 typedef struct {
     unsigned long long calls, bytes;
 } Sent;
-static Sent all, stretch[MOST]; // one process is one rank with one communicating thread
+static Sent all, stretch[MOST]; // no locks: only one thread of a process communicates
 static unsigned long long sums; // bytes in fp32 sums and all-to-alls
 static int stretches;           // number of closed stretches; stretch[stretches] is still open
 

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks the end of a failed run of tools/run-tests: each failed test with its diagnostics, how a
-# file died, and Perl's warnings. The last line has the counts.
+# Checks the last lines of a failed run of tools/run-tests. These lines show each failed test with
+# its diagnostics, how a file died, and Perl's warnings. The last line has the counts.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Tests 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file.
-# The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights. tests/gpt2.py
-# has stored the expected logits. Also tests the choice of tokens, and refused options.
+# Tests 08_3d/sample. The text is the same at every layout, from a checkpoint and from an exported
+# file. The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights.
+# tests/gpt2.py has stored the expected logits. Also tests the choice of tokens, and refused
+# options.
 use strict;
 use warnings;
 use FindBin;
@@ -263,8 +264,8 @@ like(
     'tools/gpt2-text without a tokenizer says what is missing'
 );
 
-# This module replaces the package. Its tokens are the letters a to k. The script calls only these
-# functions.
+# This module replaces the package tokenizers. Its tokens are the letters a to k. The script calls
+# only these functions.
 mkdir "$work/package";
 { open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
 class Tokenizer:

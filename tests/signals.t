@@ -35,7 +35,7 @@ sub ended {
     return -1;
 }
 
-# Starts the job and waits for its first step. send->(pid) sends the signal. Returns the job's
+# Starts the job and waits for its first step. $send->(pid) sends the signal. Returns the job's
 # status, output and errors.
 sub signalled {
     my ($job, $send) = @_;

@@ -232,7 +232,8 @@ long_script_lines() {
             if (eof) { close ARGV; $end = "" }'
 }
 
-# A numbered file holds only the technique. The file has at most 220 lines, ideally 150.
+# Finds numbered files of more than 220 lines. Such a file holds only a technique, ideally in 150
+# lines.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l |
     awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }

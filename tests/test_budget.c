@@ -52,7 +52,7 @@ int main(void) {
         BudgetStage s = random_stage(key, n % 2, block);
         Recompute choice[MOST_BLOCKS], all[MOST_BLOCKS] = { RECOMPUTE_NONE };
         for (size_t i = 0; i < s.blocks; i++) choice[i] = RECOMPUTE_FULL;
-        // Some budgets are below the least peak, so there is no plan.
+        // Some budgets are below the least peak, so no plan fits.
         size_t least = budget_peak(&s, choice), whole = budget_peak(&s, all);
         size_t budget = least - least / 8 + random_mix(key + 4) % (whole - least + least / 4);
         double again = 0, want = exhaustive(&s, budget);

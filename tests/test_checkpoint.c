@@ -1,9 +1,9 @@
 // test_checkpoint.c: reads mutated checkpoints. DIR is a folder with one checkpoint, step-000002,
 // of two or more ranks. Each run changes bytes of one file, cuts the file or lengthens it, and
 // reads the checkpoint. The checkpoint must be refused, or give the same weights, moments and step.
-// Some runs then write the right checksums into the index, as if this program had written the
-// change. Such a checkpoint may be accepted, but nothing may crash. tests/checkpoint-folder.t runs
-// this program: test_checkpoint DIR RUNS SEED.
+// Some runs then write the right size and checksum of the changed file into the index. Such a
+// checkpoint may be accepted, but nothing may crash. tests/checkpoint-folder.t runs this program:
+// test_checkpoint DIR RUNS SEED.
 //
 // ranks: 1
 // level: core
@@ -86,7 +86,7 @@ static size_t change(unsigned char *bytes, size_t n, const File *other) {
     }
 }
 
-// Writes the index as if this program had written these bytes as file i.
+// Writes an index that has the size and the checksum of these bytes for file i.
 static void put_right_sums(const Folder *d, size_t i, const unsigned char *bytes, size_t n) {
     cJSON *index = cJSON_ParseWithLength((const char *)d->file[0].bytes, d->file[0].n);
     cJSON *files = cJSON_GetObjectItemCaseSensitive(index, "files"),

@@ -2,9 +2,10 @@
 // level: core
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
-// Every stage has equal blocks. The test runs naive, GPipe and 1F1B for p = the number of ranks and
-// several m. A step is counted in units of a forward and a backward. The order of events is also
-// tested for interleaved stages and ZB-H1.
+// All stages of a pipeline are equal. The test runs naive, GPipe and 1F1B for p = the number of
+// ranks and several m. A step is counted in units of a forward and a backward. The order of events
+// is also tested for interleaved stages and ZB-H1. Also tests links, ports, copies, arrivals, and
+// collectives within and between nodes.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,7 +139,7 @@ static void arrivals(Run *run) {
     comm_connect(w, COMM_EVERYBODY);
     comm_barrier(w);
     Picoseconds begin = clock_now();
-    for (size_t i = 0; i < 2 && w->rank > 0; i++) { // later ranks send earlier
+    for (size_t i = 0; i < 2 && w->rank > 0; i++) { // higher ranks send earlier
         clock_charge_flops((double)(unit * (n - w->rank)));
         Tensor t = tensor_new(&a, 1, 10 * w->rank);
         tensor_fill(t, (real)i);
@@ -198,7 +199,7 @@ static void ports(Run *run) {
            rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
-        comm_all_reduce(c, t); // then all ranks begin at the same time
+        comm_all_reduce(c, t); // so that all ranks begin at the same time
         Picoseconds begin = clock_now();
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_recv(c, t, peer);
         if (c->rank > 0) comm_send(c, t, 0);
@@ -277,7 +278,7 @@ static double chain(size_t n, size_t cards) {
 // the duration.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
-    comm_all_reduce(run->world, t[0]); // then all ranks begin at the same time
+    comm_all_reduce(run->world, t[0]); // so that all ranks begin at the same time
     Picoseconds begin = clock_now();
     for (size_t i = 0; i < n; i++) r[i] = comm_start_all_reduce(c[i], t[i]);
     for (size_t i = 0; i < n; i++) comm_wait(r[i]);
@@ -304,7 +305,8 @@ static void lanes(Run *run) {
     Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT),
                    tensor_new(&memory, 1, COUNT) };
     for (size_t i = 0; i < 3; i++) tensor_fill(t[i], 1);
-    // The world uses as many cards as its smallest node has ranks, but at most `rails`.
+    // The world uses as many cards as its smallest node has ranks, but at most `rails`. If all
+    // ranks are in one node, the world uses no card.
     const size_t rails = clock_config()->rails ? clock_config()->rails : node;
     const size_t cards = p <= node ? 0 : min(p % node ? p % node : node, rails);
     check_true(run, "nodes", "a communicator knows how many cards its collectives use",

@@ -1,6 +1,6 @@
 // test_comm.c: compares the calls of comm.h with sums and copies computed here. Prints TAP from
-// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs the program with
-// and without a mistake.
+// rank 0. An argument without dashes names a mistake or another mode to run instead. tests/comm.t
+// runs the program with and without such an argument.
 //
 // ranks: 4
 // level: core
@@ -50,9 +50,10 @@ typedef real (*Value)(size_t rank, size_t i);
 // Returns an integer, so that a sum is exact in every order.
 static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
-// Returns a value whose sum over ranks depends on the order of the additions.
+// Returns a value whose sum over ranks depends on the order of the additions. The value is at most
+// 2 to 16,384 in magnitude, depending on rank + i.
 static real rough(size_t rank, size_t i) {
-    static const double scale[] = { 0x1p-62, 0x1p-59, 0x1p-56, 0x1p-52, 0x1p-49 }; // 2 to 16,384
+    static const double scale[] = { 0x1p-62, 0x1p-59, 0x1p-56, 0x1p-52, 0x1p-49 };
     return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
 }
 
@@ -201,7 +202,8 @@ static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     return good && holds(back, value_of, v, c->rank, 0);
 }
 
-// Returns the next root to test. A vector of several pieces has only the first and the last root.
+// Returns the next root to test. A vector of several pieces is tested with the first and the last
+// root only.
 static size_t next_root(Comm *c, size_t root, size_t n) {
     return n <= 30011 || root == c->size - 1 ? root + 1 : c->size - 1;
 }
@@ -259,7 +261,7 @@ static const struct {
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
-    // The last size is more than a transport sends in one piece.
+    // With integers the last size is more than the MPI transport sends in one piece.
     size_t sizes[] = { 0,  1,  c->size - 1, c->size, c->size + 1,
                        13, 64, 1000,        30011,   v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {
@@ -478,7 +480,8 @@ static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_gather(c, big, part);
     comm_barrier(c);
 }
-// Checks that Comm keeps its buffers, so that nothing is allocated after a few steps.
+// Checks that Comm keeps its buffers, so that after a few steps no block of more than 16 KiB is
+// allocated.
 static void test_allocations(Test *t, Comm *c) {
     size_t n = 30011;
     Arena a = arena(MEM_WORKSPACE);
@@ -605,8 +608,8 @@ static void test_split(Test *t) {
     comm_free(half);
 }
 
-// Checks a sum over one row, column or depth of a grid. The members are the ranks first, first +
-// step, ... Each rank adds its number at its place.
+// Returns whether a sum over one row, column or depth of a grid is right. The members are the ranks
+// first, first + step, ... Rank n adds n into element n % 8.
 static bool sums_over(Comm *line, size_t first, size_t step) {
     double sum[8] = { 0 }, want[8] = { 0 };
     size_t me = first + line->rank * step;
@@ -640,8 +643,8 @@ static void test_grids(Test *t) {
     ok(t, sums, "sums over rows, columns and depths");
 }
 
-// The last rank starts the world's sum only after all other ranks have reported the end of their
-// own sum.
+// The last rank starts the world's sum only after a message from rank 0. Rank 0 sends this message
+// after `early`, the sum of all ranks but the last, has ended.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
     bool last = w->rank == w->size - 1, first = w->rank == 0;
@@ -869,7 +872,7 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// Runs a mode without a mistake. Rank 0 works longer than --timeout before the side channel's
+// Runs a mode without a mistake. Rank 0 sleeps longer than --timeout before the side channel's
 // gather or broadcast. If `stopped` is true, rank 0 never goes on.
 static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;

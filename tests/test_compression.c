@@ -1,6 +1,6 @@
 // test_compression.c: tests fp16 for every bit pattern and for values between two patterns. Also
-// tests the choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
-// tests/compression.t runs this program.
+// tests the choice of the largest elements, the orthogonal columns of Gram and Schmidt, and which
+// matrices PowerSGD compresses. tests/compression.t runs this program.
 //
 // ranks: 1
 // level: core

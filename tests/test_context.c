@@ -13,7 +13,7 @@
 #include "judge/frame/training.h"
 
 enum { SEQUENCES = 3, STEPS = 3 };
-// 2 and 4 ranks do not divide the 17 positions of `small`.
+// 2 and 4 ranks cannot divide the 17 positions of `small` evenly.
 static const ModelConfig small = {
     .layers = 2, .width = 36, .heads = 9, .context = 17, .vocab = 47, .dropout = 0.1
 };

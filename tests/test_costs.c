@@ -55,7 +55,7 @@ static Model *allocated(const ModelConfig *c, Range layers, Comm *tp) {
     return m;
 }
 
-// Checks every stage of pipelines with 1, 2 and 3 stages.
+// Checks the parameters and gradients of every stage, in pipelines of 1, 2 and 3 stages.
 static void parameters(Run *run, const char *name, const ModelConfig *c) {
     for (size_t p = 1; p <= 3; p++)
         for (size_t i = 0; i < p; i++) {
@@ -147,7 +147,8 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     model_free(m);
 }
 
-// Checks the costs of a block of `even` on M = bs tokens. t divides the width and the heads.
+// Checks the costs of a block of `even` on M = b s tokens and t ranks. t divides the width and the
+// heads.
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -160,7 +161,8 @@ static void closed_forms(Run *run) {
          work_block(&whole, SEQUENCES).flops);
     // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps sbh (10 + 24/t +
     // 5 a s/(h t)) bytes. An element has 2 bytes, and a mask element 1. In fp32 the three numbers
-    // are 18, 48 and 9. Our formula has no masks, and adds the norms' statistics.
+    // are 18, 48 and 9. The formula 3 h + 12 h/t + 2 a s/t + 4 counts elements without masks, and 4
+    // statistics of the norms.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;
@@ -184,9 +186,9 @@ static void closed_forms(Run *run) {
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
-// Checks a block of `even` with sequence parallelism on M tokens. A rank keeps its shares of the
-// block's items and of its output. A rank sends 10 M h (t-1)/t elements if backward gathers inputs
-// again, and 8 M h (t-1)/t if inputs are kept whole.
+// Checks a block of `even` with sequence parallelism on M tokens. A rank keeps 1/t of the block's
+// items and of its output; with `whole` the two gathered inputs are kept whole. A rank sends 10 M h
+// (t-1)/t elements if backward gathers inputs again, and 8 M h (t-1)/t if inputs are kept whole.
 static void sequence_closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -227,10 +229,11 @@ static void cube_closed_forms(Run *run) {
     }
 }
 
-// Checks attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c
-// positions. The unit of sent elements is c h. Without exposed messages, the ranks compute on
-// average for N/(2N-1) of the time on contiguous chunks. The exact fraction is a little larger,
-// because it counts the diagonal of the pairs, too.
+// Checks each kind of context parallelism, with attention alone, on N = 4 ranks with chunks of c
+// positions. The unit of sent elements is c h. Without exposed messages, the ranks of the ring with
+// contiguous chunks compute for N/(2N-1) of the time on average. The exact fraction is a little
+// larger, because it counts the diagonal of the pairs, too. With zigzag all ranks compute all the
+// time.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",

@@ -29,7 +29,7 @@ typedef struct {
     Schedule stage[STAGES];
 } Design;
 
-static uint64_t state; // of the generator
+static uint64_t state; // of the generator of random numbers
 static size_t below(size_t n) {
     state = random_key(state, 1);
     return (size_t)(state % n);
@@ -85,7 +85,8 @@ static Design random_design(void) {
         d.stage[i] = random_stage(forwards, backwards, d.m, most, halves);
     }
     if (below(3) > 0) return d;
-    Schedule *s = &d.stage[below(d.p)]; // a mistake: two ops change places, or one is lost
+    // Two ops of a stage change places, and sometimes the stage's last op is lost, too.
+    Schedule *s = &d.stage[below(d.p)];
     size_t at = below(s->n), other = below(s->n);
     PipeOp op = s->ops[at];
     s->ops[at] = s->ops[other];
@@ -216,8 +217,8 @@ int main(void) {
         ok(kinds[k].tried == kinds[k].wanted && kinds[k].agreed == kinds[k].tried,
            "%s: %zu of %zu random schedules", kinds[k].name, kinds[k].agreed, kinds[k].wanted);
     refused_lists();
-    // The executor fails if a stage's op comes before an op of the same stage that the op needs.
-    // Other illegal lists hang.
+    // If an op comes before an op of the same stage that it needs, the executor fails at this op.
+    // In other deadlocks the ranks wait for each other.
     ok(kinds[LISTS_DEADLOCK].hung >= 8, "the executor reports at least 8 of these deadlocks");
     return tap_end();
 }

@@ -114,7 +114,7 @@ static void exact_sums(Run *run) {
     const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
     const double bits = exact_limit(run);
     check_exact(run, &fp16, MADE_SMALL, "fp16: small whole numbers = all-reduce", bits);
-    // A value is rounded twice, by at most 2^-11 of its size.
+    // A value is rounded twice, each time by at most 2^-11 of its size.
     check_exact(run, &fp16, MADE_LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);
     check_exact(run, &all, MADE_NOISE, "top-k, k = d = all-reduce", bits);
     check_exact(run, &one_bit, MADE_EVEN, "1-bit: +-1/4 everywhere = all-reduce", bits);

@@ -1,5 +1,7 @@
-// test_kernels.c: prints the kernels in use and the processor's features. For each argument "core
-// vectors" the program prints the rule's answer. tests/kernels.t runs this program.
+// test_kernels.c: prints the kernels in use and the processor's vectors, as a number. For each
+// argument "core vectors" the program prints the kernels that kernels_better() chooses, or none.
+// tests/kernels.t runs this program.
+// runs this program.
 //
 // ranks: 1
 // level: core

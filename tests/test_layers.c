@@ -27,8 +27,10 @@ static Arena storage = { .category =
 
 // ---- finite differences ----
 
-enum { EVERY = 64, MIXTURES = 8 }; // small tensors by elements, else by random mixtures
-typedef double Function(void);     // a number computed from fixed tensors
+// A tensor of up to EVERY elements is tested element by element. A larger tensor is tested along
+// MIXTURES random directions.
+enum { EVERY = 64, MIXTURES = 8 };
+typedef double Function(void); // a number computed from fixed tensors
 
 // The errors of each tensor since the last judge().
 static struct {
@@ -269,7 +271,7 @@ static void test_embedding(void) {
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
-// The ops of a head run in their order. Some targets do not count.
+// f_cross_entropy() runs the ops of a head in the head's order. Some targets do not count.
 static Tensor max_of, sum_of, picked_of, logits_of;
 static double f_cross_entropy(void) {
     tensor_copy(logits_of, op.in[0]);
@@ -297,7 +299,7 @@ static const ModelConfig small = {
 };
 static const ModelConfig wide = {
     .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
-}; // sizes larger than a strip and larger than the lanes of a vector
+}; // more columns than one STRIP (for_each.h), and than a vector has lanes
 // Llama has RMS norm, rotary positions, SwiGLU and no biases. Each head of key and value serves two
 // query heads, and the output head has its own table.
 static const ModelConfig llama = { .layers = 2,
@@ -330,8 +332,8 @@ static const ModelConfig qwen = { .layers = 2,
                                   .activation = ACTIVATION_SWIGLU,
                                   .biases = BIASES_QKV };
 
-// Returns a batch. T is less than the context, targets end early, and every fourth sequence has no
-// targets.
+// Returns a batch. T is less than the context. In some sequences the targets end early, and every
+// fourth sequence has no targets.
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
     int *tokens = host_alloc((n + 1) * sizeof *tokens),
@@ -699,8 +701,8 @@ static void is_bytes(const char *what, size_t got, size_t want) {
 }
 // Returns the bytes that a block keeps for M rows. Norm 1, q, k, v, the heads' mix, the middle and
 // norm 2 have C columns each. The MLP has 4C columns before GELU and 4C after it. Two norms keep
-// the mean and 1/deviation of each row. Each head keeps its probabilities over T keys, before and
-// after dropout.
+// the mean and 1/deviation of each row. Each head keeps its probabilities over T keys, with dropout
+// both before and after it.
 static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
     const size_t C = c->width, M = b->B * b->T;
     const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;
@@ -776,8 +778,9 @@ static double apart(Tensor a, Tensor b) {
     free(y);
     return worst / most;
 }
-// Checks that blockwise attention equals plain attention, within rounding. The kept memory of
-// blockwise attention grows with T. The workspace does not grow for sequences longer than a tile.
+// Checks that blockwise attention equals plain attention, within rounding. Blockwise attention
+// keeps one number (lse) per head and token. Apart from positions and one number per head and
+// token, the workspace does not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)
@@ -808,7 +811,8 @@ static void test_blockwise(void) {
 }
 
 // Checks the memory of a list of layers. The list keeps the items that the layers save, and the
-// output of every layer except the last. The list holds most when backward starts.
+// output of every layer except the last. The list holds most when backward starts, or when backward
+// recomputes the last block.
 static void test_model_memory(Recompute how, const char *what) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, model_layers(c), how);
@@ -836,8 +840,8 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// The gradient of the logits [M, V] takes the memory of the logits. So head and loss need only the
-// head's gradient of norm(x) in addition.
+// The gradient of the logits [M, V] takes the memory of the logits. So the backward of head and
+// loss needs only the head's gradient of norm(x) in addition.
 static void test_logits_memory(void) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);
@@ -904,7 +908,9 @@ static void test_layers(void) {
     test_recomputed(1, RECOMPUTE_SELECTIVE, "selective recomputation");
 }
 
-// Copies one of the settings that differ between GPT-2 and Llama from another configuration.
+// Gives c one of the settings in which GPT-2 and Llama differ, as in *from. For grouped heads c
+// gets half as many key heads as query heads, because the two models have different numbers of
+// heads.
 typedef enum { NORM, POSITIONS, ACTIVATION, KEY_HEADS, TABLE, BIASES, CHANGES } Change;
 static void take(ModelConfig *c, Change change, const ModelConfig *from) {
     switch (change) {

@@ -119,8 +119,8 @@ static void check_tensors(Test *t) {
     snapshot_free(want);
 }
 
-// Checks the fingerprints of the parts that the ranks hold. The modes are print-bit, print-nan,
-// print-missing and print-overlap.
+// Checks the fingerprints of the parts that the ranks hold. In the modes print-bit, print-nan,
+// print-missing and print-overlap the last rank makes a mistake.
 static void check_prints(Test *t) {
     Snapshot *s = snapshot_new_prints(t->run);
     Comm *world = t->run->world;

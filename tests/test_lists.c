@@ -209,8 +209,8 @@ static void compare(Lists *l) {
     for (size_t i = 0; i < l->p; i++) schedule_free(&l->stage[i]);
 }
 
-// Makes a list with all forwards of a chunk, then all forwards of the next chunk, then the
-// backwards.
+// Makes equal lists for all stages: all forwards of a chunk, then all forwards of the next chunk,
+// then the backwards from the last chunk to the first.
 static Lists breadth_first(size_t p, size_t v, size_t m) {
     Lists l = { .p = p, .m = m, .v = v };
     for (size_t i = 0; i < p; i++)
@@ -277,7 +277,7 @@ static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, siz
     return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
 }
 // Checks the lists of 05.06 for two sets of times. In `units` F = B = W. In `block`, as in a block,
-// B is longer than F, and W is shorter. If m < p, the step ends with p - m more W's.
+// B is longer than F, and W is shorter. If m < p, the step of ZB-H1 ends with p - m more W's.
 static void zero_bubble_lists(void) {
     static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
     bool capped = true, fixed = true, planned = true;

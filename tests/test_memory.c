@@ -297,7 +297,7 @@ static void test_randomize(void) {
 }
 
 static void test_sums(void) {
-    enum { R = 300, C = 1100 }; // more than one chunk of rows, and more than one block of a row
+    enum { R = 300, C = 1100 }; // more than one block of a row
     Tensor t = tensor_new(&storage, R, C + 3), w = tensor_col_range(t, 2, C + 2);
     real *v = host_alloc(R * C * sizeof *v);
     long double sum = 0, squares = 0;
@@ -343,7 +343,8 @@ static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);
     bool stays = true, is_new = true, within = true;
-    // `share` is the best share of the wait, because a busy machine may delay the host.
+    // `share` is the largest share of the wait in five tries, because a busy machine may delay the
+    // host.
     double share = 0;
     for (int i = 0; i < 5; i++) {
         double begin = now();
@@ -363,8 +364,8 @@ static void test_marks(void) {
     arena_free(&a);
 }
 
-// Checks that a step uses the memory of the previous step. No memory goes back to the system, and
-// no page is touched for the first time.
+// Checks that a step uses the memory of the previous step again. The memory does not go back to the
+// system, so after some steps almost no page is touched for the first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };
     ModelConfig c = {

@@ -477,7 +477,8 @@ static void test_forward(void) {
     arena_free(&storage);
 }
 
-// Checks that layers [0, L+2) give logits. The test computes the loss from their softmax.
+// Checks that layers [0, L+2) give logits. The test computes the loss from the softmax of these
+// logits.
 static void test_logits(void) {
     Data d = data_synthetic(small.vocab, small.context, 5);
     Model *m = whole_model(&small);
@@ -763,8 +764,8 @@ static void write_text(void) {
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0)
         fault("no text");
 }
-// Opens an unreadable data file. data_open() must return false with a reason in `why`, and must not
-// end the program.
+// Calls data_open() with a file that it must reject. data_open() must return false with a reason in
+// `why`, and must not end the program.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];
@@ -876,7 +877,8 @@ static void test_text(void) {
 
 // ---- snapshots ----
 
-// Checks that a rank's message with its weights is only a little larger than the weights.
+// Checks that a snapshot of the weights, which a rank sends as one message, is only a little larger
+// than the weights.
 static void test_snapshot_size(void) {
     ModelConfig c = small;
     c.width = 64;

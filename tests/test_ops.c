@@ -68,7 +68,8 @@ static Tensor put(Mat m) {
     tensor_upload(t, transfer);
     return t;
 }
-// Returns a tensor that is no window, for the operands gain and bias.
+// Returns a contiguous tensor, not a window, because the operands gain and bias must be contiguous
+// rows.
 static Tensor put_flat(Mat m) {
     const bool original = framed;
     framed = false;
@@ -305,7 +306,8 @@ static void plain_max(Mat y, const Mat *in) {
 
 static Tensor corner(Tensor t) { return tensor_row_range(tensor_col_range(t, 0, 1), 0, 1); }
 
-// Tests the ops with which Comm adds ranks. A sum of -0 stays -0, and a NaN on any rank stays NaN.
+// Tests the ops with which Comm adds the ranks' tensors or takes their maxima. A sum of -0 stays
+// -0, and a NaN on any rank stays NaN.
 static void test_contributions(size_t M, size_t N) {
     Mat in[] = { normal(M, N, 1), normal(M, N, 2) }, want = mat(M, N);
     Tensor y = out(M, N), a = put(in[0]), b = put(in[1]);
@@ -428,8 +430,8 @@ static int *some_positions(size_t B, size_t n, int first) {
         p[i] = i % n == 0 ? first + (int)(i / n) : p[i - 1] + 1 + (int)(random_key(5, i) % 3);
     return p;
 }
-// Gives queries and keys the positions 0, 1, 2, ... in every sequence, or positions with gaps. The
-// result has the arrays on the device.
+// Gives queries and keys the positions 0, 1, 2, ... in every sequence, or positions with gaps. With
+// gaps the result has the arrays on the device; without gaps it has NULL.
 static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
     free(fixed.query), free(fixed.key_at);
@@ -593,8 +595,8 @@ static void test_swiglu(size_t M, size_t F) {
     forget("swiglu");
 }
 
-// Takes each pair as a complex number and multiplies it by e^(i angle) (Su et al. 2021, section
-// 3.2.1).
+// Takes columns i and i + D/2 of a head as a complex number and multiplies this number by e^(i
+// angle) (Su et al. 2021, section 3.2.1).
 static void plain_rotate(Mat y, const Mat *in) {
     const size_t D = fixed.Tk;
     for (size_t r = 0; r < y.rows; r++)
@@ -713,7 +715,7 @@ static void test_layer_norm_parts(size_t M, size_t N) {
 
 // ---- attention ----
 
-// Returns element d of head h of token (b, t).
+// Returns the address of element d of head h of token (b, t).
 static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) {
     return &m.v[(b * T + t) * m.cols + h * (m.cols / fixed.heads) + d];
 }
@@ -826,9 +828,10 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     forget("causal_softmax");
 }
 
-// Tests chunks of a sequence on N ranks. Attention of some queries to some keys must be the same
-// part of the whole attention. A rank has the rank-th of N equal chunks. With zigzag a rank has two
-// of 2N chunks: the rank-th from the front and the rank-th from the back.
+// Tests chunks of a sequence on N ranks. The attention of one rank's queries to another rank's keys
+// must equal this part of the attention over the whole sequence. A rank has the rank-th of N equal
+// chunks. With zigzag a rank has two of 2N chunks: the rank-th from the front and the rank-th from
+// the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -924,7 +927,7 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     int *first = host_alloc((B * T + 1) * sizeof *first),
         *second = host_alloc((B * T + 1) * sizeof *second);
     FOR (b, B)
-        FOR (i, T) { // keys of each block, with gaps between
+        FOR (i, T) { // the positions of each block's keys
             if (i < half) first[b * half + i] = (int)i;
             else second[b * (T - half) + i - half] = (int)i;
         }
@@ -1028,7 +1031,8 @@ static void test_embedding(size_t words, size_t vocab0, size_t C) {
     forget("embed_tokens");
 }
 
-// Tests the op that adds positions, with T of wpe's positions. Every sequence has other positions.
+// Tests the op that adds positions, with T positions of wpe per sequence. The positions of sequence
+// b are those of sequence 0, plus b, modulo `positions`.
 static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
@@ -1103,7 +1107,7 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     plain_cross_entropy(want, in);
     is_value(how, "loss", loss, want);
     Mat with_nan = mat(M, 1);
-    // The logits of a row without a counted target may be NaN.
+    // The gradient of a row's loss may be NaN if the row has no counted target.
     FOR (r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];
     FOR (i, SLICES)
         op_cross_entropy_backward(tensor_col_range(logits, cut[i], cut[i + 1]), sum, on_device,

@@ -5,10 +5,10 @@
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //
 // The same source must give the same bits in both builds, for four reasons. IEEE 754 defines the
-// rounding of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
-// (real_math.h). Sums have one order. Two kinds of ops may differ. Matrix products come from two
-// libraries. Ops that call log or cos may differ, because CUDA's manual allows errors of 1 and 2
-// units in the last place of a double.
+// rounding of a sum, a product, a quotient and a square root. No operation is fused. exp is a
+// function of this project (real_math.h). Sums have one order. Two kinds of ops may differ. Matrix
+// products come from two libraries. Ops that call log or cos may differ, because CUDA's manual
+// allows errors of 1 (log) and 2 (cos) units in the last place of a double.
 //
 // ranks: 1
 // level: core

@@ -30,8 +30,8 @@ static _Thread_local struct {
     bool silent, late;
 } me;
 
-// Computes until the neighbour has begun this op. With `silent` the stage sleeps instead, so no
-// code of this tree runs meanwhile.
+// Computes until the neighbour `stage` has begun this op of micro-batch k. With `silent` the stage
+// sleeps instead, so no code of this tree runs meanwhile.
 static void compute_until(int what, size_t stage, size_t k) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 64, 64), y = tensor_new(&a, 64, 64);
@@ -43,8 +43,9 @@ static void compute_until(int what, size_t stage, size_t k) {
     arena_free(&a);
 }
 
-// Runs a layer's forward. The first layer of a stage computes. The other layers only pass their
-// input on.
+// Runs a layer's forward. Every layer fills y with the number of the micro-batch. Only the first
+// layer of a stage also checks x, and computes until the next stage has begun the micro-batch
+// before.
 static void meter_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     tensor_fill(y, (real)b->number);

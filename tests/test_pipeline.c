@@ -1,8 +1,8 @@
-// test_pipeline.c: runs lists in the executor that no lesson of chapters 04 and 05 gives it. In
-// these lists a stage has several chunks of a model, or splits only some backwards. The test uses
-// real models of the smallest sizes, on virtual ranks. The gradients have the bits of gradient
-// accumulation on one device. Also tests versions of weights, wrapped layers and functions of
-// chapter 05. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
+// test_pipeline.c: runs lists in the executor. Most of the lists occur in no lesson of chapters 04
+// and 05. In these lists a stage has several chunks of a model, or splits only some backwards. The
+// test uses real models of the smallest sizes, on virtual ranks. The gradients have the bits of
+// gradient accumulation on one device. Also tests versions of weights, wrapped layers and functions
+// of chapter 05. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
 // tests/pipeline.t runs this program.
 //
 // ranks: 1
@@ -38,8 +38,8 @@ static Schedule list_of(const char *text) {
     return s;
 }
 
-// Checks that pipe_op_feeds() and pipe_op_needs() are inverse. Only the forward of the first part
-// needs no other op.
+// Checks that the op that takes the result of an op (pipe_op_feeds) needs this op (pipe_op_needs).
+// All chunks but one send a result forward, and all chunks but one send a gradient back.
 static void test_rule(void) {
     bool inverse = true, counted = true;
     for (size_t p = 1; p <= 5; p++)
@@ -113,7 +113,7 @@ static void run_case(Comm *world, void *which) {
     Data d = data_synthetic(sizes.vocab, sizes.context, 1);
     Batch batch[16];
     for (size_t k = 0; k < c->m; k++) {
-        // The last micro-batch has one sequence less.
+        // The last micro-batch has one sequence fewer.
         batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES - (k + 1 == c->m),
                               c->m * SEQUENCES - 1);
         batch[k].number = k;
@@ -219,7 +219,7 @@ static void update(void *versions, Model *m, PipeOp op) {
     model_zero_gradients(m);
 }
 
-// Computes the recurrence in one place: one micro-batch at a time, stage after stage.
+// Computes the recurrence without the executor: one micro-batch at a time, stage after stage.
 static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch) {
     for (size_t k = 0; k < STEPS; k++) {
         Arena outside = arena(MEM_WORKSPACE);
@@ -322,7 +322,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut, rows, cube; // tensor parallelism; with sequence parallelism; in 3D
+    bool cut, rows, cube; // cut: tensor parallelism; rows: sequence parallelism; cube: 3D
     Recompute recompute;
     size_t zero;
 } Wrapping;

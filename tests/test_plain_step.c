@@ -8,7 +8,7 @@
 #include "08_3d/trainer.h"
 #include "judge/frame/training.h"
 
-enum { STEPS = 3, BATCH = 7 }; // 7: replicas and micro-batches of unequal size
+enum { STEPS = 3, BATCH = 7 }; // 7 makes replicas and micro-batches unequal
 static const ModelConfig model = {
     .layers = 3, .width = 24, .heads = 4, .context = 9, .vocab = 61, .dropout = 0.1
 };

@@ -1,8 +1,9 @@
 // test_plan_papers.c: compares the plan (08_3d/plan.h) with figures of two papers: PTD-P (arXiv
 // 2104.04473) and Korthikanti et al. 2022 (arXiv 2205.05198). Also compares ring attention with its
-// closed form. The figures of PTD-P have no printed values, so the order and the sign of each
-// difference are compared. Models, layouts and batches are those of the authors' scripts in
-// Megatron-LM, examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
+// closed form, and checks that the constants of the A100 and the H100 fit the published steps best.
+// The figures of PTD-P have no printed values, so the order and the sign of each difference are
+// compared. Models, layouts and batches are those of the authors' scripts in Megatron-LM,
+// examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
 // tests/plan-papers.t runs this program.
 #include <math.h>
 #include <stdarg.h>
@@ -209,8 +210,8 @@ static bool memory_of_a_block(void) {
     return holds;
 }
 
-// Returns the time of a block's forward and backward. Tables 4 and 5 of the paper give the order of
-// the choices. published.c has the times.
+// Returns the time of a block's forward and backward. Table 4 of the paper gives the order of the
+// choices. published.c has its times.
 static double block_time(Recompute recompute, bool sequence) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, .source = "" }, 8);
     t.how.overlap.tp = true;
@@ -296,8 +297,9 @@ static bool ring_closed_form(void) {
 
 // ---------------------------------------------------------------- the constants of a GPU
 
-// Checks that no point of the grid has a smaller sum of squares than the constants of
-// plan_presets.c. sheet: the data sheet's bandwidth.
+// Returns whether the efficiency and the bandwidth of plan_presets.c have the smallest sum of
+// squared errors, among efficiencies from 40 to 100 % and bandwidths from 50 to 100 % of `sheet`,
+// the bandwidth of the data sheet.
 static bool fitted(const PublishedTable *t, const char *name, double sheet) {
     const PlanCluster *preset = plan_clusters;
     while (strcmp(preset->name, name) != 0) preset++;

@@ -1,10 +1,10 @@
-// test_plan_time.c: compares the plan's recurrences (08_3d/plan_time.c, plan_stage.c, plan_ring.c)
+// test_plan_time.c: compares the plan's recurrences (08_3d/plan_time.c, plan_op.c, plan_ring.c)
 // with the player of expected steps. The plan and the player get random layouts of up to 64 ranks.
 // The player plays the steps of every rank (08_3d/experiments/step_time.c), and the plan plays the
 // steps of one rank per stage. The two step times are equal to the picosecond. With many
-// micro-batches the plan plays a part of them, and the step times differ by up to 2 %. Groups are
-// placed on nodes alike; tests/plan.t has other groups. tests/plan-time.t runs this program.
-// TEST_ALL=1 draws 3,000 layouts. TEST_SEED=N draws other layouts.
+// micro-batches the plan plays a part of the micro-batches, and the step times differ by up to 2 %.
+// Groups are placed on nodes alike; tests/plan.t has other groups. tests/plan-time.t runs this
+// program. TEST_ALL=1 draws 3,000 layouts. TEST_SEED=N draws other layouts.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -31,7 +31,7 @@ typedef struct {
     bool many;
 } Case;
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Returns whether all groups of one kind are placed on nodes alike, and the ranks of a ring are
+// Returns whether all groups of one kind are placed on nodes alike, and all links of a ring are
 // equal.
 static bool alike(Degrees n, size_t node) {
     const size_t ring = n.tp * n.cp, stage = ring * n.dp;
@@ -56,7 +56,8 @@ static Case draw(void) {
     const bool even = !one_in(3), llama = one_in(2);
     const size_t v = n.pp > 1 && one_in(3) ? 2 : 1;
     const size_t key_heads = even ? n.tp * up_to(2) : n.tp + below(4), b = up_to(3);
-    // With more than 1,000 ops the plan plays a part of the micro-batches.
+    // If all stages together run more than 1,000 forwards, the plan plays a part of the
+    // micro-batches.
     const bool many = n.pp > 2 && n.cp == 1 && one_in(8);
     const size_t m = many ? n.pp * (400 / n.pp + up_to(20)) : v > 1 ? n.pp * up_to(3) : up_to(20);
     Case c = { .many = many };

@@ -559,12 +559,12 @@ static void exposed_and_hidden(void) {
     for (size_t r = 0; r < 2; r++) {
         play_work(p, r, 10000000);
         size_t sum =
-            play_start(p, r, world, COMM_ALL_REDUCE, 1000, 4); // 2 us, and 4000 bytes: 6 us
+            play_start(p, r, world, COMM_ALL_REDUCE, 1000, 4); // 2 us, and 4 us for 4000 bytes
         play_work(p, r, 4000000);
         play_wait(p, r, sum);
     }
     size_t receive = play_post(p, 1, world, 0, 3000);
-    play_send(p, 0, world, 1, 3000); // 4 us
+    play_send(p, 0, world, 1, 3000); // 1 us, and 3 us for 3000 bytes
     play_work(p, 1, 1000000);
     play_wait(p, 1, receive);
     bool goes = play_run(p);

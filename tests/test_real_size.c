@@ -1,8 +1,8 @@
 // test_real_size.c: computes the numbers of the real-size examples ("Use it when, until") of the
 // READMEs, references and lesson pages. The program uses only sizes, the cost model
 // (common/model/costs.h) and the chapters' formulas. The program prints each number with a few
-// words that stand beside it on its page; tests/real-size.t looks for them there. " … " stands for
-// at most one line of other words.
+// words that stand beside it on its page; tests/real-size.t looks for the number and the words
+// there. " … " stands for 1 to 120 characters of other words.
 //
 // ranks: 1
 // level: core
@@ -543,7 +543,7 @@ static void recomputation(void) {
     on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
     on_page("| selective | %.1f GB | %.0f GB | %.2f %% |", 96 * dense / G,
-            state + (96 * dense + all - dense) / G, work / 2); // q k^T alone
+            state + (96 * dense + all - dense) / G, work / 2); // only q k^T is computed again
     on_page("| full | %.1f GB | %.0f GB | %.0f %% |", 96 * full / G, state + (96 * full + all) / G,
             100 * F / (3 * F));
     page = "07_recompute/reference.md";

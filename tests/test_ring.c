@@ -1,6 +1,6 @@
-// test_ring.c: tests the four ways of 01.03 to make an all-reduce. The tensors have no element,
+// test_ring.c: tests the four ways of 01.03 to make an all-reduce. Some tensors have no element,
 // fewer elements than ranks, or a size that the ranks do not divide. The elements are random
-// fractions, so the order of additions counts. tests/ring.t runs this program.
+// fractions, so the order of additions matters. tests/ring.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -150,8 +150,8 @@ static void check_halving(Run *run) {
 }
 
 // Checks the size that 03_ring.md gives. At this size 2 (N-1) messages of S/N bytes take as long as
-// 2 h messages of S bytes. The tensor is a multiple of N elements, so its size is the next
-// multiple.
+// 2 h messages of S bytes, where h is the height of the tree. The tensor is a multiple of N
+// elements, so its size is the next multiple.
 static void check_overtakes(Run *run) {
     const ClockLink l = clock_config()->between;
     bool right = l.beta > 0;

@@ -133,7 +133,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
         Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
         NEED(j.verdict == LISTS_LEGAL && j.end == units, "the judge");
-        Outcome by_hand = by_hand_judge(stage, p, m); // its times are 1 and 2 units
+        Outcome by_hand = by_hand_judge(stage, p, m); // its F and B take 1 and 2 units
         NEED(by_hand.verdict == LEGAL && (t_f != T_FORWARD || by_hand.end == units),
              "the judge of 05.01");
         NEED(all_pairs_agree(stage, p, 1, m), "order of messages");
@@ -166,8 +166,8 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
 
 // ---- several chunks on a stage ----
 
-// Checks that each forward and each backward of every chunk occurs once, and that a chunk's
-// backwards ascend.
+// Checks that each forward and each backward of every chunk occurs once. A chunk's forwards and
+// backwards ascend, and each forward comes before its backward.
 static bool once_each(const Schedule *s, size_t m, size_t v) {
     bool seen[2][4][MOST_MICRO] = { { { 0 } } };
     if (s->n != 2 * m * v) return false;
@@ -245,8 +245,8 @@ static void by_hand_lists(void) {
     ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
 }
 
-// Makes lists that the judge of 05.01 must refuse. Each list is 1F1B for p = 3 and m = 4 with one
-// small change. Stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3, has the change.
+// Changes lists in small ways and checks the verdicts of the judge of 05.01. The first four lists
+// are 1F1B for p = 3 and m = 4 with one change on stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3.
 static void by_hand_refuses(void) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
     PipeOp *op = s[1].ops, keep[8];
@@ -355,7 +355,7 @@ static Schedule backward_first(size_t p, size_t m, size_t i) {
     }
     return s;
 }
-// Returns GPipe's list, but stage 0 lacks its last forward.
+// Returns GPipe's list, but stage 0 ends before its last forward.
 static Schedule one_missing(size_t p, size_t m, size_t i) {
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) s.n = m - 1;
@@ -443,8 +443,8 @@ static bool two_are_enough(const Schedule *s) {
     return enough;
 }
 // Checks lists without a flush. PipeDream and 2BW run the forwards and backwards of 1F1B without a
-// flush. This holds for any version of the weights that an op reads. n micro-batches of all steps
-// take (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
+// flush, whatever version of the weights an op reads. n micro-batches of all steps take
+// (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -513,7 +513,8 @@ static void published_figures(void) {
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {
         const size_t K = (size_t)2 << n, M = 32;
-        double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
+        // This share of the work is one stage's forward and backward.
+        double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
         double ideal = (double)(K * M) * share / (double)makespan(schedule_gpipe, K, M, 1, 2);
         double speed_up = (double)(K * M) / (double)(M + K - 1);
         formula_holds &= fabs(ideal / speed_up - 1) < 1e-12;

@@ -15,7 +15,7 @@ static const struct {
     const char *model, *cluster, *format;
     size_t gpus, batch, node;
     double memory;
-    bool plain, waits; // plain: attention keeps scores; waits: no message overlaps
+    bool plain, waits; // plain: attention keeps scores; waits: only messages of pp overlap
     int zero;
     double tight, exact;
 } tasks[] = {

@@ -65,7 +65,7 @@ static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     return line;
 }
 
-// Trains with this bound, and compares the log with the prediction.
+// Trains with this staleness, and compares the log with the prediction.
 static void check_log(Run *run, const Cluster *c, const Training *t, size_t staleness,
                       const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at",

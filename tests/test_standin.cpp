@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <vector>
 
-// ---- the words of the tests ----
+// ---- functions that all tests use ----
 
 const unsigned hang = 600; // seconds; a test that takes longer hangs, even on a busy machine
 
@@ -326,7 +326,7 @@ static void streams() {
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
         add(s, p, 1, 1);
-        up(p, p == nullptr ? p : h, 0, s); // nothing at all
+        up(p, p == nullptr ? p : h, 0, s); // a copy of 0 elements
         CUDA(cudaStreamWaitEvent(t, event(s), 0));
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
@@ -1065,7 +1065,7 @@ static void communicators() {
            }));
     passes("a rank that dies: the others get an error", ranks(3, [](Rank &me) {
                float *p = on_gpu(1, 1);
-               // wait until the other ranks have begun, because NCCL would refuse their calls
+               // Waits until the other ranks have begun, because NCCL would refuse their calls.
                if (me.rank == 1) {
                    me.wait_for(0, 1);
                    me.wait_for(2, 1);

@@ -376,7 +376,7 @@ static bool near(Tensor a, Tensor b) {
 }
 
 // Compares the op on stored operands with the op on the same values in reals. With `odd` only every
-// second operand is stored.
+// second operand has 16 bits.
 static bool rounded_once(const Op *o, Element e, bool odd) {
     Tensor t[6], wide[6];
     upload_ids();
@@ -389,7 +389,7 @@ static bool rounded_once(const Op *o, Element e, bool odd) {
     bool all = true;
     for (size_t i = 0; i < o->operands; i++) {
         Tensor want = tensor_like(&storage, t[i]);
-        tensor_copy(want, wide[i]); // an input must not change
+        tensor_copy(want, wide[i]); // also for inputs, which must not change
         all = all && (any_order(o) ? near(t[i], want) : same(t[i], want));
     }
     arena_free(&storage);
@@ -512,8 +512,8 @@ static void test_model(Element e, bool main_gradients) {
     model_free(m);
     model_free(reals);
 }
-// Checks a loss scale. A batch of 4 million tokens gives each token's loss the weight 2^-22. In
-// fp16 most of the gradients then become 0. A loss scale of 2^16 saves them.
+// Checks a loss scale. A batch of 4 million tokens gives each token's loss the weight 2^-22. Then
+// fp16 loses more than 10 % of the gradient. With a loss scale of 2^16 fp16 loses less than 0.1 %.
 static void test_large_batch(void) {
     static const double tokens = 0x1p22, factor[] = { 1, 0x1p16 };
     ModelConfig c = tiny;

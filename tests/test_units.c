@@ -1,7 +1,7 @@
 // test_units.c: tests over which ranks a unit's gradient is summed. Six ranks are two rows of
 // three. A parameter may be partial over a row, a unit may have its own replicas, and the shards of
-// ZeRO are gathered again. If only rank 0 reads a file, every rank gets the result. tests/units.t
-// runs this program.
+// ZeRO are gathered again. If rank 0 cannot read a text, every rank gets the reason and continues.
+// tests/units.t runs this program.
 // ranks: 6
 // level: core
 // question: Is each gradient summed over the ranks that its unit names, once, and found whole again?
@@ -59,7 +59,7 @@ static void release(Model *m, size_t stage) {
 
 // ---- the expected sums, computed with loops on rank 0 ----
 
-// Returns the gradient that one shard alone leaves in a whole model.
+// Returns the gradient that one shard of the batch alone leaves in a whole model.
 static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     real *g = host_alloc(m->size * sizeof *g);
     Arena tokens = arena(MEM_WORKSPACE);

@@ -20,9 +20,9 @@ my $text = "$work/text.txt";    # fixed, while the tree's text may change
     close $f or die "$text: $!";
 }
 
-# The unsplit model adds its gradients per replica by the same rule. Without tensor-parallel slices
-# the bits are the same. Products of other sizes round differently, and PowerSGD may enlarge that
-# difference.
+# The unsplit model adds its gradients per replica, with the same compression. Without
+# tensor-parallel slices the bits are the same. Products of other sizes round differently, and
+# PowerSGD may enlarge that difference.
 my @model = (
     qw(--layers 4 --width 24 --heads 3 --context 9 --batch 7 --micro-batch 1 --steps 6
         --eval-every 0 --check --reduce ordered --data),
@@ -45,7 +45,7 @@ for my $way (
     [2, 'fp32', qw(--dp 2 --tp 1 --compress top-k --attention blockwise --recompute selective)]
 ) {
     my ($ranks, $precision, @options) = @$way;
-    next unless -x $train{$precision};    # a seeded bug is tried in one precision
+    next unless -x $train{$precision};    # a planted bug is tried in one precision
     my @run = ($train{$precision}, @model, qw(--optimizer sgd --lr 0.1), @options);
     push @jobs,
         {

@@ -31,12 +31,12 @@ one() {
     costs=$(printf '%s\n' "$page" | grep -cE \
         '^\[08 train\] .* (calls|bytes sent|bytes|ps) +[0-9.]+ +[0-9.]+ +ok$')
     case $7 in *--overlap*) lines=11 ;; *) lines=10 ;; esac
-    # These options add lines: calls, time and factors, and on one stage the peak.
+    # --compress adds lines for calls, time and factors, and on one stage for the peak.
     case $7 in *--compress*) lines=$((lines + 3 + ($6 == 1))) ;; esac
     case $7 in *--sequence*) lines=$((lines + 2)) ;; esac
     case $7 in *--cp*) lines=$((lines + 1)) ;; esac
-    # The lists of step_time.c cover this step. So its time is a cost, too, and the page names a
-    # faster layout.
+    # If the lists of step_time.c cover this step, its time is a cost, too, and the page says
+    # whether another layout would be faster.
     listed=1
     case $7 in *--overlap* | *--compress* | *--prefetch* | *-budget* | *--tensor*) listed=0 ;; esac
     batch=${3#*--batch }

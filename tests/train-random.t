@@ -28,7 +28,7 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# These are the schedules and flags of this trainer.
+# The schedules of this trainer come from its --help.
 my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
@@ -261,7 +261,7 @@ sub job {
         if $kind == 1;
     push @words, '--check' if $kind > 1;
 
-    # No limit can separate the rounding of such norms from a bug.
+    # No limit can separate a bug from the rounding of norms over so few columns.
     my ($width) = "@words" =~ /--width (\d+)/;
     $wrong = ['--width', $width, qr/--check: .*--width $width[ ,]/]
         if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));

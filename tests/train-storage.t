@@ -262,15 +262,15 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
     );
 }
 
-# The files of "same" are in fp16 after 6 steps, at dp 2 x pp 2. Each weight in these files is a
-# real.
+# The last run into "same" was in fp16, at dp 2 x pp 2. Its checkpoint after 6 steps has each weight
+# as a real.
 {
     my $dir = "$work/same";
     my %file = map { tensors($_) } glob "$dir/step-000006/rank-*";
     is(join(' ', sort { $a cmp $b } keys %{ { map { $_->[0] => 1 } values %file } }),
         'F32', 'a checkpoint has reals only');
     my @weights = map { unpack 'V*', $file{$_}[1] } grep { !/\.[mv]$/ } keys %file;
-    my $rounded = grep { !($_ & 0x1fff) } @weights;    # fp16 has 13 bits of fraction less
+    my $rounded = grep { !($_ & 0x1fff) } @weights;    # fp16 has 13 fewer bits of fraction
     cmp_ok($rounded, '<', 0.1 * @weights, 'the weights of a checkpoint are masters, not rounded');
     my @how = (qw(--micro-batch 2 --eval-every 0 --reduce ordered --timeout), $hang, '--steps', 8);
     my $fp16 = emu(1, $train{fp32}, '--resume', $dir, @how, '--log', "$work/fp16.log");

@@ -1,10 +1,10 @@
 #!/usr/bin/perl
 # Compares the trainer with the unsplit model at every factorisation of the ranks, schedule, ZeRO
-# stage and recomputation. Also tests results with equal bits, that the model learns, the log and
-# the safetensors file. make test takes 16 of the 48 combinations in each part. Among them is every
-# pair of schedule, ZeRO stage and recomputation. TEST_ALL=1 takes all 48, and then the whole cross
-# product in both precisions, as far as TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file
-# for the table of the largest errors.
+# stage and recomputation. Also tests runs that must give equal bits, the falling loss, the log and
+# the safetensors file. make test takes 16 of the 48 combinations in each part. The 16 combinations
+# contain every pair of a schedule and a ZeRO stage, and each of these two with every recomputation.
+# TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as far as
+# TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest errors.
 # slow: about 250 trainings, each beside the unsplit training
 use strict;
 use warnings;
@@ -45,8 +45,8 @@ for my $s (0 .. $#schedules) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
 
-            # The chosen combinations contain every schedule with every ZeRO stage, and each of both
-            # with every kind of recomputation.
+            # The 16 combinations of make test contain every pair of schedule and ZeRO stage, of
+            # schedule and recomputation, and of ZeRO stage and recomputation.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }
@@ -113,15 +113,15 @@ for my $i (0 .. $#factorisations) {
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
 
-    # These factorisations also run as processes: one of each world, and one with all three kinds of
-    # parallelism.
+    # These factorisations also run as processes, one for each number of ranks. The factorisation of
+    # 8 ranks has all three kinds of parallelism.
     next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
     push @rows, row($mesh, $combination, %how, mpi => 1);
     push @pairs, [@rows[-2, -1]];
 }
 
 # A schedule matters only with stages, and ZeRO only with replicas. These rows add the combinations
-# that no row before has with both stages and replicas.
+# that no earlier row has with both stages and replicas.
 my $extra = 0;
 for my $combination (grep { !$met{"@$_"} } @chosen) {
     push @rows,
@@ -238,7 +238,7 @@ note($_) for @table;
         );
         push @jobs, row($mesh, $combination, %how);
 
-        # Processes give the same bits: every ZeRO stage.
+        # One row of each ZeRO stage also runs as processes, which give the same bits.
         next unless have_mpi && $i % 5 == 0;
         push @jobs, row($mesh, $combination, %how, mpi => 1);
     }
@@ -256,7 +256,7 @@ note($_) for @table;
         ) if $job->{how} =~ /mpi/;
     }
 
-    # Two rows are on four ranks.
+    # A micro-batch of one sequence has two rows, fewer than the four ranks.
     my $short = emu(
         4, $train{fp32},
         qw(--dp 1 --tp 4 --pp 1 --sequence-parallel --check --layers 2 --width 16 --heads 4
@@ -310,7 +310,7 @@ note($_) for @table;
             };
     }
 
-    # Blockwise attention also runs without ranks that share a sequence.
+    # Blockwise attention also runs without context parallelism.
     my $blocks = emu(
         2, $train{fp32},
         qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16
@@ -383,8 +383,8 @@ note($_) for @table;
         $text
     );
 
-    # The rows have extra options: stages of several chunks, split backwards, blocks that move, and
-    # (at the first budget) blocks that stay.
+    # Some rows have stages of several chunks, split backwards, or --rebalance. With the larger
+    # budget --rebalance moves blocks. With the smaller budget no block can move.
     my @ways = (
         [2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
         [

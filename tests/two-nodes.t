@@ -89,8 +89,8 @@ ok $? "two of four processes are on each host" "$out"
     ok $? "the ranks of a host are killed: status 3, a killed rank is named (status $status)" \
         "$out"
 
-    # The cable is pulled. No process ends, but no message arrives. The ranks notice this after 2 s
-    # of silence and three probes.
+    # The cable is pulled. No process ends, but no message arrives. mpirun notices the loss after 2
+    # s of silence and three probes.
     rm -f "$tap_dir/log"
     export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
         OMPI_MCA_oob_tcp_keepalive_probes=3

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). The traffic of the stages is 2, m + 1 and
-# 3 m units. The state takes 8 + 8/N, 4 + 12/N and 16/N bytes per parameter. Also checks the unit in
-# flight and the time of every ring. The test has its own formulas, for several N, m, links and
-# precisions.
+# 3 m passes over the parameters. The state takes 8 + 8/N, 4 + 12/N and 16/N bytes per parameter.
+# Also checks the unit in flight and the time of every ring. The test has its own formulas, for
+# several N, m, links and precisions.
 use strict;
 use warnings;
 use FindBin;
@@ -117,7 +117,7 @@ for my $job (@jobs, @mpi) {
         $m > 1
         ? chunk($others[1], $n)
         : 0;    # if m > 1: the chunk of a block that arrives and is added
-                # $units counts traffic; $state and $in_flight count elements
+                # $units counts passes; $state and $in_flight count elements
     my ($units, $state, $in_flight) =
           $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $shard, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $shard, 2 * $wte + $others[1] + $part)
@@ -177,7 +177,7 @@ for my $job (@halves) {
     );
 }
 
-# ---- 05_prefetch: the same traffic as without prefetch; 2m units if weights are kept ----
+# ---- 05_prefetch: the same traffic as without prefetch; 2 m passes if weights are kept ----
 # Also checks the memory in flight, and bounds that hold in any order.
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
 my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
@@ -243,7 +243,7 @@ for my $job (@ahead) {
     # The peak is in the backward of a block, while the gradient of the block above is being
     # reduced. At this peak a rank holds the gradients of both blocks, room for the sum and the
     # arriving chunk, and the weights of two blocks. If weights are kept, a rank holds the weights
-    # of all blocks so far, here three.
+    # of wpe and of three blocks.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);

@@ -528,7 +528,7 @@ static void start(const std::vector<Task> &tasks) {
     for (Stream *s : on) {
         auto work = std::make_shared<Work>();
         std::vector<Access> uses;
-        size_t apart = 0; // the messages of a group progress at the same time
+        size_t apart = 0; // accesses of the group's messages, which progress at the same time
         for (const Task &t : tasks)
             if (find_stream(t.stream) == s) {
                 work->add(t);
@@ -830,7 +830,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
         return refuse(nullptr, ncclInvalidArgument, "there is no such communicator");
     *error = step(comm);
     if (comm->state == ncclComm::READY) launch_now(comm);
-    for (ncclComm *c : comms) // a split also counts for its parent
+    for (ncclComm *c : comms) // a split in progress counts for its parent, too
         if (c->parent == comm && c->state != ncclComm::READY && step(c) == ncclInProgress)
             *error = ncclInProgress;
     return ncclSuccess;
@@ -867,7 +867,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return end(comm), error;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    Entry entry; // also after a CUDA error
+    Entry entry; // aborts even after a CUDA error
     if (std::find(comms.begin(), comms.end(), comm) == comms.end())
         return refuse(nullptr, ncclInvalidArgument, "there is no such communicator");
     return end(comm);

@@ -340,8 +340,8 @@ static cudaError_t wait_for_device(std::unique_lock<std::mutex> &lock, int devic
 }
 
 // Returns whether operation `count` of the stream is done. If the operation is not done, query()
-// runs the operation and still returns cudaErrorNotReady, because a program may not rely on an
-// earlier yes.
+// runs the operation and still returns cudaErrorNotReady. So a program that relies on the operation
+// having ended before its first query fails.
 static cudaError_t query(size_t stream, uint64_t count) {
     if (all.sticky) return all.sticky;
     if (!streams[stream] || streams[stream]->done >= count) return cudaSuccess;

@@ -1,5 +1,5 @@
-// standin.h: declarations shared by the parts of the stand-in. All functions except fault(),
-// number(), reach(), widened() and rounded() need the lock of an Entry.
+// standin.h: declarations shared by the parts of the stand-in. The functions for memory and
+// streams, except reach(), are called with the lock of an Entry.
 #ifndef STANDIN_H
 #define STANDIN_H
 #include <cstdint>
@@ -47,14 +47,14 @@ bool overlap(const Range &a, const Range &b);
 
 // ---- numbers of 16 bits ----
 // A format has the bits of its fraction and the exponent of its least normal number. The
-// conversions follow the definition of IEEE 754 and share no text with the library, which they
-// test.
+// conversions follow the definition of IEEE 754. They share no code with common/tensor/storage.h,
+// because the tests compare the two.
 struct Format {
     int fraction, least;
 };
 const Format BF16 = { 7, -126 }, FP16 = { 10, -14 };
 float widened(Format f, uint16_t h);
-uint16_t rounded(Format f, float x); // to the nearest, ties to even
+uint16_t rounded(Format f, float x); // to the nearest value, ties to even
 
 // ---- streams ----
 // Clock[i] is the number of operations of stream i that come before. Operations have no other
