@@ -52,7 +52,7 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
           "-",
           { page_text(run, "=%.4f", seen->unsplit_loss), page_text(run, "=%.4f", seen->loss) } },
         { "weights",
-          "12C^2+13C elements a block, and the ends",
+          "12 C² + 13 C elements per block, and the ends",
           { page_text(run, "=%.1f kB", weights / 1e3), "parameters" } },
         { "activations, peak",
           "those of one micro-batch",

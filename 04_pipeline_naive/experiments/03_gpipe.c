@@ -60,21 +60,22 @@ static void equal_stages(Run *run, const Stack *stack, double unequal) {
         row[KEPT].cell[k] = value_cell(run, (double)gpipe.activations, "bytes");
     }
     results(run, columns, row);
-    say(run,
-        "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: activations of "
-        "rank 0.\n"
-        "  The naive order idles and keeps as much as GPipe with m = 1. Unequal "
-        "stages, m = %zu: idle "
-        "%.1f %%.",
-        p, option_size(run, "micro-batches"), 100 * unequal);
+    const char *times = "";
     if (timed)
-        say(run, "  Forward f = %.3g us, backward b = 2f, message d = %.3g us.", (double)f / 1e6,
-            (double)d / 1e6);
+        times = page_text(run, " Forward f = %.3g us, backward b = 2f, message d = %.3g us.",
+                          (double)f / 1e6, (double)d / 1e6);
+    say(run,
+        "  p = %zu stages of two blocks. A micro-batch has one sequence, so a batch has m "
+        "sequences.\n"
+        "  kept: activations of rank 0. The naive order idles and keeps as much as GPipe with m = "
+        "1.\n"
+        "  Unequal stages, m = %zu: idle %.1f %%.%s",
+        p, option_size(run, "micro-batches"), 100 * unequal, times);
     const char *const *idle = row[IDLE].cell, *const *kept = row[KEPT].cell;
     say_answer(run,
                "%zu equal stages are idle for %s of the step with m = 1, %s with m = 8, %s with "
-               "m = 32. Here a larger m is a larger batch. Against the naive order the price is "
-               "memory: for m = 32 GPipe keeps %s, the naive order %s.",
+               "m = 32. GPipe keeps all m micro-batches: %s for m = 32. The naive order keeps "
+               "one: %s.",
                p, idle[0] + 1, idle[3] + 1, idle[5] + 1, kept[5] + 1, kept[0] + 1);
     say_cost(
         run,

@@ -202,14 +202,12 @@ static void partition(Run *run) {
     partition_cuts(run);
     CutSizes z = cut_sizes(&t.model, 1, 0);
     say(run,
-        "%zu blocks; the head costs %.2f of them. From step %d on, blocks 0 to %d take %d times as "
-        "long.",
+        "A cut: blocks per stage, %zu in all. The head costs %.2f blocks. From step %d on, blocks "
+        "0 to %d take %d\n"
+        "times as long. Before steps %d, %d, ... the moving cut becomes the best for the latest "
+        "measured costs.",
         t.model.layers, work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1,
-        GROWTH);
-    say(run,
-        "A cut: the blocks of each stage. Every %dnd step the moving cut becomes the best for the "
-        "step before.",
-        MOVE_EVERY);
+        GROWTH, MOVE_EVERY, 2 * MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);
     Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
     train(run, &t, 0, &stays, &fixed);

@@ -101,8 +101,8 @@ static void table(Run *run) {
     if (end[2] != end[1]) both = page_text(run, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
     say_answer(run,
                "An order is legal if every op occurs once, each backward comes after its forward, "
-               "messages are taken in the order in which they are sent, and no stage waits for "
-               "ever. 1F1B keeps at most %zu micro-batches, GPipe %zu; %s.",
+               "each stage receives messages in the order in which they are sent, and no stage "
+               "waits for ever. 1F1B keeps at most %zu micro-batches, GPipe %zu; %s.",
                most[2], most[1], both);
     say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
              end[2] <= end[1] ? "no more time" : "more time", rows[1].cell[2] + 1);

@@ -56,17 +56,19 @@ static double error_without_stashing(Run *run, const Training *t) {
 }
 
 // Trains on text in each way. loss[way] becomes the mean loss of the last LAST mini-batches.
+// Returns the number of blocks of the trained model.
 enum { LONG = 160, LAST = 40 };
-static void losses_on_text(Run *run, double loss[WAYS]) {
+static size_t losses_on_text(Run *run, double loss[WAYS]) {
     Training t = versions_text(run, LONG, 4, 1);
     for (size_t way = 0; way < WAYS; way++)
         loss[way] = versions_last_loss(run, &t, &ways[way], LAST);
     data_free(&t.data);
+    return t.model.layers;
 }
 
 // ---------------------------------------------------------------- the page
 
-static void table(Run *run, double off, const double loss[WAYS]) {
+static void table(Run *run, double off, size_t text_blocks, const double loss[WAYS]) {
     static const char *const columns[] = { "1F1B, flush", "stashing", "vertical sync",
                                            "no stashing", NULL };
     size_t old = run->world->size - 1;
@@ -81,23 +83,24 @@ static void table(Run *run, double off, const double loss[WAYS]) {
         { "error of the 2nd gradient",
           NULL,
           { "=0", "=0", "=0", page_text(run, "=%.0f %%", 100 * off) } },
-        { "loss, another model on a text", NULL, { text[0], text[1], text[2], text[3] } },
+        { page_text(run, "loss, %zu-block model on a text", text_blocks),
+          NULL,
+          { text[0], text[1], text[2], text[3] } },
         { 0 },
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
     say(run,
-        "  Time: 1F1B, a step of m = %d, (m+p-1)(f+b); stashing m(f+b); f, b: a stage's forward, "
-        "backward.",
-        PIECES);
-    say(run,
-        "  Stage i of p: stashing p-i versions, p-1-i updates late; vertical sync p and p-1. Late: "
-        "updates\n"
-        "  after the version that a forward reads and before its own update. mixed: only the "
+        "  Time: 1F1B flushes once per m = %d mini-batches, (m+p-1)(f+b); stashing m(f+b). f, b: a "
+        "stage's\n"
+        "  forward, backward. Loss: mean of the last %d updates; here 1F1B flushes after each "
+        "update. Late:\n"
+        "  the updates between the version that a forward reads and the update with its gradient. "
+        "Stage i\n"
+        "  of p: stashing p-i versions, p-1-i late; vertical sync p and p-1. mixed: only the "
         "forward's\n"
-        "  weights are late. Error: relative distance from the gradient of one device with the "
-        "forward's\n"
-        "  weights. Loss: mean of the last %d updates; here 1F1B flushes after each update.",
-        LAST);
+        "  weights are late. Error: relative distance from one device's gradient with the "
+        "forward's weights.",
+        PIECES, LAST);
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {
@@ -116,8 +119,7 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                "stashing, %.2f with it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
-             "%s versions of the weights per rank, and old gradients: on a text the loss is %.2f, "
-             "with a flush after each update %.2f.",
+             "%s weight versions per rank. Old gradients: the loss is %.2f, with a flush %.2f.",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);
 }
 
@@ -137,15 +139,18 @@ static void pipedream(Run *run) {
              "mini-batch. A stage");
     say(run, "updates after each backward, so weights change between a mini-batch's forward and "
              "backward.");
-    say(run, "Stashing: a backward reads the weights that its forward read. Vertical sync: "
-             "stashing, and all");
-    say(run, "stages read weights as old as stage 0's. No stashing is a bug: a backward reads the "
-             "newest");
-    say(run, "weights. Flush: the pipeline runs empty before each update.");
+    say(run, "Version n of the weights is the result of n updates. Stashing: a backward reads the "
+             "version that its");
+    say(run, "forward read. Vertical sync: stashing, and all stages read versions as old as stage "
+             "0's. No stashing");
+    say(run, "is a bug: a backward reads the newest version. Flush: the pipeline runs empty before "
+             "each update.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
     equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches",
                  PICTURE_NO_LINKS);
+    if (p > 1 && clock_config()->simulated) // on the wall clock ranks also wait for other reasons
+        say(run, "At the end ranks are idle only because no further mini-batch follows.");
     // Backward p is the first backward of stage 0 that reads another version than 0.
     Schedule list = schedule_pipedream(WEIGHT_STASHING, p, 2 * p, 0);
     size_t ops = 0;
@@ -162,8 +167,8 @@ static void pipedream(Run *run) {
     }
     t.optimizer = sgd(0.3);
     double off = error_without_stashing(run, &t);
-    losses_on_text(run, loss);
-    table(run, off, loss);
+    size_t text_blocks = losses_on_text(run, loss);
+    table(run, off, text_blocks, loss);
     answer(run, off, loss);
     data_free(&t.data);
 }

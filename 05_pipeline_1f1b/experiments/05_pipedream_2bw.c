@@ -18,14 +18,15 @@ static const VersionsWay late = {
 };
 
 // Trains on text. The mean loss of the last LAST batches becomes loss[0] with a flush, and loss[1]
-// with 2BW.
+// with 2BW. Returns the number of blocks of the trained model.
 enum { LONG = 80, LAST = 20 };
-static void losses_on_text(Run *run, double loss[2]) {
+static size_t losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = versions_text(run, LONG, m, m);
     loss[0] = versions_last_loss(run, &t, &flushed, LAST);
     loss[1] = versions_last_loss(run, &t, &late, LAST);
     data_free(&t.data);
+    return t.model.layers;
 }
 
 // ---------------------------------------------------------------- equal stages: four ways
@@ -39,6 +40,10 @@ static void four_ways(Run *run, const Training *t) {
     for (size_t k = 0; k < WAYS; k++)
         equal_stages(run, &equal_ways[ways[k]], &stack, m,
                      ways[k] == WAY_2BW ? "2BW, two batches" : NULL, PICTURE_NO_LINKS);
+    if (clock_config()->simulated) // real updates take time
+        say(run,
+            "U0, the update of batch 0, follows B%zu on each rank and takes no time on this clock.",
+            m - 1);
     // The third batch is the first batch that reads another version than 0.
     Schedule list = schedule_2bw(p, m, 3, 0);
     size_t ops = 0;
@@ -51,7 +56,7 @@ static void four_ways(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- the page
 
-static void table(Run *run, const double loss[2]) {
+static void table(Run *run, size_t text_blocks, const double loss[2]) {
     enum { COSTS = 4 };
     static const char *const id[COSTS] = { "step", "versions", "weights", "activations" };
     size_t old = run->world->size - 1;
@@ -63,7 +68,9 @@ static void table(Run *run, const double loss[2]) {
                       { .what = "weights of all versions" },
                       { .what = "activations, peak" },
                       { "updates late", NULL, { "=0", "=0", own, "=1" } },
-                      { "loss, another model on a text", NULL, { none, none, "=-", late } },
+                      { page_text(run, "loss, %zu-block model on a text", text_blocks),
+                        NULL,
+                        { none, none, "=-", late } },
                       { 0 } };
     for (size_t k = 0; k < WAYS; k++) {
         columns[k] = equal_ways[ways[k]].name;
@@ -99,8 +106,9 @@ static void answer(Run *run, const double loss[2]) {
              "one more version, so weights of %s per rank instead of %s; and late gradients: "
              "on a text the loss is %.2f instead of %.2f.",
              cost_text(run, "weights.2bw"), cost_text(run, "weights.1f1b"), loss[1], loss[0]);
-    say_use_when(run, "a batch has only a few times as many micro-batches as stages, never fewer "
-                      "than stages, and an update that is one batch late is acceptable.");
+    say_use_when(run,
+                 "m is at least p and only a few times p, and an update that is one batch late "
+                 "is acceptable.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -132,8 +140,8 @@ static void two_bw(Run *run) {
     versions_compare(run, &t, "2BW = one update late", &late);
     t.optimizer = adamw(0.01);
     versions_compare(run, &t, "2BW = one update late", &late);
-    losses_on_text(run, loss);
-    table(run, loss);
+    size_t text_blocks = losses_on_text(run, loss);
+    table(run, text_blocks, loss);
     answer(run, loss);
     data_free(&t.data);
 }

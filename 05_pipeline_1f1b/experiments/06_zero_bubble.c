@@ -76,10 +76,10 @@ static void answer(Run *run) {
     }
     say_cost(
         run,
-        "activations of %s per rank instead of %s, because each rank keeps p micro-batches, and "
-        "each until its W; with the planner %s.",
+        "activations of %s per rank instead of %s, because each rank keeps p micro-batches until "
+        "their W. Planner: %s, for %s of %d micro-batches.",
         cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
-        cost_text(run, "activations.planner"));
+        cost_text(run, "activations.planner"), cost_text(run, "flight.planner"), MICRO);
     say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
                       "stage.");
 }
@@ -110,11 +110,11 @@ static void zero_bubble(Run *run) {
         "another list from",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);
-    say(run, "these times. It may keep up to 2p-1 micro-batches, so that forwards also fill idle "
-             "time at the");
-    say(run, "beginning. The planner adds op after op, each time the op that can start first. If "
-             "two ops of a");
-    say(run, "stage can, B comes before F, and F before W.");
+    say(run, "these times. Its list may keep up to 2p-1 micro-batches on a stage, so that forwards "
+             "also fill idle");
+    say(run, "time at the beginning. The planner adds op after op, each time the op that can start "
+             "first. If two");
+    say(run, "ops of a stage can start at the same time, B comes before F, and F before W.");
     measure(run, &stack, &equal_ways[WAY_1F1B], PICTURE_DETAIL);
     measure(run, &stack, &equal_ways[WAY_ZB_H1], PICTURE_SAME_SCALE);
     measure(run, &stack, &planner, PICTURE_DETAIL | PICTURE_SAME_SCALE);
