@@ -117,9 +117,11 @@ static void by_hand(Run *run) {
              "every device has a copy of all %d parameters, and %d gradient elements per device "
              "are added in each step.",
              IN * OUT + OUT, IN * OUT + OUT);
-    say_use_when(run,
-                 "a batch is cut over devices. Divide by the whole batch and add, because "
-                 "this is right for unequal shards, too. DDP averages, so multiply its loss by N.");
+    say_use_when(
+        run,
+        "a batch is cut over devices. Divide by the whole batch and add, because "
+        "this is right for unequal shards, too. PyTorch's DDP averages, so multiply each rank's "
+        "loss by N there.");
 }
 
 static const Option options[] = {

@@ -93,6 +93,7 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
 }
 
 static void table(Run *run, const ModelConfig *c) {
+    const size_t N = run->world->size;
     bool model = clock_config()->simulated, half = c->storage != REALS;
     const char *uneven = uneven_shares(run, "\n", SEQUENCES);
     const Result rows[] = {
@@ -108,14 +109,20 @@ static void table(Run *run, const ModelConfig *c) {
         { model ? "step" : NULL,
           "3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta",
           { "time.step" } },
+        { model && N > 1 ? "step on one device" : NULL,
+          "3F(B)",
+          { value_cell(run, computing(1, 0), "ps") } },
         { 0 },
     };
     say(run,
-        "\nN ranks, B sequences, Psi parameters of e bytes. wte: the V x C table that embedding "
-        "and head share;\neach use has a gradient. F(k): a forward of k sequences. A message "
-        "takes alpha seconds, and 1/beta\nseconds per byte. Exposed: communication while a rank "
-        "does not compute; hidden: while it computes.%s%s\n",
-        uneven, *uneven ? " a..b: the least and the most on a rank." : "");
+        "\nN = %zu rank%s, B = %d sequences per step, Psi parameters of e bytes. wte: the V x C "
+        "table "
+        "that\nembedding and head share; each use has a gradient. F(k): a forward of k sequences. "
+        "A "
+        "message takes\nalpha seconds, and 1/beta seconds per byte. Exposed: communication while a "
+        "rank does not compute;\nhidden: while it computes.%s%s\n",
+        N, N > 1 ? "s" : "", SEQUENCES, uneven,
+        *uneven ? " a..b: the least and the most on a rank." : "");
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

@@ -176,14 +176,16 @@ static void answer(Run *run, bool nodes) {
         from = page_text(run, " From %s on the ring is no slower than the tree.",
                          value_text(run, (double)way_ring_overtakes(N, e), "bytes"));
     if (nodes)
-        over = page_text(run, " Over nodes the flat ring takes %s, the hierarchical way %s.",
+        over = page_text(run, " Over nodes: flat ring %s, hierarchical %s.",
                          cost_text(run, "nodes.flat.time"), cost_text(run, "nodes.time"));
     if (N == 1) say_answer(run, "One rank has the sum already, and sends nothing.");
     else
-        say_answer(run,
-                   "Ranks send chunks or whole tensors, and add them. The ring sends the fewest "
-                   "bytes, the tree the fewest messages in a row.%s%s%s",
-                   both, from, over);
+        say_answer(
+            run,
+            "Ranks send chunks or whole tensors, and add them. For large tensors the fastest "
+            "way has the fewest bytes in a row (ring), for small ones the fewest messages in a "
+            "row (tree).%s%s%s",
+            both, from, over);
     say_cost(run,
              "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors in a "
              "row.",

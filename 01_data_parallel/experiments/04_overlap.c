@@ -98,7 +98,7 @@ static void table(Run *run, const Measured seen[CUTS]) {
     Result rows[] = {
         { "all-reduces, 3 steps", "3 * number of buckets", { "calls.end", "calls.buckets" } },
         { "sent per rank, 3 steps", "3 * sum of 2(N-1)/N Psi_k e", { "sent.end", "sent.buckets" } },
-        { "step", "until the last bucket's end", { 0 } },
+        { "step", "computing + exposed, of the slowest rank", { 0 } },
         { "exposed, mean of ranks", "communication without computing", { 0 } },
         { "hidden, mean of ranks", "communication during backward", { 0 } },
         { 0 }
@@ -118,20 +118,24 @@ static void table(Run *run, const Measured seen[CUTS]) {
     results(run, (const char *const[]){ "at the end", column, NULL }, rows);
 }
 
-static void answer(Run *run, const Measured seen[CUTS]) {
+static void answer(Run *run, const ModelConfig *c, size_t capacity, const Measured seen[CUTS]) {
     const size_t N = run->world->size, n = (size_t)seen[BUCKETS].reductions / STEPS;
     const Timing *buckets = &seen[BUCKETS].last, *late = &seen[AT_END].last;
     const char *hidden = value_text(run, (double)buckets->hidden / (double)N, "ps");
+    const BucketCosts want = bucket_costs(c, capacity, N, SEQUENCES, 1);
+    const char *finished = "";
+    if (clock_config()->simulated && want.hidden > 0 && want.hidden_last == 0)
+        finished = page_text(run, "; rank %zu has finished and hides nothing", N - 1);
     if (N == 1) say_answer(run, "One rank sends nothing, so there is nothing to wait for.");
     else
         say_answer(run,
                    "%s: %zu bucket%s hide%s %s of communication behind backward (mean of the "
-                   "ranks), with the same bits. A step takes %s, with one all-reduce at the end "
+                   "ranks%s), with the same bits. A step takes %s, with one all-reduce at the end "
                    "%s.",
                    buckets->step < late->step ? "There is no need to wait"
                                               : "Waiting is no slower here",
                    n, n > 1 ? "s" : "", n > 1 ? "" : "s",
-                   buckets->hidden_unknown ? "an unknown part" : hidden,
+                   buckets->hidden_unknown ? "an unknown part" : hidden, finished,
                    value_text(run, (double)buckets->step, "ps"),
                    value_text(run, (double)late->step, "ps"));
     say_cost(run,
@@ -170,7 +174,7 @@ static void overlap(Run *run) {
     picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
     trajectory_free(&both);
     table(run, seen);
-    answer(run, seen);
+    answer(run, &t.model, capacity, seen);
     trajectory_free(&got);
     trajectory_free(&late);
     trajectory_free(&whole);

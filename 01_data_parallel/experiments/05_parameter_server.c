@@ -103,8 +103,8 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
         lower_or_higher(half, loss->half[0]), half, loss->half[0],
         lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(run,
-             "up to %zu updates between a pull and its push. In the picture a server handles "
-             "messages at the same time; one by one, %d synchronous steps take %s instead of %s.",
+             "up to %zu updates between a pull and its push. All times let a server handle several "
+             "messages at once. One by one, %d synchronous steps take %s instead of %s.",
              server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
              cost_text(run, "time.links"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
@@ -129,9 +129,10 @@ static void parameter_server(Run *run) {
     check_bound(run, &c);
 
     say(run,
-        "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
-        "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long per sequence "
-        "(--slow).\nA server's row shows its messages: > is weights to a worker. In a link row, < "
+        "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
+        "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
+        "long per\nsequence (--slow). In a server's row, > is weights to a worker. In a link row, "
+        "< "
         "is a gradient.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
     const char *servers = "rank 0 is the server";
@@ -163,7 +164,8 @@ static void parameter_server(Run *run) {
 
 static const Option options[] = {
     { "servers", "N", "1", "ranks that hold the weights, a piece each; the others are workers" },
-    { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
+    { "staleness", "N", "1",
+      "a worker begins a step if it is at most N steps ahead of the slowest" },
     { "slow", "N", "2", "the first worker takes N times as long as the others" },
     { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },

@@ -88,9 +88,11 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "\nfp16: every element in 16 bits. top-k: only the k largest elements, 1 of %d, with "
         "their indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
         "and 1-bit a rank adds the\nresidual, the part that it has not sent, to its next "
-        "gradient. N ranks, Psi elements of e bytes.\nOne device with the same rule sends "
-        "nothing. 1-bit changes many weights by the same amount, so\n"
-        "compare it with that device.%s\n",
+        "gradient. N ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a "
+        "bucket, so a bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last "
+        "row: one device with the same rule, without messages. Compare 1-bit\nwith this row, not "
+        "with exact: 1-bit changes many weights by the same amount, which helps in a\nshort "
+        "training.%s\n",
         ONE_OF, uneven_shares(run, " ", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
@@ -104,9 +106,9 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     else
         say_answer(run,
                    "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. The "
-                   "rules of top-k and 1-bit on one device give the same losses within %.2f. %d "
-                   "steps cannot show the best one.",
+                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. On one "
+                   "device top-k and 1-bit give these losses within %.2f. %d "
+                   "steps are too few to say which trains best.",
                    compression_share(&seen[FP16], &seen[EXACT]),
                    compression_share(&seen[TOPK], &seen[EXACT]),
                    compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
@@ -128,7 +130,7 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         seen[ONEBIT].calls, seen[EXACT].calls,
         clock_config()->simulated ? " The step times do not count choosing and packing." : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
-                      "bits, which need no residual.");
+                      "bits.");
 }
 
 static void compression(Run *run) {
@@ -138,8 +140,7 @@ static void compression(Run *run) {
     compression_check_rule(run, &t, &fp16, &seen[FP16]);
     compression_check_rule(run, &t, &top_k, &seen[TOPK]);
     compression_check_rule(run, &t, &one_bit, &seen[ONEBIT]);
-    compression_show_steps(run, &t, &top_k,
-                           "A step with the exact all-reduce, then one with top-k");
+    compression_show_steps(run, &t, &top_k, "The exact all-reduce, then top-k");
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);

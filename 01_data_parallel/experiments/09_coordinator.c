@@ -126,9 +126,9 @@ static void deadlock(Run *run) {
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
     say(run,
-        "Each rank calls the all-reduces of A, B and C (a communicator each) in its own order: "
+        "A, B and C have a communicator each. Each rank calls their all-reduces in its own order: "
         "%s\n%.*s",
-        stuck ? "deadlock" : "one rank waits for nobody", (int)strcspn(why, "\n"), why);
+        stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
 }
@@ -162,13 +162,15 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
     return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
-// Returns the number of elements that hold the counts of all tensors. A count is at most N. An
-// element holds 24 bits of counts, because fp32 stores integers of 24 bits exactly.
-static size_t question_size(size_t N) {
+// Returns the number of bits of a count, which is at most N.
+static size_t count_bits(size_t N) {
     size_t bits = 1;
     while (pow(2, (double)bits) <= (double)N) bits++;
-    return ceil_div(TENSORS, 24 / bits);
+    return bits;
 }
+// Returns the number of elements that hold the counts of all tensors. An element holds 24 bits of
+// counts, because fp32 stores integers of 24 bits exactly.
+static size_t question_size(size_t N) { return ceil_div(TENSORS, 24 / count_bits(N)); }
 
 // Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose tensors
 // are adjacent in memory. With the cache, the answer to a question comes one cycle later.
@@ -253,14 +255,17 @@ static void page(Run *run, size_t cycle) {
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\nnames (first step): each rank sends the names of its new gradients to rank 0. Rank 0 "
-        "broadcasts\n  the names that all ranks have, in J = %zu of K = %zu cycles. Formulas: of "
-        "rank 0, of another rank.\ncache (later steps): all names are known. Per cycle a ring "
-        "of q = %zu elements of e = %zu bytes counts\n  the ranks that have each gradient. The "
-        "ring's messages travel during the next cycle.\nsingle: as cache, but each of the n = %d "
+        "\nnames (first step): each other rank sends rank 0 its new names (number and size) in 2 "
+        "messages per\n  cycle. Rank 0 broadcasts the names that all ranks have: a count in K = "
+        "%zu "
+        "cycles, names in J = %zu.\n  Formulas: of rank 0, of another rank. e = %zu bytes per "
+        "number.\ncache (later steps): all names are known. Per cycle an all-reduce (a ring) of "
+        "q = %zu elements counts\n  the ranks that have each gradient (%zu counts of %zu bits per "
+        "element), during the next cycle.\nsingle: as cache, but each of the n = %d "
         "gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has one "
         "all-reduce, when all its %d gradients are final.\n",
-        answers, K, question_size(N), sizeof(real), TENSORS, BRANCHES);
+        K, answers, sizeof(real), question_size(N), 24 / count_bits(N), count_bits(N), TENSORS,
+        BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
     results(run, (const char *const[]){ "fixed order", "names", "cache", "single", NULL },
             (const Result[]){
@@ -278,12 +283,13 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The one whose gradients all ranks have. %d gradients, finished in %d different "
-            "orders, need %s all-reduces in one order. The sums have the bits of one device.",
+            "The next all-reduce adds the gradients that all ranks have. %d gradients, finished in "
+            "%d different orders, need %s all-reduces, which all ranks start in the same order. "
+            "The sums have the bits of one device.",
             TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
     say_cost(run, "a gradient waits for the end of its cycle and for the answer.%s",
              clock_config()->simulated
-                 ? page_text(run, " So a step takes %s; in a fixed order it takes %s.",
+                 ? page_text(run, " With the cache a step takes %s, in a fixed order %s.",
                              cost_text(run, "time.cache"), cost_text(run, "time.fixed"))
                  : "");
     say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order, as "

@@ -108,6 +108,7 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, si
             double busy = done(c, batch[r], 0), hidden = 0;
             if (busy > begin) hidden = fmin(busy, end) - begin;
             costs.hidden += hidden;
+            if (r + 1 == ranks) costs.hidden_last += hidden;
             costs.exposed += end - begin - hidden;
         }
     }

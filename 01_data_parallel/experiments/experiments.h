@@ -99,6 +99,7 @@ typedef struct {
     double bytes;           // sent by each rank
     size_t scratch;         // bytes of the sums in flight
     double exposed, hidden; // picoseconds, added over ranks
+    double hidden_last;     // picoseconds hidden on the last rank, which has the smallest shard
     double step;            // picoseconds until backward and the last bucket have ended
 } BucketCosts;
 // Predicts the costs of a step whose `sequences` are cut over the ranks, and on each rank in
