@@ -108,7 +108,7 @@ static void show_training(Run *run, const Trained way[WAYS]) {
                SAMPLES * OUT, gradient_error(&way[ACCUMULATED], &way[AT_ONCE]),
                100 * gradient_error(&way[MEANS], &way[AT_ONCE]));
     say_cost(run,
-             "here a second buffer of the gradient's size, and %d additions of it per step. "
+             "a second buffer of the gradient's size, which is added to the sum %d times per step. "
              "02.02 needs no second buffer, because its backward adds to the gradient in "
              "place. The device needs room for %d samples instead of %d.",
              PIECES, ROOM, SAMPLES);

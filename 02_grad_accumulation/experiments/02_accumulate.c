@@ -58,16 +58,22 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     picture_show(run, "One batch at once, then in micro-batches", PICTURE_MEMORY);
 
     model_snapshot(model, right, UNIT_GRADIENTS, NULL);
+    Tensor difference = tensor_like(&tokens, model->g);
+    tensor_copy(difference, model->g);
+    const double whole_norm = sqrt(tensor_sum_of_squares(model->g));
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
     // Rounding errors of fp32 are a hundred times smaller than 1e-3. With 16 bits rounding errors
     // may be larger, so the trap's error must exceed their limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
+    op_scale(difference, difference, -1);
+    op_add(difference, model->g, difference); // the trap's gradient - the batch's gradient
     say(run,
         "Trap: each micro-batch takes the mean of its own tokens. The mean of these means is "
-        "%.4f, the mean\nloss of all tokens %.4f (step %zu).",
-        loss_wrong, loss, (size_t)step);
+        "%.4f, the mean\nloss of all tokens %.4f (step %zu). The gradients differ by %.0f %% (norm "
+        "of their\ndifference, divided by the norm of the batch's gradient).",
+        loss_wrong, loss, (size_t)step, 100 * sqrt(tensor_sum_of_squares(difference)) / whole_norm);
     snapshot_free(wrong);
     snapshot_free(right);
     free(at_once);

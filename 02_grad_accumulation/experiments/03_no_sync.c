@@ -142,7 +142,7 @@ static void show(Run *run, const Training *t, const Measured way[KINDS]) {
                   "Psi + wte; forgetful: + Psi for the sum",
                   { "no-sync.gradients", "forgetful.gradients", "overlapped.gradients" } },
                 { timed ? "step" : NULL,
-                  "3F + R - h; forgetful: 3F + mR",
+                  "3F+R; forgetful: 3F+mR; overlapped: 3F+R-h",
                   { "no-sync.step", "forgetful.step", "overlapped.step" } },
                 { 0 } });
     say_answer(run,

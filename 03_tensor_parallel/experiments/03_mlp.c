@@ -76,7 +76,8 @@ static void costs(Run *run, const TrialResult *r) {
     // each product of forward.
     const size_t most = range_size(shard_range(F, n, 0));
     const double forward = work_product(M, GATES * most, C).time + work_product(M, C, most).time;
-    trial_times(run, "The MLP over its ranks, last step", 3 * forward, communication);
+    trial_times(run, page_text(run, "The MLP on %zu rank%s, last step", n, n == 1 ? "" : "s"),
+                3 * forward, communication);
 }
 
 // ---------------------------------------------------------------- the page
@@ -111,12 +112,13 @@ static void table(Run *run, const TrialResult *r) {
           { "step", "=-" } },
         { 0 }
     };
+    say(run, "columns first: A by columns, B by rows, as in the picture. rows first: A by rows, "
+             "predicted.");
     results(run, columns, rows);
     say(run,
         "  M = %d tokens, width C = %d, f = %d hidden columns; t = %zu ranks, %zu bytes per "
-        "element\n  columns first: A by columns, B by rows. rows first: A by rows, predicted. An "
-        "all-reduce of k\n  elements sends 2 (t-1) ceil(k/t).\n  Why not A by rows? Its parts must "
-        "be added before GELU:\n  GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f.",
+        "element\n  An all-reduce of k elements sends 2 (t-1) ceil(k/t).\n  Why not A by rows? Its "
+        "parts must be added before GELU:\n  GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f.",
         M, C, F, n, e, gelu_of(2) + gelu_of(-2), gelu_of(0));
     if (!answer_alone(run))
         say_answer(run,

@@ -156,7 +156,8 @@ static void attention(Run *run) {
              "(W_q, W_k, W_v), their rows of W_O; X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
-    picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);
+    picture_show(run, page_text(run, "Attention on %zu rank%s, last step", n, n == 1 ? "" : "s"),
+                 PICTURE_CHART);
     table(run, &r);
 }
 

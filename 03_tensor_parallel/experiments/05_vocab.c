@@ -26,8 +26,8 @@ static void one_token(Run *run, const double own[FIELDS], double loss) {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < FIELDS; k++) all[i][k] = i == run->world->rank ? own[k] : 0;
     comm_all_reduce_doubles(run->world, all[0], n * FIELDS);
-    say(run, "A GPT without blocks: embedding, norm, head, loss. E is the table of embedding and "
-             "head. Each rank\nholds 1/t of its entries, and has their logits only.");
+    say(run, "A GPT without blocks: embedding, norm, head, loss. Embedding and head share one "
+             "table. Each rank\nholds 1/t of its entries, and has their logits only.");
     say(run, "the loss of token 0   largest logit   logit of the target   sum of exp(logit - max)");
     for (size_t i = 0; i < n; i++) {
         const Range entries = shard_range(V, n, i);

@@ -97,12 +97,15 @@ static void ending(Run *run) {
     const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
     const char *compared = "as with tensor parallelism";
     if (strcmp(kept, tensor)) compared = page_text(run, "with tensor parallelism %s", tensor);
+    const char *verdict = "Yes, and the layers send no more:";
+    if (more) verdict = "Only where t divides the rows. Here the layers send";
     if (!answer_alone(run))
         say_answer(
             run,
-            "%s. In the layers a rank sends %s, %s. Activations fall from %s to %s. If inputs "
-            "are gathered again, activations fall to %s, and a rank sends %s.",
-            more ? "Only where t divides the rows" : "Yes", cost_text(run, "sent.kept"), compared,
+            "%s %s per rank, %s. The gradients of norms and biases add a sum per step (%s). "
+            "Activations fall from %s to %s. If inputs are gathered again, activations fall to %s, "
+            "and a rank sends %s.",
+            verdict, kept, compared, cost_text(run, "partial.sent.kept"),
             cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
             cost_text(run, "kept.again"), cost_text(run, "sent.again"));
     say_cost(run,

@@ -48,8 +48,9 @@ static void table(Run *run) {
     results(run, columns, rows);
     say(run,
         "  Attention alone: one sequence of T = %zu positions, N = %zu ranks, c = T/N = %d; C = %d "
-        "columns in\n  H = %d heads. Formulas count elements. p = softmax(q k^T). Products: q k^T "
-        "and p v forward; q k^T\n  once more, dv, dp, dq and dk backward.",
+        "columns in\n  H = %d heads. Formulas count elements. c H: one number per query and head, "
+        "the logarithm of its\n  sum of exponentials (for backward). p = softmax(q k^T). Products: "
+        "q k^T and p v forward; q k^T\n  once more, dv, dp, dq and dk backward.",
         n * CHUNK, n, CHUNK, HEADS * D, HEADS);
 }
 
@@ -66,8 +67,10 @@ static void ending(Run *run) {
                    run->world->size, cost_text(run, "kept.zigzag"), time);
     say_cost(run, "%s sent per rank, hidden if chunks are long enough; q k^T is computed twice.",
              cost_text(run, "sent.zigzag"));
-    say_use_when(run, "one sequence is too long for a device. Take zigzag chunks if attention is "
-                      "causal. Ulysses (03.14) sends less, if k and v have a head per rank.");
+    say_use_when(run,
+                 "one sequence is too long for a device. Take zigzag chunks if attention is "
+                 "causal. Ulysses (03.14) sends less, if there is at least one head of k and v for "
+                 "each rank.");
 }
 
 static void ring(Run *run) {

@@ -10,6 +10,10 @@ static double fewest_tokens(const GridPlace *at) {
     return tensor_way_crossover(WAY_2D, WAY_1D, at->q * at->q) * (double)at->c->width;
 }
 
+// Returns the tokens per column of the model, BT / C, from which 2D on q x q ranks is faster than
+// 1D on as many ranks, without latency (grids.md). A negative result means never.
+static double fewest_in_time(double q) { return 36 / (8 * (q - 1 / q) - 21); }
+
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
@@ -41,11 +45,14 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         "entries; q = %zu",
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
     if (q == 1) return;
+    gpt_say_uneven(run, c, sequences, q, q);
     say(run, "  The factor 3: a layer has three products. Y sends X and W, dX sends dX and W, dW "
              "sends X and dW.");
     say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
              "So 2D receives");
-    say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu).",
+    say(run,
+        "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). To be faster it "
+        "needs more.",
         fewest_tokens(at), sequences * c->context);
 }
 
@@ -53,7 +60,7 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
 // times with 1D.
 static void ending(Run *run, const GridPlace *at, size_t sequences, double took) {
     const size_t n = run->world->size, q = at->q;
-    const char *times = "", *compared = "", *from = "";
+    const char *times = "", *compared = "";
     if (n > 1 && n <= at->c->heads) { // 1D needs a head per rank
         const CutSizes z = cut_sizes(at->c, n, 0);
         const double line = line_share(&z, sequences).received;
@@ -63,7 +70,6 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
             times = page_text(run, ": %s for the layers, %s in 1D", value_text(run, took, "ps"),
                               gpt_cells_1d(run, at->c, n, sequences).time + 1);
     }
-    if (q > 1) from = page_text(run, " (here from %.0f on)", fewest_tokens(at));
     if (!answer_alone(run))
         say_answer(run,
                    "Yes. A rank holds %s of parameters and %s of activations. For every product it "
@@ -75,12 +81,12 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
              "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is sent while "
              "ranks compute%s.",
              q, q == 1 ? "" : "s", times);
-    say_use_when(
-        run,
-        "more ranks than a node has must share one layer, and a micro-batch has many tokens%s. "
-        "If only 1D's whole activations do not fit, sequence parallelism (03.07) cuts "
-        "them and sends no weights.",
-        from);
+    say_use_when(run,
+                 "more ranks than a node has must share one layer. With 3 x 3 ranks 2D is faster "
+                 "than 1D from %.0f C tokens per micro-batch on, with 8 x 8 from %.1f C on, with "
+                 "2 x 2 never (grids.md). If only 1D's activations do not fit, use sequence "
+                 "parallelism (03.07).",
+                 fewest_in_time(3), fewest_in_time(8));
 }
 
 static void summa_lesson(Run *run) {

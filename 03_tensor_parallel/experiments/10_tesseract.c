@@ -76,8 +76,8 @@ static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t
              "their gradients.",
              d, cost_text(run, "depth.received"));
     say_use_when(run,
-                 "as 2D (03.09), with more ranks than q²: the weights fit in q² of them, and the "
-                 "batch has q d sequences or more.");
+                 "a layer calls for 2D (03.09), but there are more than q² ranks. The weights must "
+                 "fit in q² ranks, and the batch must have q d sequences or more.");
 }
 
 static void tesseract_lesson(Run *run) {

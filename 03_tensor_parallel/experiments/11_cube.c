@@ -66,9 +66,10 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     results(run, columns, rows);
     say(run, "  keep: the gathered X and W stay in memory. gather again: backward gathers them.");
     say(run,
-        "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
+        "  GPT: %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
+    gpt_say_uneven(run, c, sequences, q * q, q);
 }
 
 static void ending(Run *run) {
@@ -80,16 +81,15 @@ static void ending(Run *run) {
         say_answer(run,
                    "Its part of X along its column, its part of W along the depth, and partial "
                    "sums of Y along its row. Backward sends dY and partial sums of dX and dW along "
-                   "the same lines. In this GPT a rank sends %s per step, and keeps %s of "
-                   "activations.",
+                   "these lines. Here a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
              cost_text(run, "sent.again"), time);
     say_use_when(run,
-                 "there are q³ ranks, at least q² sequences, and many tokens: on 64 ranks a rank "
-                 "that gathers again receives less than in 1D (03.06) if a micro-batch has more "
-                 "than %.1f C tokens. First compare it with 1D + SP inside nodes (03.12).",
+                 "there are q³ ranks, at least q² sequences, and many tokens. 64 ranks that gather "
+                 "again receive less than in 1D (03.06) from %.1f C tokens per micro-batch on. "
+                 "First compare 3D with 1D + SP inside nodes (03.12).",
                  tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }
 
@@ -109,9 +109,10 @@ static void introduction(Run *run, size_t q) {
     say_line(run, "column", q, q, page_text(run, stores, "X", q));
     say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));
     say_line(run, "row", 1, q, "multiply, then add their products to a part of Y");
-    say(run, "Y is cut as X is, with row and col swapped. So for the next matrix these two lines "
-             "swap, too.\nA block has four matrices: 1 of q, k and v; 2 W_O; 3 and 4 of the MLP. "
-             "Picture: two products.");
+    say(run,
+        "Y is cut as X is, with row and col swapped. So in the next product the ranks gather X "
+        "along the row\nand add their products along the column. Matrices of a block: 1 q, k "
+        "and v; 2 W_O; 3 and 4 MLP.");
 }
 
 // Trains both ways with one optimizer: backward reads the gathered X and W that forward kept, or

@@ -178,9 +178,9 @@ static void compare(Run *run) {
     training_store(run, &t);
     say(run,
         "One GPT, trained in each way on the same %zu ranks. 1D (03.06): each weight matrix is cut "
-        "along one\nside. SP (03.07): so are the rows in norms and residual paths. 2D, 2.5D, 3D "
-        "(03.09 to 03.11):\nweights and activations in blocks, on a grid or cube of ranks. ring "
-        "(03.08): positions are cut,\nweights are whole. SP and 3D gather inputs again in "
+        "along one\nside. SP (03.07): the rows in norms and residual paths are cut, too. 2D, 2.5D, "
+        "3D (03.09 to\n03.11): weights and activations in blocks, on a grid or cube of ranks. ring "
+        "(03.08): positions are\ncut, weights are whole. SP and 3D gather inputs again in "
         "backward.",
         n);
     Trajectory want = training_unsplit(run, &t, 1);

@@ -98,6 +98,9 @@ void trial_train(Trial *t, TrialResult *r); // the last step of a split training
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 // Returns a training of three clipped steps on synthetic tokens, with one micro-batch per step.
 Training gpt_training(ModelConfig c, size_t sequences);
+// Prints which cuts are uneven, if any: of the sequences in `batch_parts` parts, and of columns,
+// heads and vocabulary entries in q parts.
+void gpt_say_uneven(Run *run, const ModelConfig *c, size_t sequences, size_t batch_parts, size_t q);
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes. A cube also
 // has two planes, the ranks with this rank's column and those with its row.

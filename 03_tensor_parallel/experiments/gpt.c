@@ -45,6 +45,24 @@ Training gpt_training(ModelConfig c, size_t sequences) {
                        .watched = MEM_ACTIVATIONS };
 }
 
+void gpt_say_uneven(Run *run, const ModelConfig *c, size_t sequences, size_t batch_parts,
+                    size_t q) {
+    const struct {
+        size_t count, parts;
+        const char *name;
+    } cut[] = { { sequences, batch_parts, "sequences" },
+                { c->width, q, "columns" },
+                { c->heads, q, "heads" },
+                { c->vocab, q, "entries" } };
+    const char *list = "";
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        if (cut[i].count % cut[i].parts == 0) continue;
+        list = page_text(run, "%s%s %zu %s in %zu", list, *list ? "," : "", cut[i].count,
+                         cut[i].name, cut[i].parts);
+    }
+    if (*list) say(run, "  Uneven cuts, so ranks differ:%s.", list);
+}
+
 // ---------------------------------------------------------------- groups and their traffic
 
 // Sets group to the communicators of this way. An entry is NULL where the way has no such group.

@@ -52,7 +52,8 @@ static TensorWay block_table(Run *run) {
         "Computed: one block of GPT-3's width on %d ranks, in millions of elements per rank. "
         "%d sequences",
         RANKS, SEQUENCES);
-    say(run, "of %zu tokens; %zu heads, because GPT-3's 96 do not divide by %d. 2.5D: 4 x 4 x 4.",
+    say(run,
+        "of %zu tokens; %zu heads, because GPT-3's 96 are not a multiple of %d. 2.5D: 4 x 4 x 4.",
         wide.context, wide.heads, RANKS);
     results(run, tensor_way_name, rows);
     // The limit is 2e-3, because the formulas leave out vectors and norms.
