@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
+#include "common/comm/clock.h"
 
 // ---------------------------------------------------------------- the map, without communication
 
@@ -27,7 +28,8 @@ static void check_map(Run *run, Degrees n) {
 
 // ---------------------------------------------------------------- the groups as communicators
 
-// A kind of group. The ranks of a group differ along these axes only.
+// A kind of group. The ranks of a group differ along these axes only. `formula` is NULL if no
+// message of training uses the kind. Then the page has no row for the kind.
 typedef struct {
     const char *name, *formula;
     unsigned axes;
@@ -37,16 +39,19 @@ enum { TP, DP, PP, KINDS = 6 };
 // Fills the kinds of groups, and returns the number of kinds. The last kind exists only with --cp.
 static size_t kinds_of(const Mesh *m, Kind kind[KINDS]) {
     Degrees n = m->n;
+    bool cp = m->cp != NULL;
     const Kind all[KINDS] = {
         { "tensor parallel (tp)", "neighbours", MESH_TP, n.tp },
-        { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, n.dp },
-        { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, n.pp },
-        { "one replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, n.tp * n.pp },
-        { "one stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, n.tp * n.dp },
-        { "context parallel (cp)", "every tp-th rank of a replica's stage", MESH_CP, mesh_cp(n) },
+        { "data parallel (dp)", cp ? "dp ranks, tp cp apart" : "every tp-th rank of a stage",
+          MESH_DP, n.dp },
+        { "pipeline (pp)", cp ? "every (tp cp dp)-th rank" : "every (tp dp)-th rank", MESH_PP,
+          n.pp },
+        { "one replica (tp, pp)", "adds up the gradient norm", MESH_TP | MESH_PP, n.tp * n.pp },
+        { "one stage (tp, dp)", NULL, MESH_TP | MESH_DP, n.tp * n.dp },
+        { "context parallel (cp)", "cp ranks, tp apart", MESH_CP, mesh_cp(n) },
     };
     memcpy(kind, all, sizeof all);
-    return m->cp ? KINDS : KINDS - 1;
+    return cp ? KINDS : KINDS - 1;
 }
 static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
     Coordinates x = place_of(n, a), y = place_of(n, b);
@@ -98,29 +103,63 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
     }
 }
 
+// Returns how far the ranks of a group along one axis are apart, in ranks of the world.
+static size_t distance(Degrees n, unsigned axis) {
+    return axis == MESH_TP ? 1 : axis == MESH_DP ? n.tp * mesh_cp(n) : n.tp * mesh_cp(n) * n.dp;
+}
+static const char *ordinal_ending(size_t i) {
+    static const char *const ending[] = { "th", "st", "nd", "rd" };
+    return i / 10 % 10 != 1 && i % 10 < 4 ? ending[i % 10] : "th";
+}
+// Returns the links of all groups along one axis: "fast" if each of the groups is in one node. The
+// table has the link of rank 0's group, and other groups can have another link.
+static const char *links_of(Run *run, Degrees n, unsigned axis) {
+    const ClockConfig *c = clock_config();
+    bool near = false, far = false;
+    for (size_t a = 0; a < run->world->size; a++) {
+        bool one_node = true;
+        for (size_t b = 0; b < run->world->size; b++)
+            one_node &= !same_group(n, axis, a, b) || clock_same_node(a, b);
+        near |= one_node;
+        far |= !one_node;
+    }
+    if (near && far) return page_text(run, "%s or %s", c->link.name, c->between.name);
+    return near ? c->link.name : c->between.name;
+}
+// Returns the ranks and the links of the groups of a kind, such as "every 4th rank (slow link)".
+static const char *members(Run *run, Degrees n, const Kind *kind) {
+    size_t step = distance(n, kind->axes);
+    if (kind->degree == 1) return "one rank";
+    const char *ranks = page_text(run, "every %zu%s rank%s", step, ordinal_ending(step),
+                                  kind->axes == MESH_DP ? " of a stage" : "");
+    if (step == 1) ranks = page_text(run, "%zu neighbours", kind->degree);
+    if (!clock_config()->simulated) return ranks;
+    return page_text(run, "%s (%s link)", ranks, links_of(run, n, kind->axes));
+}
+
 // Prints a row for each kind of group. The row shows rank 0's group, because the other groups of
 // this kind have the same form.
 static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     Result row[KINDS + 1] = { 0 };
-    char text[KINDS][3][64], link[KINDS][LINK_NAME], group[KINDS][112];
+    char text[KINDS][3][64], link[KINDS][LINK_NAME];
+    size_t rows = 0;
     for (size_t k = 0; k < kinds; k++) {
+        if (!kind[k].formula) continue;
         const char *on = mesh_link(mesh_group(m, kind[k].axes), link[k]);
         snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
         snprintf(text[k][1], 64, "=%zu", kind[k].degree);
         text[k][2][0] = '=';
         group_of_rank_0(text[k][2] + 1, run, m, kind[k].axes);
-        snprintf(group[k], sizeof group[k], "%s%s%s%s", text[k][2] + 1, on ? " (" : "",
-                 on ? on + 1 : "", on ? " link)" : "");
-        row[k] =
+        row[rows++] =
             (Result){ kind[k].name, kind[k].formula, { text[k][0], text[k][1], text[k][2], on } };
     }
     results(run,
             (const char *const[]){ "groups", "ranks per group", "group of rank 0", "link", NULL },
             row);
-    say_answer(run,
-               "Rank 0 is in the tp group %s, the dp group %s and the pp group %s. tp ranks are "
-               "neighbours because tp sends most.",
-               group[TP], group[DP], group[PP]);
+    say_answer(run, "A tp group has %s, a dp group has %s, and a pp group has %s.%s",
+               members(run, m->n, &kind[TP]), members(run, m->n, &kind[DP]),
+               members(run, m->n, &kind[PP]),
+               m->n.tp > 1 ? " tp ranks are neighbours because tp sends most." : "");
     say_cost(run,
              "no messages in a training step; every rank makes its groups once, at the start.");
     say_use_when(run, "two or more kinds of parallelism share one set of ranks.");

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
+#include "common/comm/clock.h"
 
 // Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", and returns `text`.
 enum { NAME = 48 };
@@ -79,6 +80,16 @@ static Cause cause(const Layout *fast, const Layout *slow) {
     if (waits >= idles && waits >= computes) return WAITS;
     return idles >= computes ? IDLES : COMPUTES;
 }
+// Returns whether a tensor-parallel group has ranks in two nodes, in the opposite order of ranks.
+static bool tp_crosses(Degrees n) {
+    bool crosses = false;
+    for (size_t r = 0; r < n.dp * n.tp * n.pp; r++) {
+        Coordinates first = mesh_coordinates(n, r);
+        first.tp = 0;
+        crosses |= !clock_same_node(opposite_order(n, r), opposite_order(n, mesh_rank(n, first)));
+    }
+    return crosses;
+}
 static void answer(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                    size_t micro_batches) {
     static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
@@ -90,28 +101,31 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
     const size_t turns = micro_batches / fast->n.dp + fast->n.pp - 1;
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        reason = page_text(run,
-                           ": its sums stay in a node, and its bubble is only %zu/%zu of the "
-                           "step without messages",
-                           fast->n.pp - 1, turns);
+        reason =
+            page_text(run,
+                      ": its sums stay in a node, and without messages its bubble is %zu/%zu of "
+                      "a step",
+                      fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others = page_text(run, "%s%s%zu%s %s", others, *others ? " and " : "", slower[i],
+            others = page_text(run, "%s%s%zu%s %s", others, *others ? ", " : "", slower[i],
                                *others          ? ""
                                : slower[i] == 1 ? " loses most"
                                                 : " lose most",
                                because[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
-        say_answer(run,
-                   "%s, %s per step%s. Of the other %zu layouts %s. No sum over dp is "
-                   "hidden: buckets (01.04) would help dp.",
-                   layout_name(name, fast), step, reason, n - 1, others);
+        say_answer(run, "%s, %s%s. Of the %zu others %s.", layout_name(name, fast), step, reason,
+                   n - 1, others);
     say_cost(run,
-             "in the opposite order tp groups cross nodes, and a step takes %.2f times as long.",
-             opposed->step / fast->step);
+             "a rank sends up to %s in its node and %s between nodes. No sum over dp is hidden "
+             "(01.04). In the opposite order %sa step takes %s.",
+             value_text(run, fast->sent.inside, "bytes"),
+             value_text(run, fast->sent.between, "bytes"),
+             tp_crosses(fast->n) ? "tp crosses nodes, and " : "",
+             value_text(run, opposed->step, "ps"));
     say_use_when(
         run,
         "the model does not fit on one device, or dp is slow between nodes. Keep tp in a node.");

@@ -55,7 +55,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     // A row of bytes sent is left out if the layout has no link of the row's kind.
     Result row[5] = {
         { "positions computed",
-          "cache: the prompt, 1 per token, T/2 when T is full",
+          "cache: prompt, 1 per token; T/2 if text exceeds T",
           { "positions", without } },
         { "keys and values kept",
           grouped ? "2 L/pp T K/tp elements, K columns of keys" : "2 L/pp T C/tp elements",
@@ -75,7 +75,8 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
         "and the");
     say(run, "values of these tokens are mixed. The cache keeps both. Without the cache each token "
              "needs a forward");
-    say(run, "of the whole text so far, at most of its last T tokens.");
+    say(run, "of the whole text so far. Both ways keep only the last T/2 tokens when the text "
+             "exceeds T.");
     results(run, (const char *const[]){ "with the cache", "without", NULL }, row);
     char full[120] = "";
     if (z->prompt + z->tokens - 1 > c->context)
