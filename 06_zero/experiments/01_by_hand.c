@@ -26,8 +26,8 @@ static void update_by_hand(Run *run) {
     zero_by_hand_parts(parts);
     say(run, "  sum    %+.1f %+.1f   goes to rank 1 only, which owns both elements", 4 * start(3),
         4 * start(4) - 4);
-    say(run, "Only the matrix has weight decay. Rank 1 owns parts of bias and matrix, so it "
-             "decides per element.");
+    say(run, "Only the matrix has weight decay. Rank 1 owns parts of bias and matrix, so rank 1 "
+             "decides for each\nelement whether it decays.");
     say(run, "After %d steps, with replicas and with parts: b3 = %.4f, m00 = %.4f.", STEPS,
         parts[0][3], parts[0][4]);
     size_t moved = 0;
@@ -40,16 +40,17 @@ static void update_by_hand(Run *run) {
     // Rank 0 has one of the largest parts.
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
     say_answer(run,
-               "All weights, gradients and moments: each of %d replicas holds %d numbers. If each "
-               "keeps moments only for its own part, it holds at most %zu. After %d steps all "
-               "weights agree in every bit.",
+               "All weights, gradients and moments: each of %d replicas holds %d numbers. With "
+               "ZeRO-1 a rank keeps moments only for its own part, and holds at most %zu. After %d "
+               "steps all weights agree in every bit.",
                N, 4 * SIZE, held, STEPS);
     say_cost(run,
-             "no more bytes are sent: the all-reduce of %d gradients becomes a "
-             "reduce-scatter of %d gradients and an all-gather of %d weights.",
+             "with ZeRO-1 no more bytes: the all-reduce of %d gradients becomes a reduce-scatter "
+             "of %d gradients and an all-gather of %d weights. ZeRO-2 sends more if a step has "
+             "several micro-batches (06.03). ZeRO-3 always sends more (06.04).",
              SIZE, SIZE, SIZE);
-    say_use_when(run, "there is data parallelism and memory is short: ZeRO-1 first, because it "
-                      "sends no more; ZeRO-3 last.");
+    say_use_when(run, "there is data parallelism and memory is short. Try ZeRO-1 first, because "
+                      "it sends no more bytes. Try ZeRO-3 last, because it sends most.");
 }
 
 // ---------------------------------------------------------------- bytes per parameter

@@ -41,14 +41,14 @@ static void zero1(Run *run) {
                "%s of state instead of %s, and the training is the same.",
                dp->size, zero_text(run, own, ZERO_STATE), zero_text(run, all, ZERO_STATE));
     say_cost(run,
-             "%s sent per rank instead of %s, mostly because the norm needs a sum per tensor; a "
-             "step takes %s instead of %s.",
+             "%s sent per rank instead of %s, mostly because the gradient norm needs a sum over "
+             "ranks for each tensor. A step takes %s instead of %s. ZeRO-1 makes more calls than "
+             "one all-reduce, and only the next forward can hide its gather.",
              zero_text(run, own, ZERO_SENT), zero_text(run, all, ZERO_SENT),
              zero_text(run, own, ZERO_STEP), zero_text(run, all, ZERO_STEP));
     say_use_when(
-        run, "there is data parallelism and the optimizer keeps state. It makes more calls, and "
-             "only the next forward can hide the gather. In 16-bit training ZeRO-1 divides 12 "
-             "of 16 bytes, here 8.");
+        run, "there is data parallelism and the optimizer keeps state. In 16-bit training ZeRO-1 "
+             "divides 12 of 16 bytes, here 8.");
     comm_free(dp);
 }
 

@@ -22,8 +22,8 @@ static void zero2(Run *run) {
         .explains =
             "In flight: a block's gradient in its backward, wte's two in the step. Terms in "
             "[ ] count if m > 1.",
-        .notes = "S after a layer's part of B sums that layer's gradient. G at the end gathers the "
-                 "weights.",
+        .notes = "S after a layer's part of B sums its gradient (the first S: the last norm's). G "
+                 "gathers weights.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",
                      [ZERO_IN_FLIGHT] = "4 (2 wte + block [+ block/N])",
                      [ZERO_SENT] = "4(N-1)/N ((m+1)(Psi-wte)+2 wte)",

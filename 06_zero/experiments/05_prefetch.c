@@ -76,11 +76,15 @@ static void conclude(Run *run, const ZeroMeasured *seen, size_t m) {
                "instead of %s.",
                share, zero_text(run, &seen[1], ZERO_STEP), zero_text(run, &seen[0], ZERO_STEP),
                zero_text(run, &seen[1], ZERO_IN_FLIGHT), zero_text(run, &seen[0], ZERO_IN_FLIGHT));
+    const double sent = seen[1].row[ZERO_SENT], sent_before = seen[0].row[ZERO_SENT];
+    const char *before = "as without prefetch";
+    if (sent != sent_before)
+        before = page_text(run, "instead of %s", zero_text(run, &seen[0], ZERO_SENT));
     say_cost(run,
              "memory for the weights of %s, a second gradient, and a copy of the gradient being "
-             "sent. With prefetch a rank sends %s, with plain ZeRO-3 %s.",
+             "sent. A rank sends %s, %s.",
              reshards(run) ? "a second layer" : "nearly all layers",
-             zero_text(run, &seen[1], ZERO_SENT), zero_text(run, &seen[0], ZERO_SENT));
+             zero_text(run, &seen[1], ZERO_SENT), before);
     say_use_when(run, "ZeRO-3 waits for its messages, there is memory left, and a micro-batch has "
                       "so many tokens that a layer computes about as long as its gather takes.");
 }

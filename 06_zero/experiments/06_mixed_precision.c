@@ -170,20 +170,27 @@ static void table(Run *run, const Seen seen[WAYS]) {
 }
 
 static void conclude(Run *run, const Seen seen[WAYS]) {
+    const double bf16 = cost_value(run, "bf16.state"), reals = cost_value(run, "real.state");
+    const char *name = element_name(REALS);
+    const char *state = page_text(run, "no state: %g bytes, as in %s", bf16, name);
+    if (bf16 < reals)
+        state = page_text(run, "little state: %g bytes instead of %g in %s", bf16, reals, name);
     say_answer(run,
                "In bf16 %g bytes are the weight, %g its gradient, %g the master and AdamW's m and "
-               "v. Not all can be 16-bit numbers: a weight that is rounded to nearest loses small "
-               "updates. Without a master the loss is %.3f, with it %.3f, in %s %.3f.",
+               "v. The master cannot be a 16-bit number rounded to nearest, because it would lose "
+               "small updates. 16-bit moments were not tried. Without a master the loss is %.3f, "
+               "with it %.3f, in %s %.3f.",
                cost_value(run, "bf16.weight"), cost_value(run, "bf16.gradient"),
-               cost_value(run, "bf16.optimizer"), seen[NO_MASTER].loss, seen[BF16].loss,
-               element_name(REALS), seen[REAL].loss);
+               cost_value(run, "bf16.optimizer"), seen[NO_MASTER].loss, seen[BF16].loss, name,
+               seen[REAL].loss);
     say_cost(
         run,
-        "a master of %zu bytes per parameter. fp16 also needs a loss scale, because gradients "
+        "a master of %zu bytes per parameter, so 16-bit training saves %s. It saves activations "
+        "and, with 16-bit gradients, bytes sent. fp16 also needs a loss scale, because gradients "
         "below about 6e-8 become 0: a power of two multiplies the loss, and so every gradient; "
         "the update divides by it. Here %zu of %d steps are skipped, because a scaled "
         "gradient overflows.",
-        sizeof(real), seen[FP16].skipped, STEPS);
+        sizeof(real), state, seen[FP16].skipped, STEPS);
     say_use_when(run,
                  "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
                  "since Ampere). Choose bf16 where it exists, because it needs no loss scale.");
@@ -213,8 +220,8 @@ static void mixed_precision(Run *run) {
     say(run,
         "o: master, m and v. main g: gradients in %s. no master: updates are added to the bf16 "
         "weights.\n"
-        "fp16 has 11 significant bits, bf16 8. But fp16 ends at 65504 and 6e-8; bf16 has fp32's "
-        "range.",
+        "fp16 has 11 significant bits, bf16 8. fp16 reaches only from 6e-8 to 65504, bf16 as far "
+        "as fp32.",
         name);
     table(run, seen);
     conclude(run, seen);

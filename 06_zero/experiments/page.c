@@ -56,7 +56,7 @@ static void say_sizes(Run *run, const Training *t, bool splits) {
         "Psi = %zu parameters: wte (the table of embedding and head) %zu, %zu blocks of %zu, the "
         "rest %zu.\n"
         "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
-        "Each rank runs up to m micro-batches per step, with each way; ranks with fewer sequences "
+        "In each column a rank runs up to m micro-batches per step. Ranks with fewer sequences "
         "wait.\n"
         "F0: forward of micro-batch 0. On `links` a capital letter begins a call%s.",
         all, wte, c->layers, block, all - wte - c->layers * block, run->world->size,

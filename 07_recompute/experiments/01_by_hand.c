@@ -28,8 +28,9 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
         print_matrix(run, " x", l + 1, &y);
         x = y;
     }
-    say(run, "The gradients of the two, after all %d layers; the loss is the sum of x%d:", LAYERS,
-        LAYERS);
+    say(run,
+        "Gradients of W1 and W0 in the chain of %d layers. The loss is the sum of x%d's elements:",
+        LAYERS, LAYERS);
     for (size_t l = 2; l-- > 0;) print_matrix(run, "dW", l, &dw[l]);
 }
 

@@ -60,7 +60,7 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
 static void show(Run *run, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "keep all", "recompute blocks", "recompute stages",
                                            NULL };
-    Result rows[] = { { "activations, peak", "inputs, one block or stage", { 0 } },
+    Result rows[] = { { "activations, peak", "inputs + one block or stage", { 0 } },
                       { "sent to neighbours", "nothing is sent again", { 0 } },
                       { "FLOPs, all stages", "3 forwards + recomputation", { 0 } },
                       { "step", "simulated, GPipe's order", { 0 } },
@@ -94,11 +94,10 @@ static void full(Run *run) {
     say(run,
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
         "m = %zu micro-batches.\n"
-        "keep all: all items for backward stay. recompute blocks, stages: only their inputs stay, "
-        "and\nbackward begins with a second forward. A backward is twice a forward, so a step "
-        "needs "
-        "the FLOPs of 3\nforwards. MFU: their share of the possible FLOPs. HFU: the share of all "
-        "FLOPs, with recomputation.",
+        "keep all: all items stay for backward. recompute blocks, stages: only inputs stay, "
+        "and a second\nforward makes one block's or stage's items again. A backward is 2 forwards, "
+        "so a step needs 3.\nMFU: the FLOPs of 3 forwards / what the ranks could compute in the "
+        "step. HFU: all FLOPs / the same.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
         t.micro_batches);
     // The unsplit model keeps everything and takes the same micro-batches, one by one.

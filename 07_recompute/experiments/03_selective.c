@@ -139,8 +139,8 @@ static void selective(Run *run) {
         "selective: it keeps all but the attention probabilities, 2HT/t elements per token.\n"
         "Backward computes dropped items again. After each all-reduce F0 or B0 goes on in a new "
         "box.\n"
-        "A step needs the FLOPs of 3 forwards. MFU: their share of what the ranks can compute in "
-        "it.",
+        "MFU: the FLOPs that a step needs (3 forwards), divided by what the ranks could compute in "
+        "the step.",
         run->world->size, tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];

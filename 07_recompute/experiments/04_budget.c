@@ -41,11 +41,22 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
 
 // ---------------------------------------------------------------- the page
 
+// Prints the budget of the last stage, because the table has only the budget of stage 0.
+static void say_last_budget(Run *run, const Training *t) {
+    const size_t p = run->world->size;
+    if (p == 1) return;
+    BudgetPlan last = budget_plan(t, p, p - 1, budgeted[DRAWN].share);
+    say(run,
+        "Each stage has its own budget. At %s the last stage, which also has the head, has %s.",
+        budgeted[DRAWN].name, value_text(run, (double)last.budget, "bytes"));
+    budget_plan_free(&last);
+}
+
 // Prints the table and the answer. Rank 0, which prints, is stage 0.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     Result rows[] = { { "budget of stage 0", "min + x(max-min)", { 0 } },
-                      { "activations, peak", "within budget", { 0 } },
+                      { "activations, peak", "each within its own", { 0 } },
                       { "full, selective", "recomputed, stage 0", { 0 } },
                       { "more work", "in a step", { 0 } },
                       { "step", "simulated", { 0 } },
@@ -64,12 +75,10 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     }
     results(run, columns, rows);
     say_answer(run,
-               "First selectively, because this needs the least work per byte that it frees. Then "
-               "in full, from the first block on. The last block gains least: in the running "
-               "micro-batch it holds all its items anyway. For %s instead of %s stage 0 recomputes "
-               "%zu of %zu "
-               "blocks in full and %zu "
-               "selectively: %s more work.",
+               "Selective recomputation comes first, because it frees a byte with the least work. "
+               "Full recomputation follows, from the first block on, because at the peak the "
+               "running micro-batch holds all items of the last block anyway. For %s instead of %s "
+               "stage 0 recomputes %zu of %zu blocks in full and %zu selectively: %s more work.",
                value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
                budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
                budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), more[DRAWN]);
@@ -118,6 +127,7 @@ static void budget(Run *run) {
                          PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
         costs(run, &t, w, &plan[w], &seen[w]);
     }
+    say_last_budget(run, &t);
     show(run, seen, plan);
     for (size_t w = 0; w < BUDGETS; w++) budget_plan_free(&plan[w]);
     trajectory_free(&unsplit);
