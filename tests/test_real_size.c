@@ -91,7 +91,7 @@ static void data_parallel(void) {
     on_page("16Ψ = %.1f GB", MIXED * psi / G);
     on_page("%.2f GFLOP / P = %.0f ms", F / 8192 / G, 1e3 * F / A100);
     on_page("3F = %.0f ms", 3 * ms);
-    on_page("2 · 7/8 · %.2f GB = %.2f GB", BF16 * psi / G, sent / G);
+    on_page("2 · 7/8 · %.3f GB = %.2f GB", BF16 * psi / G, sent / G);
     on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
     on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
             100 * sent / IB / (3 * F / A100));
