@@ -60,7 +60,7 @@ void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sa
     // EXERCISE 06.04b (2 points): backward of a layer whose weights are in parts. The forward has
     // dropped the gathered weights. The weights must be whole while the layer's backward runs, in
     // an arena of MEM_COMMUNICATION. zero2_backward_and_reduce calls the layer's own backward and
-    // reduces its gradients, as in stage 2. Afterwards nothing whole is left. Calls: zero3_gather,
+    // reduces its gradients, as in ZeRO-2. Afterwards nothing whole is left. Calls: zero3_gather,
     // zero3_drop and zero2_backward_and_reduce.
     Arena in_flight = arena(MEM_COMMUNICATION);
     // Gathers the weights again, because dx = dy W^T reads the weights, which forward has dropped.

@@ -53,7 +53,7 @@ static void drop_weights(Prefetched *p) {
 // ------------------------------------------------ gradients: reduced behind the next backward
 
 // Starts to reduce the gradient of a layer. prefetch_finish_reduction() waits for the reduction,
-// and adds the own part of the sum over ranks to own_g, as stage 2 does.
+// and adds the own part of the sum over ranks to own_g, as ZeRO-2 does.
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;

@@ -1,23 +1,23 @@
 // zero.h: declares the stages of ZeRO. Data parallelism holds the same state on N ranks, and ZeRO
-// divides this state over the ranks (Rajbhandari et al. 2020; PyTorch calls stage 3 FSDP).
+// divides this state over the ranks (Rajbhandari et al. 2020; PyTorch calls ZeRO-3 FSDP).
 //
 // A unit is a block, an embedding table or the last norm. Rank r of N owns part r of every unit.
 // The part is shard_range of the unit's flat elements, across the borders of tensors. Between steps
-// a rank keeps only its own part of a divided item. Stage 1 divides the optimizer state, stage 2
-// also the gradients, and stage 3 also the weights:
+// a rank keeps only its own part of a divided item. ZeRO-1 divides the optimizer state, ZeRO-2
+// also the gradients, and ZeRO-3 also the weights:
 //
 //     bytes per parameter (fp32)  weights  gradients  m, v   sent per step, in (N-1)/N Psi
 //     data parallel, AdamW           4        4        8      2   all-reduce of gradients
-//     stage 1                        4        4        8/N    2   reduce-scatter, all-gather
-//     stage 2                        4        4/N      8/N    m + 1: a reduction per micro-batch
-//     stage 3                        4/N      4/N      8/N    3m: also two gathers per micro-batch
-//     stage 3 with prefetch          4/N      4/N      8/N    3m, part of it while a rank computes
+//     ZeRO-1                         4        4        8/N    2   reduce-scatter, all-gather
+//     ZeRO-2                         4        4/N      8/N    m + 1: a reduction per micro-batch
+//     ZeRO-3                         4/N      4/N      8/N    3m: also two gathers per micro-batch
+//     ZeRO-3 with prefetch           4/N      4/N      8/N    3m, part of it while a rank computes
 //
-// Stages 2 and 3 have units in flight, which are whole gradients, and in stage 3 also gathered
+// ZeRO-2 and ZeRO-3 have units in flight, which are whole gradients, and in ZeRO-3 also gathered
 // weights. Memory for units in flight counts as MEM_COMMUNICATION.
-// Embedding and head, the two ends of the model, use one table, wte. So stages 2 and 3 reduce the
-// gradient of wte once per step. Stage 3 gathers the weights of wte once per step, and keeps these
-// weights until the last backward is done.
+// Embedding and head, the two ends of the model, use one table, wte. So ZeRO-2 and ZeRO-3 reduce
+// the gradient of wte once per step. ZeRO-3 gathers the weights of wte once per step, and keeps
+// these weights until the last backward is done.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"
@@ -27,7 +27,7 @@
 typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                             double clip);
 
-// ---- Stage 1: 02_zero1.c ----
+// ---- ZeRO-1: 02_zero1.c ----
 // zero1_allocate, zero2_allocate and zero3_allocate take the place of model_allocate(). The ranks
 // of the group Unit.replicas divide and reduce a unit. The group is dp, unless the description of
 // the unit names another group.
@@ -36,12 +36,12 @@ void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
 void zero1_gather(Model *m); // fills w with the own_w of all ranks; for stages 1 and 2
 ZeroStep zero1_step;
 
-// ---- Stage 2: 03_zero2.c ----
+// ---- ZeRO-2: 03_zero2.c ----
 void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
-// Stage 3, prefetch and chapter 08 call most of the following functions of stage 2.
+// ZeRO-3, prefetch and chapter 08 call most of the following functions of ZeRO-2.
 // Returns true for wte, and for the head's own table or copy of wte.
 bool zero2_stays_whole(const Unit *u);
 // Allocates u's whole gradient [size] and marks it as empty, so the first contribution overwrites
@@ -51,7 +51,7 @@ void zero2_reduce_gradient(Unit *u, Comm *dp); // adds the own part of the sum o
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
-// ---- Stage 3: 04_zero3.c ----
+// ---- ZeRO-3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
 // Gathers the weights of wte. A step gathers wte by zero3_begin. Before forwards without a backward
 // call zero3_gather_wte, and after these forwards zero3_drop_wte.
@@ -60,14 +60,14 @@ void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
-// Prefetch and chapter 08 call the following functions of stage 3.
+// Prefetch and chapter 08 call the following functions of ZeRO-3.
 void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units, but not of wte
 void zero3_drop(Layer *l, Arena *in_flight);   // frees the gathered weights
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
-// ---- Stage 3 with prefetch: 05_prefetch.c and prefetch_model.c ----
+// ---- ZeRO-3 with prefetch: 05_prefetch.c and prefetch_model.c ----
 // Allocates the parts and wraps each layer that has units. If `reshard` is true, weights are
 // dropped after forward and gathered again for backward, as in 04_zero3.c. If `reshard` is false,
 // weights stay from forward to backward.

@@ -21,8 +21,8 @@ static size_t sharded(const PlanTask *t, const CutSizes *z, size_t n) {
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
     double bytes = 0;
     // EXERCISE 08.plan-a (2 points): ZeRO's memory. Compute the bytes of one parameter on one of n
-    // replicas under stage `zero`. Stage 1 shards the optimizer state (f->state), stage 2 also the
-    // gradient (f->gradient), stage 3 also the weight (f->weight).
+    // replicas under stage `zero`. ZeRO-1 shards the optimizer state (f->state), ZeRO-2 also the
+    // gradient (f->gradient), ZeRO-3 also the weight (f->weight).
     bytes = (double)f->weight / (zero < 3 ? 1 : n) + (double)f->gradient / (zero < 2 ? 1 : n) +
             (double)f->state / (zero < 1 ? 1 : n);
     // END

@@ -27,7 +27,7 @@ typedef enum {
     REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each rank gets only the sums of its part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,
-    REDUCE_PREFETCH // stage 3, gathering weights a layer ahead (06.05)
+    REDUCE_PREFETCH // ZeRO-3, gathering weights a layer ahead (06.05)
 } Reduction;
 
 typedef struct {

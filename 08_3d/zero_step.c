@@ -4,8 +4,8 @@
 
 // ---------------------------------------------------- backwards in two halves (05.06, zero bubble)
 
-// Runs the dx half of a backward, which comes first. Under stage 2 this half needs no communication
-// over dp, because dx does not depend on the gradients of weights. Under stage 3 this half gathers
+// Runs the dx half of a backward, which comes first. Under ZeRO-2 this half needs no communication
+// over dp, because dx does not depend on the gradients of weights. Under ZeRO-3 this half gathers
 // the weights.
 static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     layer_backward_inputs(l->inner, b, x, dy, dx, s);

@@ -131,8 +131,8 @@ double EXPORT(player_parameters)(void) { return part_of_model(1); }
 
 // Returns the bytes of state on rank 0 of n, as in the table of 06_zero/zero.h. `what` is 0 for
 // weights, 1 for gradients (wte's once), and 2 for moments. In mixed precision 2 includes an fp32
-// copy of the weights. Stage 1 cuts only the moments and the copy, stage 2 also cuts the gradients,
-// stage 3 cuts all.
+// copy of the weights. ZeRO-1 cuts only the moments and the copy, ZeRO-2 also cuts the gradients,
+// ZeRO-3 cuts all.
 double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     static const double bytes[2][3] = { { 4, 4, 8 }, { 2, 2, 12 } };
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);
