@@ -81,6 +81,13 @@ static void ending(Run *run) {
 
 static void ring(Run *run) {
     require_one_link(run);
+    const size_t n = run->world->size;
+    const char *shares = ".\n"; // the shares of the work, if they fit in the line
+    if (n > 1 && n <= 4) {
+        shares = "\n(about 1";
+        for (size_t i = 1; i < n; i++) shares = page_text(run, "%s : %zu", shares, 2 * i + 1);
+        shares = page_text(run, "%s). ", shares);
+    }
     say(run,
         "Each of N ranks has T/N of the T positions of a sequence: their queries, keys and "
         "values. Queries\nstay. Blocks of keys and values go from rank to rank round a ring, while "
@@ -88,7 +95,7 @@ static void ring(Run *run) {
         "Attention is causal: a position attends to\nitself and to earlier ones. contiguous: rank "
         "i has chunk i of N, so later ranks have more work%szigzag: rank i has chunks i and "
         "2N-1-i of 2N, so all ranks have equal work.",
-        run->world->size == 4 ? "\n(about 1 : 3 : 5 : 7). " : ".\n");
+        shares);
     attend_trainings(run, CONTEXT_RING, CONTEXT_ZIGZAG);
     attention_alone(run);
     table(run);
