@@ -156,10 +156,10 @@ static void table(Run *run, double took[WAYS][SIZES]) {
     const ClockConfig *k = clock_config();
     const char *link = k->simulated ? page_text(run, " on link %s", k->between.name) : "";
     say(run,
-        "\nGather + broadcast: rank 0 adds all tensors and sends the sum. Tree: ranks add in "
-        "pairs, then pairs\nof pairs. Halving-doubling: far partners swap halves, then near "
-        "partners halves of halves. In a row:\nmessages that wait for one another. Each takes "
-        "alpha, and 1/beta per byte. S bytes%s:\n",
+        "\nGather + broadcast: rank 0 adds all. Tree: ranks add in pairs, then pairs of pairs; "
+        "the sum goes\nback the same way. Halving-doubling: far partners swap halves, then near "
+        "partners halves of halves,\nthen the same steps backwards. In a row: messages that wait "
+        "for one another. S bytes%s:\n",
         link);
     results(run,
             (const char *const[]){ way_name[RING], way_name[GATHER], way_name[TREE],

@@ -60,7 +60,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     const char *worker = value_cell(run, (double)pushed, "bytes");
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "pushes per ms, all workers", "synchronous: n/(t + 2c)", { 0 } },
+                      { "pushes per ms, while all work", "synchronous: n/(t + 2c)", { 0 } },
                       { "most updates, pull to push", "0; bound s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", NULL, { 0 } },
                       { "loss at equal work", NULL, { 0 } },
@@ -131,10 +131,11 @@ static void parameter_server(Run *run) {
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
         "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
-        "long per\nsequence (--slow). In a server's row, > is weights to a worker. In a link row, "
-        "< "
-        "is a gradient.\n",
-        c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
+        "long per\nsequence (--slow), and has %zu of the %d sequences; rank %zu has %zu. > sends "
+        "weights, < a gradient.\n",
+        c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "",
+        part_size(SEQUENCES, c.workers, 0), SEQUENCES, c.servers + c.workers - 1,
+        part_size(SEQUENCES, c.workers, c.workers - 1));
     const char *servers = "rank 0 is the server";
     if (c.servers > 1) servers = page_text(run, "%zu ranks are servers", c.servers);
     ServerRecord no_bound = asynchronous(run, &c, &t, STEPS);

@@ -91,8 +91,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "gradient. N ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a "
         "bucket, so a bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last "
         "row: one device with the same rule, without messages. Compare 1-bit\nwith this row, not "
-        "with exact: 1-bit changes many weights by the same amount, which helps in a\nshort "
-        "training.%s\n",
+        "with exact: in this short training the rule itself ends below exact.%s\n",
         ONE_OF, uneven_shares(run, " ", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
@@ -128,7 +127,10 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         "instead of %.0f.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
         seen[ONEBIT].calls, seen[EXACT].calls,
-        clock_config()->simulated ? " The step times do not count choosing and packing." : "");
+        clock_config()->simulated
+            ? " The step times let a rank make all sends of a bucket at once, and do not "
+              "count choosing and packing."
+            : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits.");
 }

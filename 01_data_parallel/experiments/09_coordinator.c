@@ -125,9 +125,14 @@ static void deadlock(Run *run) {
     const bool stuck = !play_run(p);
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
-    say(run,
-        "A, B and C have a communicator each. Each rank calls their all-reduces in its own order: "
-        "%s\n%.*s",
+    const char *first = page_text(run, "Called first: A by rank%s", N > BRANCHES ? "s" : "");
+    for (size_t i = 0; i < BRANCHES && i < N; i++) {
+        if (i > 0) first = page_text(run, "%s, %c by", first, (int)('A' + i));
+        for (size_t rank = 0; rank < N; rank++)
+            if (tensor_at(rank, 0) == i) first = page_text(run, "%s %zu", first, rank);
+    }
+    if (N > 8) first = "Each rank calls in its own order";
+    say(run, "A, B and C have a communicator each. %s: %s\n%.*s", first,
         stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
@@ -272,7 +277,7 @@ static void page(Run *run, size_t cycle) {
                 { "calls to agree", "names: K+J, 3K+J; cache: K", EACH("calls") },
                 { "bytes to agree", "names: (K+n)e, (K+2n)e; cache: K rings", EACH("bytes") },
                 { "all-reduces", "single: n", EACH("sums") },
-                { clock_config()->simulated ? "step" : NULL, "computing + exposed all-reduces",
+                { clock_config()->simulated ? "step" : NULL, "computing + copies + exposed sums",
                   EACH("time") },
                 { 0 } });
 }
@@ -287,11 +292,14 @@ static void answer(Run *run) {
             "%d different orders, need %s all-reduces, which all ranks start in the same order. "
             "The sums have the bits of one device.",
             TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
-    say_cost(run, "a gradient waits for the end of its cycle and for the answer.%s",
-             clock_config()->simulated
-                 ? page_text(run, " With the cache a step takes %s, in a fixed order %s.",
-                             cost_text(run, "time.cache"), cost_text(run, "time.fixed"))
-                 : "");
+    const char *times = "", *bytes = "With the cache";
+    if (cost_value(run, "bytes.cache") > cost_value(run, "bytes.names"))
+        bytes = "The cache sends more bytes than names, but sends them while ranks compute:";
+    if (clock_config()->simulated)
+        times = page_text(run, " %s a step takes %s, with names %s, in a fixed order %s.", bytes,
+                          cost_text(run, "time.cache"), cost_text(run, "time.names"),
+                          cost_text(run, "time.fixed"));
+    say_cost(run, "a gradient waits for its cycle's end and for the answer.%s", times);
     say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order, as "
                       "DDP's, is cheaper.");
 }

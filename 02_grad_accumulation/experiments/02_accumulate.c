@@ -70,9 +70,9 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     op_scale(difference, difference, -1);
     op_add(difference, model->g, difference); // the trap's gradient - the batch's gradient
     say(run,
-        "Trap: each micro-batch takes the mean of its own tokens. The mean of these means is "
-        "%.4f, the mean\nloss of all tokens %.4f (step %zu). The gradients differ by %.0f %% (norm "
-        "of their\ndifference, divided by the norm of the batch's gradient).",
+        "Trap: each micro-batch takes the mean loss of its own tokens. The mean of these means is "
+        "%.4f.\nThe mean loss of all tokens is %.4f (step %zu). The gradients differ by %.0f %% "
+        "(norm of their\ndifference, divided by the norm of the batch's gradient).",
         loss_wrong, loss, (size_t)step, 100 * sqrt(tensor_sum_of_squares(difference)) / whole_norm);
     snapshot_free(wrong);
     snapshot_free(right);

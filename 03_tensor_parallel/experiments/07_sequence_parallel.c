@@ -108,9 +108,15 @@ static void ending(Run *run) {
             verdict, kept, compared, cost_text(run, "partial.sent.kept"),
             cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
             cost_text(run, "kept.again"), cost_text(run, "sent.again"));
+    const char *time = "";
+    if (clock_config()->simulated)
+        time =
+            page_text(run, " A step takes %s, or %s if inputs are gathered again, instead of %s.",
+                      cost_text(run, "step.kept"), cost_text(run, "step.again"),
+                      cost_text(run, "step.tensor"));
     say_cost(run,
-             "once per step each rank sends %s more, to sum the gradients of norms and biases.",
-             cost_text(run, "partial.sent.kept"));
+             "once per step each rank sends %s more, to sum the gradients of norms and biases.%s",
+             cost_text(run, "partial.sent.kept"), time);
     say_use_when(run, "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does, and "
                       "start the gather before the product for dX, which can hide it.");
 }
@@ -141,6 +147,17 @@ static void three_ways(void *nothing, const Training *t, Trajectory *shard) {
     trajectory_free(&whole);
 }
 
+// Returns a sentence about ranks with fewer heads than others, or nothing if all have as many.
+static const char *uneven_heads(Run *run, const ModelConfig *c) {
+    const size_t n = run->world->size, fewest = c->heads / n, fuller = c->heads % n;
+    if (fuller == 0) return "";
+    const char *first = fuller == 1 ? "Rank 0 has" : page_text(run, "%zu ranks have", fuller);
+    return page_text(run,
+                     "\n%s %zu of the %zu heads, the others have %zu, so the others wait in "
+                     "attention.",
+                     first, fewest + 1, c->heads, fewest);
+}
+
 static void sequence(Run *run) {
     const size_t vocab = 61;
     Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
@@ -153,8 +170,8 @@ static void sequence(Run *run) {
         "is cut by columns. A reduce-scatter\n(S) adds partial sums after a matrix that is cut by "
         "rows, and leaves each rank M/t rows. For\nbackward a rank keeps the gathered rows (input "
         "kept) or gathers them a second time (gathered again).\nOne step has %d micro-batches (F0, "
-        "F1).",
-        MICRO_BATCHES);
+        "F1), of %zu sequences and of %zu.%s",
+        MICRO_BATCHES, sequences_of(&t, 0), sequences_of(&t, 1), uneven_heads(run, &t.model));
     t.recorded = true; // training_both records the last step under AdamW
     training_both(run, "sequence-parallel = unsplit", &t, three_ways, NULL);
     table(run, &t);

@@ -65,8 +65,14 @@ static void ending(Run *run) {
                    "values travel from rank to rank. No rank keeps scores, only %s besides q, "
                    "k, v and the output.%s",
                    run->world->size, cost_text(run, "kept.zigzag"), time);
-    say_cost(run, "%s sent per rank, hidden if chunks are long enough; q k^T is computed twice.",
-             cost_text(run, "sent.zigzag"));
+    const ClockConfig *k = clock_config();
+    const char *enough = "chunks are long enough";
+    if (k->simulated && k->link.beta > 0)
+        enough =
+            page_text(run, "c is at least e P/beta = %.0f (P: FLOP/s, beta: bytes/s)",
+                      (double)element_size(option_storage(run)) * k->device.flops / k->link.beta);
+    say_cost(run, "%s sent per rank, hidden if %s; q k^T is computed twice.",
+             cost_text(run, "sent.zigzag"), enough);
     say_use_when(run,
                  "one sequence is too long for a device. Take zigzag chunks if attention is "
                  "causal. Ulysses (03.14) sends less, if there is at least one head of k and v for "
@@ -75,14 +81,21 @@ static void ending(Run *run) {
 
 static void ring(Run *run) {
     require_one_link(run);
+    const size_t n = run->world->size;
+    const char *shares = ".\n"; // the shares of the work, if they fit in the line
+    if (n > 1 && n <= 4) {
+        shares = "\n(about 1";
+        for (size_t i = 1; i < n; i++) shares = page_text(run, "%s : %zu", shares, 2 * i + 1);
+        shares = page_text(run, "%s). ", shares);
+    }
     say(run,
         "Each of N ranks has T/N of the T positions of a sequence: their queries, keys and "
         "values. Queries\nstay. Blocks of keys and values go from rank to rank round a ring, while "
         "the ranks compute (messages\nare not drawn). A rank merges the results block by block. "
         "Attention is causal: a position attends to\nitself and to earlier ones. contiguous: rank "
-        "i has chunk i of N, so later ranks have more work.\nzigzag: rank i has chunks i and "
-        "2N-1-i "
-        "of 2N, so all ranks have equal work.");
+        "i has chunk i of N, so later ranks have more work%szigzag: rank i has chunks i and "
+        "2N-1-i of 2N, so all ranks have equal work.",
+        shares);
     attend_trainings(run, CONTEXT_RING, CONTEXT_ZIGZAG);
     attention_alone(run);
     table(run);

@@ -50,10 +50,9 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
              "sends X and dW.");
     say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
              "So 2D receives");
-    say(run,
-        "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). To be faster it "
-        "needs more.",
-        fewest_tokens(at), sequences * c->context);
+    say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). %s",
+        fewest_tokens(at), sequences * c->context,
+        q == 2 ? "In time 2 x 2 ranks never win." : "To be faster 2D needs more.");
 }
 
 // Prints the end of the page. If 1D has a head for each rank, the text compares received bytes and
@@ -95,13 +94,13 @@ static void summa_lesson(Run *run) {
     CommGrid g = comm_grid(run->world, q, q, 1);
     const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
-        "A grid of q x q ranks, q = %zu; each holds one block of X, of W and of Y = X W. In turn l "
-        "the ranks of",
+        "A grid of q x q ranks, q = %zu. A rank holds one block of X, of W and of Y = X W. There "
+        "are q turns.",
         q);
-    say(run, "column l send X along their rows, and the ranks of row l send W along their "
-             "columns. Then all ranks");
-    say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
-             "this grid.");
+    say(run, "In turn l the ranks of column l send X along rows, and the ranks of row l "
+             "send W along columns.");
+    say(run, "Then all ranks multiply. Picture: one layer. Table: a GPT. 1D: tensor parallelism "
+             "(03.06). 2D: here.");
     grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));
     training_store(run, &t);

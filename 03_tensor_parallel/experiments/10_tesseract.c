@@ -34,7 +34,7 @@ static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t 
           "weights: not less than one grid's",
           { bytes(run, traffic.col.received), "column.received" } },
         { "received from other grids",
-          "2(d-1)/d of a rank's gradients",
+          "2(d-1)/d of its gradients, wte's twice",
           { "=0 B", "depth.received" } },
         { "received per step",
           "row + column + other grids",
@@ -53,8 +53,13 @@ static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t 
              "d grids: measured.");
 }
 
-static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t sequences) {
+static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t sequences,
+                   double took) {
     const RankShare alone = grid_share(first, sequences);
+    const char *times = "";
+    if (clock_config()->simulated && grid_even(at, sequences))
+        times = page_text(run, " A step takes %s instead of %s.", value_text(run, took, "ps"),
+                          value_text(run, alone.time, "ps"));
     const size_t d = at->depth, ranks = at->q * at->q;
     if (d == 1)
         say_answer(run,
@@ -66,11 +71,11 @@ static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t
                    "Only one thing: the %zu grids add their gradients, as in data "
                    "parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
                    "of activations instead of %s, and receives at most %s per step instead "
-                   "of %s.",
+                   "of %s.%s",
                    d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
                    value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
                    value_text(run, cost_value(run, "received"), "bytes"),
-                   value_text(run, alone.received, "bytes"));
+                   value_text(run, alone.received, "bytes"), times);
     say_cost(run,
              "all weights are held d = %zu times, and a rank receives %s per step for the sums of "
              "their gradients.",
@@ -90,10 +95,10 @@ static void tesseract_lesson(Run *run) {
     training_store(run, &t);
     CutGpt cut = { .way = WAY_25D, .world = run->world, .grid = g };
     say(run,
-        "d grids of q x q ranks, d = %zu, q = %zu: ranks 0 to %zu are the first. All grids hold "
-        "the "
-        "same\nweights, in blocks. Each grid has another part of the batch, and computes it as "
-        "SUMMA does (03.09).",
+        "d grids of q x q ranks, d = %zu, q = %zu. Ranks 0 to %zu are the first grid. All grids "
+        "hold "
+        "the same\nweights, in blocks. Each grid has its own part of the batch, and computes it "
+        "as SUMMA does (03.09).",
         g.depth, g.rows, g.rows * g.cols - 1);
     if (run->world->size > 1)
         say(run, "Ranks that do the same at the same time are drawn once. # is a broadcast, a "
@@ -107,7 +112,7 @@ static void tesseract_lesson(Run *run) {
     picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
     const GridPlace first = grid_place_of(&t.model, g.rows, 1, 0);
     table(run, &at, &first, t.sequences, (double)cut.measured.layers_time);
-    ending(run, &at, &first, t.sequences);
+    ending(run, &at, &first, t.sequences, (double)cut.measured.layers_time);
     data_free(&t.data);
     comm_grid_free(&g);
 }

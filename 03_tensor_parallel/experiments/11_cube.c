@@ -64,7 +64,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         { 0 },
     };
     results(run, columns, rows);
-    say(run, "  keep: the gathered X and W stay in memory. gather again: backward gathers them.");
+    say(run, "  keep: gathered X and W stay in memory. gather again: in backward. vectors: biases, "
+             "gains of norms.");
     say(run,
         "  GPT: %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",
@@ -81,7 +82,7 @@ static void ending(Run *run) {
         say_answer(run,
                    "Its part of X along its column, its part of W along the depth, and partial "
                    "sums of Y along its row. Backward sends dY and partial sums of dX and dW along "
-                   "these lines. Here a rank sends %s per step and keeps %s of activations.",
+                   "these lines. In the table's GPT (keep) a rank sends %s per step and keeps %s.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
