@@ -92,7 +92,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "bucket, so a bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last "
         "row: one device with the same rule, without messages. Compare 1-bit\nwith this row, not "
         "with exact: in this short training the rule itself ends below exact.%s\n",
-        ONE_OF, uneven_shares(run, " ", SEQUENCES));
+        ONE_OF, uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
 
@@ -122,15 +122,13 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     say_cost(
         run,
         "top-k's bytes grow with the ranks. From %zu ranks on top-k sends at least as much as the "
-        "exact sum. Top-k and 1-bit keep a residual of %s per rank. With 1-bit a rank also rounds "
-        "its part of the sum, and keeps a second residual of %s. 1-bit makes %.0f calls per step "
-        "instead of %.0f.%s",
+        "exact sum. Top-k and 1-bit keep a residual of %s per rank. 1-bit also keeps one of "
+        "%s for its part of the sum, and makes %.0f calls per step instead of %.0f.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
         seen[ONEBIT].calls, seen[EXACT].calls,
-        clock_config()->simulated
-            ? " The step times let a rank make all sends of a bucket at once, and do not "
-              "count choosing and packing."
-            : "");
+        clock_config()->simulated ? " In the step times all sends of a bucket go at once; choosing "
+                                    "and packing do not count."
+                                  : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits.");
 }

@@ -34,7 +34,7 @@ static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t 
           "weights: not less than one grid's",
           { bytes(run, traffic.col.received), "column.received" } },
         { "received from other grids",
-          "2(d-1)/d of its gradients, wte's twice",
+          "2(d-1)/d of gradients, wte twice",
           { "=0 B", "depth.received" } },
         { "received per step",
           "row + column + other grids",
