@@ -91,8 +91,12 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "gradient. N ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a "
         "bucket, so a bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last "
         "row: one device with the same rule, without messages. Compare 1-bit\nwith this row, not "
-        "with exact: in this short training the rule itself ends below exact.%s\n",
-        ONE_OF, uneven_shares(run, "\n", SEQUENCES));
+        "with exact%s.%s\n",
+        ONE_OF,
+        last[ONEBIT_ALONE] < last[EXACT]
+            ? ": in this short training the rule itself ends below exact"
+            : "",
+        uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
 
