@@ -90,16 +90,18 @@ static void table(Run *run, double off, size_t text_blocks, const double loss[WA
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
     say(run,
-        "  Time: 1F1B flushes once per m = %d mini-batches, (m+p-1)(f+b); stashing m(f+b). f, b: a "
+        "  Time: 1F1B has m = %d micro-batches per flush, (m+p-1)(f+b); stashing m(f+b). f, b: a "
         "stage's\n"
-        "  forward, backward. Loss: mean of the last %d updates; here 1F1B flushes after each "
-        "update. Late:\n"
-        "  the updates between the version that a forward reads and the update with its gradient. "
-        "Stage i\n"
-        "  of p: stashing p-i versions, p-1-i late; vertical sync p and p-1. mixed: only the "
-        "forward's\n"
-        "  weights are late. Error: relative distance from one device's gradient with the "
-        "forward's weights.",
+        "  forward, backward. Loss: mean of the last %d updates. Each update has one mini-batch, "
+        "so "
+        "here 1F1B\n"
+        "  flushes after each mini-batch. Late: the updates between the version that a forward "
+        "reads and the\n"
+        "  update with its gradient. Stage i of p: stashing p-i versions, p-1-i late; vertical "
+        "sync "
+        "p, p-1.\n"
+        "  mixed: only the forward's weights are late. Error: relative, from one device with these "
+        "weights.",
         PIECES, LAST);
 }
 
@@ -109,14 +111,14 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
     const char *time = "";
     if (clock_config()->simulated && run->is_root)
         time = page_text(run,
-                         " In a full pipeline %d more mini-batches take %s, with one "
-                         "flush per %d of them %s.",
-                         PIECES, cost_text(run, "step.pipedream"), PIECES,
-                         cost_text(run, "step.1f1b"));
+                         " In a full pipeline %d more mini-batches take %s. 1F1B takes %s for "
+                         "%d micro-batches and a flush.",
+                         PIECES, cost_text(run, "step.pipedream"), cost_text(run, "step.1f1b"),
+                         PIECES);
     say_answer(run,
                "Yes, in every bit, with weight stashing.%s Without stashing the 2nd "
-               "gradient is wrong by %.0f %%. The loss does not show it: %.2f without "
-               "stashing, %.2f with it.",
+               "gradient is wrong by %.0f %%. The loss does not show it: %.2f without, "
+               "%.2f with it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
              "%s weight versions per rank. Old gradients: the loss is %.2f, with a flush %.2f.",
@@ -141,16 +143,19 @@ static void pipedream(Run *run) {
              "backward.");
     say(run, "Version n of the weights is the result of n updates. Stashing: a backward reads the "
              "version that its");
-    say(run, "forward read. Vertical sync: stashing, and all stages read versions as old as stage "
-             "0's. No stashing");
-    say(run, "is a bug: a backward reads the newest version. Flush: the pipeline runs empty before "
-             "each update.");
+    say(run, "forward read. Vertical sync: stashing, and for a mini-batch all stages read the "
+             "version that stage 0");
+    say(run, "reads. No stashing (a bug): backwards read the newest version. Flush: the "
+             "pipeline runs empty first.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
     equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches",
                  PICTURE_NO_LINKS);
     if (p > 1 && clock_config()->simulated) // on the wall clock ranks also wait for other reasons
-        say(run, "At the end ranks are idle only because no further mini-batch follows.");
+        say(run,
+            "The end is idle only because no mini-batch follows. 1F1B with m = %d has this order, "
+            "but one update.",
+            2 * PIECES);
     // Backward p is the first backward of stage 0 that reads another version than 0.
     Schedule list = schedule_pipedream(WEIGHT_STASHING, p, 2 * p, 0);
     size_t ops = 0;

@@ -24,7 +24,7 @@ static void update_by_hand(Run *run) {
     }
     zero_by_hand_replicas(whole);
     zero_by_hand_parts(parts);
-    say(run, "  sum    %+.1f %+.1f   goes to rank 1 only, which owns both elements", 4 * start(3),
+    say(run, "  sum     %+.1f %+.1f   goes to rank 1 only, which owns both elements", 4 * start(3),
         4 * start(4) - 4);
     say(run, "Only the matrix has weight decay. Rank 1 owns parts of bias and matrix, so rank 1 "
              "decides for each\nelement whether it decays.");

@@ -10,6 +10,8 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 32, .heads = 4, .context = 16, .vocab = 256, .untied = true
 };
 enum { STEPS = 160, LAST = 20, SEQUENCES = 16 };
+// The first factor for fp16 is too large on purpose, so the run must find a smaller factor.
+static const LossScale first_scale = { .factor = 0x1p20, .patience = 60 };
 
 enum { REAL, BF16, MAIN, NO_MASTER, FP16, WAYS };
 typedef struct {
@@ -71,9 +73,8 @@ static Seen train(Run *run, const Way *way) {
     t.data = training_text(run, "LICENSE", NULL, t.model.vocab, t.model.context, SEQUENCES);
     Model *m = model_describe(&t.model, model_layers(&t.model));
     Seen seen = { 0 };
-    // The first factor for fp16 is too large on purpose, so the run must find a smaller factor.
     LossScale scale = { .factor = 1 };
-    if (way->storage == FP16S) scale = (LossScale){ .factor = 0x1p20, .patience = 60 };
+    if (way->storage == FP16S) scale = first_scale;
     mixed_allocate(m, dp, &o);
     for (size_t s = 0; s < STEPS; s++) {
         progress(run, way->name, s, STEPS);
@@ -186,11 +187,13 @@ static void conclude(Run *run, const Seen seen[WAYS]) {
     say_cost(
         run,
         "a master of %zu bytes per parameter, so 16-bit training saves %s. It saves activations "
-        "and, with 16-bit gradients, bytes sent. fp16 also needs a loss scale, because gradients "
-        "below about 6e-8 become 0: a power of two multiplies the loss, and so every gradient; "
-        "the update divides by it. Here %zu of %d steps are skipped, because a scaled "
-        "gradient overflows.",
-        sizeof(real), state, seen[FP16].skipped, STEPS);
+        "and, with 16-bit gradients, bytes sent. fp16 has no number between 0 and 6e-8, so very "
+        "small gradients become 0. So fp16 also needs a loss scale. This power of two multiplies "
+        "the loss, and with it every gradient. The update divides by the scale. Here the first "
+        "scale, 2^%.0f, is too large on purpose, and the scale doubles after %zu good steps; %zu "
+        "of %d steps overflow and are skipped.",
+        sizeof(real), state, log2(first_scale.factor), first_scale.patience, seen[FP16].skipped,
+        STEPS);
     say_use_when(run,
                  "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
                  "since Ampere). Choose bf16 where it exists, because it needs no loss scale.");

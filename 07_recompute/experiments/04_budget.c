@@ -56,9 +56,9 @@ static void say_last_budget(Run *run, const Training *t) {
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     Result rows[] = { { "budget of stage 0", "min + x(max-min)", { 0 } },
-                      { "activations, peak", "each within its own", { 0 } },
+                      { "activations, peak", "at most the budget", { 0 } },
                       { "full, selective", "recomputed, stage 0", { 0 } },
-                      { "more work", "in a step", { 0 } },
+                      { "more work", "over all stages", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
     const char *more[BUDGETS]; // work, compared with the plan that recomputes nothing
@@ -74,16 +74,22 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
         rows[4].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
     }
     results(run, columns, rows);
+    const size_t p = run->world->size;
+    const char *together = "It then computes";
+    if (p > 1) together = page_text(run, "The %zu stages compute", p);
     say_answer(run,
                "Selective recomputation comes first, because it frees a byte with the least work. "
-               "Full recomputation follows, from the first block on, because at the peak the "
-               "running micro-batch holds all items of the last block anyway. For %s instead of %s "
-               "stage 0 recomputes %zu of %zu blocks in full and %zu selectively: %s more work.",
+               "Full follows, from the first block on, because at the peak the running "
+               "micro-batch holds all items of the last block anyway. For %s instead of %s "
+               "stage 0 recomputes %zu of %zu blocks in full, %zu selectively. %s %s more.",
                value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
                budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
-               budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), more[DRAWN]);
-    say_cost(run, "a plan before training. All blocks in full would need %s, with %s more work.",
-             value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1]);
+               budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
+    say_cost(run,
+             "more work, and a plan before training. All blocks in full would need %s on stage 0, "
+             "with %s more work%s.",
+             value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
+             p > 1 ? " over all stages" : "");
     say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
                       "With FlashAttention no probabilities are stored: choose blocks for full "
                       "recomputation.");
@@ -103,11 +109,11 @@ static void budget(Run *run) {
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
-        "A block keeps all its items for backward, or is recomputed: selectively, then it drops "
-        "its\nattention probabilities; or in full, then it keeps only its input.\n"
-        "A budget limits the peak of a stage's activations. max: all blocks keep all items. min: "
-        "all keep\nonly inputs. Budget x: min + x (max - min). A plan takes the least work within "
-        "its budget.",
+        "A block keeps all its items for backward, or it is recomputed. Selective: it drops its "
+        "attention\nprobabilities. Full: it keeps only its input. A budget limits a stage's peak "
+        "of "
+        "activations. max:\nall keep all items; min: only inputs. Budget x: min + x (max - min). A "
+        "plan takes the least work.",
         t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[BUDGETS];

@@ -160,8 +160,9 @@ static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
                members(run, m->n, &kind[TP]), members(run, m->n, &kind[DP]),
                members(run, m->n, &kind[PP]),
                m->n.tp > 1 ? " tp ranks are neighbours because tp sends most." : "");
-    say_cost(run,
-             "no messages in a training step; every rank makes its groups once, at the start.");
+    say_cost(
+        run,
+        "every rank makes its groups once, at the start. Later the mesh itself sends nothing.");
     say_use_when(run, "two or more kinds of parallelism share one set of ranks.");
 }
 

@@ -40,7 +40,7 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
     }
     results(run, columns, rows);
     say(run,
-        "  Bytes: the rank with most. A call across nodes counts there in full. state: weights, "
+        "  Bytes: rank with most. between nodes: all bytes of calls across nodes. state: weights, "
         "gradients.");
 }
 
@@ -53,8 +53,9 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
-        "dp replicas of the model x tp slices of each layer x pp stages of layers; %zu/dp "
-        "micro-batches.\n"
+        "dp replicas x tp slices x pp stages; %zu/dp micro-batches. opposite: pp varies fastest, "
+        "tp "
+        "slowest.\n"
         "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
         ". idle",
         micro_batches, sign);
@@ -101,11 +102,10 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
     const size_t turns = micro_batches / fast->n.dp + fast->n.pp - 1;
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        reason =
-            page_text(run,
-                      ": its sums stay in a node, and without messages its bubble is %zu/%zu of "
-                      "a step",
-                      fast->n.pp - 1, turns);
+        reason = page_text(run,
+                           ": its sums over tp and dp stay in a node; without messages "
+                           "%zu/%zu of a step is bubble",
+                           fast->n.pp - 1, turns);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
@@ -117,8 +117,8 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *oppos
                                because[i]);
     if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
-        say_answer(run, "%s, %s%s. Of the %zu others %s.", layout_name(name, fast), step, reason,
-                   n - 1, others);
+        say_answer(run, "%s, %s%s. Of %zu others %s.", layout_name(name, fast), step, reason, n - 1,
+                   others);
     say_cost(run,
              "a rank sends up to %s in its node and %s between nodes. No sum over dp is hidden "
              "(01.04). In the opposite order %sa step takes %s.",

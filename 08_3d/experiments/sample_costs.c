@@ -71,12 +71,12 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
                                  "[positions, C] forward, a token back",
                                  { "pp.sent", "=-" } };
     say(run,
-        "\nIn each block a new token's query is multiplied with the key of every earlier token, "
-        "and the");
-    say(run, "values of these tokens are mixed. The cache keeps both. Without the cache each token "
-             "needs a forward");
-    say(run, "of the whole text so far. Both ways keep only the last T/2 tokens when the text "
-             "exceeds T.");
+        "\nIn each block a new token's query is multiplied with the keys of all tokens so far, and "
+        "the values");
+    say(run, "of these tokens are mixed. The cache keeps these keys and values. Without the cache "
+             "each token needs");
+    say(run, "a forward of the whole text so far. Both ways keep only the last T/2 tokens when the "
+             "text exceeds T.");
     results(run, (const char *const[]){ "with the cache", "without", NULL }, row);
     char full[120] = "";
     if (z->prompt + z->tokens - 1 > c->context)
@@ -98,7 +98,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
                    z->tokens, z->tokens == 1 ? "" : "s", computed);
     say_cost(run, "memory: %s of keys and values per rank, for one text of at most %zu tokens.",
              cost_text(run, "cache"), c->context);
-    say_use_when(run,
-                 "a model writes token by token. For throughput write many texts at once: a matrix "
-                 "product with a single row uses only a small part of a GPU.");
+    say_use_when(
+        run, "a model writes token by token. For throughput write many texts at once: each step "
+             "reads all weights, for one text or for many.");
 }
