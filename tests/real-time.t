@@ -25,7 +25,7 @@ for my $lesson (qw(04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 05_pipe
     is(
         scalar(
             grep {
-                !/^step ([\d.]+) (\w+), .*communication, mean of ranks: ([\d.]+) (\w+) exposed/
+                !/^step ([\d.]+) (\w+), .*communication, mean: ([\d.]+) (\w+) exposed/
                     || $3 * $second{$4} > $1 * $second{$2}
             } @lines
         ),

@@ -284,7 +284,7 @@ void picture_summary(Run *run, const Timing *t) {
     double ranks = (double)run->world->size;
     Picoseconds exposed = (Picoseconds)((double)t->exposed / ranks),
                 hidden = (Picoseconds)((double)t->hidden / ranks);
-    say(run, "step %s, idle (. and #) %.1f %%; communication, mean of ranks: %s exposed, %s hidden",
+    say(run, "step %s, idle (. and #) %.1f %%; communication, mean: %s exposed, %s hidden",
         duration(a, t->step), 100 * t->idle_of_total, duration(b, exposed),
         t->hidden_unknown ? "unknown time" : duration(c, hidden));
     say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal,
