@@ -60,7 +60,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     const char *worker = value_cell(run, (double)pushed, "bytes");
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "pushes per ms, while all work", "synchronous: n/(t + 2c)", { 0 } },
+                      { "pushes per ms, until one ends", "synchronous: n/(t + 2c)", { 0 } },
                       { "most updates, pull to push", "0; bound s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", NULL, { 0 } },
                       { "loss at equal work", NULL, { 0 } },
@@ -103,8 +103,8 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
         lower_or_higher(half, loss->half[0]), half, loss->half[0],
         lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(run,
-             "up to %zu updates between a pull and its push. All times let a server handle several "
-             "messages at once. One by one, %d synchronous steps take %s instead of %s.",
+             "up to %zu updates between a pull and its push. A server handles several messages at "
+             "once. One by one in rank order, %d synchronous steps take %s instead of %s.",
              server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
              cost_text(run, "time.links"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

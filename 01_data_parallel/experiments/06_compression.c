@@ -63,7 +63,7 @@ static const char *loss_cell(Run *run, const double last[CURVES], Course i) {
 static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
     enum { SENT, FORMULA, CALLS, EACH, STEP, LOSS, FORGETS, ALONE };
     static const Course forgets[] = { CURVES, CURVES, TOPK_FORGETS, ONEBIT_FORGETS };
-    static const Course alone[] = { EXACT, CURVES, TOPK_ALONE, ONEBIT_ALONE };
+    static const Course alone[] = { CURVES, CURVES, TOPK_ALONE, ONEBIT_ALONE };
     Result rows[] = { { "sent per rank and step", NULL, { 0 } },
                       { "formula, with c = 2(N-1)/N",
                         NULL,
@@ -85,8 +85,9 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
     }
     say(run,
-        "\nfp16: every element in 16 bits. top-k: only the k largest elements, 1 of %d, with "
-        "their indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
+        "\nfp16: every element in 16 bits. top-k: the k largest absolute values, 1 of "
+        "%d, "
+        "with indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
         "and 1-bit a rank adds the\nresidual, the part that it has not sent, to its next "
         "gradient. N ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a "
         "bucket, so a bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last "

@@ -131,8 +131,8 @@ static void deadlock(Run *run) {
         for (size_t rank = 0; rank < N; rank++)
             if (tensor_at(rank, 0) == i) first = page_text(run, "%s %zu", first, rank);
     }
-    if (N > 8) first = "Each rank calls in its own order";
-    say(run, "A, B and C have a communicator each. %s: %s\n%.*s", first,
+    if (N > 4) first = "Each rank calls in its own order";
+    say(run, "A call matches calls on its own tensor only. %s: %s\n%.*s", first,
         stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
@@ -255,8 +255,9 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "\nSo the ranks agree on an order while they compute. After every %zu of its %d gradients "
         "(a "
-        "cycle) each\nrank tells the others which gradients it has. Then all ranks start one "
-        "all-reduce, of the gradients\nthat all ranks have. The first %zu of %zu cycles%s:\n",
+        "cycle) each\nrank reports which gradients it has. Then all ranks start one all-reduce, of "
+        "the "
+        "gradients that all\nranks have, if there are any. The first %zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
@@ -277,8 +278,8 @@ static void page(Run *run, size_t cycle) {
                 { "calls to agree", "names: K+J, 3K+J; cache: K", EACH("calls") },
                 { "bytes to agree", "names: (K+n)e, (K+2n)e; cache: K rings", EACH("bytes") },
                 { "all-reduces", "single: n", EACH("sums") },
-                { clock_config()->simulated ? "step" : NULL, "computing + copies + exposed sums",
-                  EACH("time") },
+                { clock_config()->simulated ? "step" : NULL,
+                  "computing + copies + exposed messages", EACH("time") },
                 { 0 } });
 }
 
@@ -300,8 +301,9 @@ static void answer(Run *run) {
                           cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
     say_cost(run, "a gradient waits for its cycle's end and for the answer.%s", times);
-    say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order, as "
-                      "DDP's, is cheaper.");
+    say_use_when(run,
+                 "ranks finish in different orders, and each rank finishes every gradient. Else "
+                 "a fixed order, as DDP's, is cheaper.");
 }
 
 static void coordinator(Run *run) {

@@ -97,12 +97,12 @@ static void ending(Run *run) {
     const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
     const char *compared = "as with tensor parallelism";
     if (strcmp(kept, tensor)) compared = page_text(run, "with tensor parallelism %s", tensor);
-    const char *verdict = "Yes, and the layers send no more:";
+    const char *verdict = "Yes, and almost no more is sent: in the layers";
     if (more) verdict = "Only where t divides the rows. Here the layers send";
     if (!answer_alone(run))
         say_answer(
             run,
-            "%s %s per rank, %s. The gradients of norms and biases add a sum per step (%s). "
+            "%s %s per rank, %s. Norms and biases add a sum of gradients per step (%s). "
             "Activations fall from %s to %s. If inputs are gathered again, activations fall to %s, "
             "and a rank sends %s.",
             verdict, kept, compared, cost_text(run, "partial.sent.kept"),

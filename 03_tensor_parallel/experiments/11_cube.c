@@ -82,7 +82,7 @@ static void ending(Run *run) {
         say_answer(run,
                    "Its part of X along its column, its part of W along the depth, and partial "
                    "sums of Y along its row. Backward sends dY and partial sums of dX and dW along "
-                   "these lines. In the table's GPT (keep) a rank sends %s per step and keeps %s.",
+                   "these lines. With keep a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),

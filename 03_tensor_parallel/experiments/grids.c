@@ -222,7 +222,7 @@ void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown) {
     compare(run, "two linear layers = unsplit", got, want);
     arena_free(&scratch);
     if (!shown) return;
-    picture_show(run, "Linear layers 0 and 1 (F1: of layer 1)", PICTURE_ALIKE_ONCE);
+    picture_show(run, "Two linear layers: F0, F1, then B1, B0", PICTURE_ALIKE_ONCE);
     check_cost(run, "linears", "two linear layers: 4(q-1)/q^3 (|x| + |w| + |y|)", "bytes",
                formula(bytes_of_both(run, (double)c->grid.rows, z)), NOT_PREDICTED, (double)sent);
 }

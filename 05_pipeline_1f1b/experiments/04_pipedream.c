@@ -90,18 +90,15 @@ static void table(Run *run, double off, size_t text_blocks, const double loss[WA
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
     say(run,
-        "  Time: 1F1B has m = %d micro-batches per flush, (m+p-1)(f+b); stashing m(f+b). f, b: a "
-        "stage's\n"
-        "  forward, backward. Loss: mean of the last %d updates. Each update has one mini-batch, "
-        "so "
-        "here 1F1B\n"
-        "  flushes after each mini-batch. Late: the updates between the version that a forward "
-        "reads and the\n"
-        "  update with its gradient. Stage i of p: stashing p-i versions, p-1-i late; vertical "
-        "sync "
-        "p, p-1.\n"
-        "  mixed: only the forward's weights are late. Error: relative, from one device with these "
-        "weights.",
+        "  Time, plus messages: 1F1B has m = %d micro-batches per flush, (m+p-1)(f+b); stashing "
+        "m(f+b).\n"
+        "  Loss: mean of the last %d updates of one mini-batch each, so here 1F1B flushes after "
+        "each of them.\n"
+        "  Late: the updates between the version that a forward reads and the update with its "
+        "gradient.\n"
+        "  Stage i of p: stashing p-i versions, p-1-i late; vertical sync p, p-1. mixed: only the "
+        "forward's\n"
+        "  weights are late. Error: relative, from one device with these weights.",
         PIECES, LAST);
 }
 
@@ -121,7 +118,8 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                "%.2f with it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
-             "%s weight versions per rank. Old gradients: the loss is %.2f, with a flush %.2f.",
+             "%s weight versions per rank. Old gradients: after as many updates %.2f, with a flush "
+             "%.2f.",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);
 }
 
@@ -139,8 +137,9 @@ static void pipedream(Run *run) {
     training_store(run, &t);
     say(run, "PipeDream has 1F1B's order and never runs empty. The samples of one update are a "
              "mini-batch. A stage");
-    say(run, "updates after each backward, so weights change between a mini-batch's forward and "
-             "backward.");
+    say(run,
+        "updates after each backward. So on all stages but the last one weights change between "
+        "F and B.");
     say(run, "Version n of the weights is the result of n updates. Stashing: a backward reads the "
              "version that its");
     say(run, "forward read. Vertical sync: stashing, and for a mini-batch all stages read the "

@@ -39,9 +39,9 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
         for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
     }
     results(run, columns, rows);
-    say(run,
-        "  Bytes: rank with most. between nodes: all bytes of calls across nodes. state: weights, "
-        "gradients.");
+    say(run, "  Bytes: of the rank with most; a call across nodes counts in full between nodes. "
+             "state: no "
+             "moments.");
 }
 
 // Prints a bar per layout, whose length shows the time of the layout's step. A bar also shows how
