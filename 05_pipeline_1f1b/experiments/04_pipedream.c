@@ -98,7 +98,8 @@ static void table(Run *run, double off, size_t text_blocks, const double loss[WA
         "gradient.\n"
         "  Stage i of p: stashing p-i versions, p-1-i late; vertical sync p, p-1. mixed: only the "
         "forward's\n"
-        "  weights are late. Error: relative, from one device with these weights.",
+        "  weights are late. Error: relative, from one device with these weights. f, b: times of "
+        "F, B.",
         PIECES, LAST);
 }
 
@@ -118,8 +119,7 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                "%.2f with it.",
                time, 100 * off, loss[BARE], loss[STASHED]);
     say_cost(run,
-             "%s weight versions per rank. Old gradients: after as many updates %.2f, with a flush "
-             "%.2f.",
+             "%s weight versions per rank. Old gradients: the loss is %.2f, with a flush %.2f.",
              cost_text(run, "versions.stashing"), loss[STASHED], loss[FLUSH]);
 }
 
