@@ -245,7 +245,8 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // Returns the cost of the sum over dp, after the backwards.
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// Returns the cost of ZeRO's gather, after the update.
+// Returns the cost of the gathers outside of forward and backward. ZeRO 1 and 2 gather the weights
+// after the update. ZeRO 1 to 3 gather the tables.
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 

@@ -165,11 +165,13 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 static void after(double *at, const double *takes, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
-// The rings of a block.
-// again: the forward that backward repeats; again.block is NULL if backward repeats no forward.
-// first: the share of the work besides attention that comes before that forward.
-// before: the share of the work besides attention that comes directly before the op's own ring.
-// p [n]: the ranks of the ring. pass() sets all fields of a rank but `near` anew.
+// The rings of a block's forward or backward.
+// ring: the ring of this forward or backward.
+// again: the ring in the forward that backward repeats. again.block is NULL if backward repeats no
+// forward.
+// first: the share of the work besides attention that comes before `again`.
+// before: the share of the work besides attention that comes directly before `ring`.
+// p [n]: the ranks of the ring. pass() keeps `near` of each rank, and sets its other fields anew.
 struct PlanRings {
     const PlanTask *t;
     CutSizes z;

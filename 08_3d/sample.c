@@ -5,9 +5,10 @@
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
 // exported file, or Hugging Face's GPT-2, Llama or Qwen2. In every block a new token needs the keys
-// and values of all earlier tokens. These keys and values never change, because no position sees a
-// later position. So each rank keeps the keys and values of its heads and blocks, and a step is a
-// forward of one row.
+// and values of all earlier tokens. These keys and values do not change, because no position sees a
+// later position. So each rank keeps the keys and values of its heads and blocks, and after the
+// prompt each new token needs a forward of one row. When the context is full, the model reads the
+// last T/2 tokens again.
 //
 // The program leaves out batches of many texts, which make writing efficient (Pope et al. 2022;
 // Kwon et al. 2023). The program also leaves out data parallelism, because several runs give the

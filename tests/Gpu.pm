@@ -104,8 +104,8 @@ sub forms_on {
     }
 }
 
-# Runs the tests of the library. These tests compare with plain C on the host, and with finite
-# differences of that C.
+# Runs the tests of the library in a GPU build. For example, test_ops compares each op with a plain
+# C computation on the host, and each backward with finite differences of that computation.
 sub library_on {
     my ($build, $left_out) = @_;
     for my $program (qw(memory ops storage layers model comm compression)) {
