@@ -15,6 +15,7 @@ chdir "$FindBin::Bin/.." or die;
 # Links the C of player.html and planner.html for this machine. So the tests find a missing file
 # without the compiler for WebAssembly, too. Functions that a page does not call are dropped.
 my @files = map { [split] } `tools/book --files`;
+my $compiler = $ENV{OMPI_CC} || 'gcc';
 for my $page ('player', 'planner') {
     my $files = shift @files;
     my $dir = tempdir(CLEANUP => 1);
@@ -22,12 +23,12 @@ for my $page ('player', 'planner') {
     for my $file ("tests/test_$page.c", @$files) {
         push @objects, "$dir/" . ($file =~ tr{/}{_}r) . '.o';
         push @failed, $file
-            if system('gcc -std=gnu11 -w -I. -D__wasm__ -DEXPERIMENT_SYMBOL=unused '
+            if system("$compiler -std=gnu11 -w -I. -D__wasm__ -DEXPERIMENT_SYMBOL=unused "
                 . "-ffunction-sections -fdata-sections -c -o $objects[-1] $file") != 0;
     }
 
     # The page defines page_progress() in JavaScript.
-    my $link = "gcc -Wl,--gc-sections,--defsym=page_progress=0 -o $dir/page";
+    my $link = "$compiler -Wl,--gc-sections,--defsym=page_progress=0 -o $dir/page";
     my $said = `$link @objects -lm 2>&1`;
     ok($? == 0 && !@failed, "the files of $page.html are complete") or diag("@failed\n$said");
 }

@@ -81,14 +81,18 @@ perl_warnings() {
     done
 }
 
-# Finds public functions and data with one name in two files. The linker would take either without a
-# message. device_cuda.c is left out, because it defines the functions of device_cpu.c. The argument
-# is the folder of the objects.
-namesakes() {
+# Lists the objects of chapters, common/ and judge/ that are built. device_cuda.c is left out,
+# because it defines the functions of device_cpu.c. The argument is the folder of the objects.
+built_objects() {
     { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
-        sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
-        [ ! -e "$object" ] || nm -g --defined-only "$object"
-    done | awk 'NF == 3 { print $3 }' | sort | uniq -d
+        sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" |
+        while read -r object; do [ ! -e "$object" ] || echo "$object"; done
+}
+
+# Finds public functions and data with one name in two files. The linker would take either without a
+# message. The argument is the folder of the objects.
+namesakes() {
+    built_objects "$1" | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
 
 # Lists the objects of judge/ and of experiments/ that the linker would add to these objects, by
@@ -96,10 +100,7 @@ namesakes() {
 judge_linked() {
     objects=$1
     shift
-    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
-        sed -n "s|^\(.*\)\.c\$|$objects/\1.o|p" |
-        while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g |
-        awk -v folder="$objects/" -v roots="$*" '
+    built_objects "$objects" | xargs nm -A -g | awk -v folder="$objects/" -v roots="$*" '
         {
             file = substr($0, length(folder) + 1)
             sub(/:.*/, "", file)
@@ -127,10 +128,7 @@ judge_linked() {
 # Finds files that call each other in a circle. tsort prints the members of each circle. The
 # argument is the folder of the objects.
 circles() {
-    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
-        sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" |
-        while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g |
-        awk -v folder="$1/" '
+    built_objects "$1" | xargs nm -A -g | awk -v folder="$1/" '
         {
             file = substr($0, length(folder) + 1)
             sub(/:.*/, "", file)
