@@ -1,7 +1,8 @@
 #!/usr/bin/perl
 # Tests a training with --save that is told to stop. The training saves and ends with status 4. The
 # request may arrive twice, or go through a script of make. timeout(1) signals a process and its
-# process group, so tools/launch may get one SIGTERM twice. A later second signal ends the run.
+# process group, so tools/launch may get one SIGTERM twice. A later second signal ends the run. Ranks
+# that do not catch USR1 yet get TERM.
 # slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;
@@ -131,4 +132,26 @@ like(
 );
 ok(!-e "$dir/step-000001/index.json" && !glob("$dir/step-*[0-9]"),
     'a killed run has saved nothing');
+
+# Returns the signal that a rank gets from tools/launch at Ctrl-C. The rank catches @catches and
+# TERM. mpirun starts any program as ranks.
+sub signal_of_rank {
+    my (@catches) = @_;
+    my $got = "$work/got";
+    unlink $got;
+    my $rank = "\$SIG{\$_} = sub { print {\$f} shift; exit } for qw(TERM @catches);"
+        . "open \$f, '>', '$got'; \$f->autoflush; sleep 1 while 1";
+    my $pid = start(
+        { words => ['tools/launch', 1, $^X, '-MIO::Handle', '-e', $rank, '--', '--save', 1] });
+    my $deadline = time + $hang;
+    sleep 0.01 until -e $got || time > $deadline;
+    kill 'INT', $pid;
+    ended($pid);
+    return slurp($got);
+}
+SKIP: {
+    skip 'no mpirun', 2 unless have_mpi;
+    is(signal_of_rank('USR1'), 'USR1', 'Ctrl-C reaches a rank that can save as USR1');
+    is(signal_of_rank(), 'TERM', 'Ctrl-C ends ranks that do not catch USR1 yet');
+}
 done_testing();
