@@ -27,8 +27,10 @@ typedef struct {
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
-    Tensor question; // with the cache: the counts of all tensors, several in an element
-    Request *asked;  // the question's sum over ranks, in flight
+    // With `cached`: for each tensor the number of ranks whose gradient is final. Several of these
+    // numbers share an element.
+    Tensor question;
+    Request *asked; // the question's sum over ranks, in flight
     Arena state, buffers;
 } Coordinator;
 

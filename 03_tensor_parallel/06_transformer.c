@@ -116,12 +116,12 @@ void tensor_parallel(Model *m, Comm *tp) {
             "has %zu: choose %zu ranks or fewer, or more --heads",
             tp->size, m->config.heads, m->config.heads);
     REQUIRE(tp->size <= block_hidden(&m->config),
-            "%zu tensor-parallel ranks need as many features "
-            "of the MLP; the model has %zu: choose %zu ranks or fewer, or a larger --ffn",
+            "%zu tensor-parallel ranks need as many features of the MLP; the model has %zu: "
+            "choose %zu ranks or fewer, or a larger --ffn",
             tp->size, block_hidden(&m->config), block_hidden(&m->config));
     REQUIRE(tp->size <= m->config.vocab,
-            "%zu tensor-parallel ranks need as many entries; the "
-            "vocabulary has %zu: choose %zu ranks or fewer",
+            "%zu tensor-parallel ranks need as many entries; the vocabulary has %zu: choose %zu "
+            "ranks or fewer",
             tp->size, m->config.vocab, m->config.vocab);
     for (size_t i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];

@@ -92,7 +92,7 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dX = tensor_like(&scratch, o.x);
-    // Partial sums have the element type of gradients.
+    // The partial sums of dW are reals, like gradients, also if weights are stored in 16 bits.
     Tensor dW = tensor_shaped(&scratch, tensor_shape(o.w.rows, o.w.cols, w->g.element));
     Tensor dw = tensor_like(&scratch, w->g);
     // EXERCISE 03.11a (4 points): backward of y = x w. dy [M/q^2, N/q] has the layout of y. o.x

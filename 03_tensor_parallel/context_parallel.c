@@ -8,8 +8,8 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
             "fewer ranks, or more --context",
             cp->size, c->context);
     REQUIRE(kind != &ulysses_attention || cp->size <= config_kv_heads(c),
-            "Ulysses on %zu ranks needs as many heads%s; the model "
-            "has %zu: choose fewer ranks, or more --%s",
+            "Ulysses on %zu ranks needs as many heads%s; the model has %zu: choose fewer ranks, "
+            "or more --%s",
             cp->size, config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
             config_head_ratio(c) > 1 ? "kv-heads" : "heads");
     comm_connect(cp, COMM_NEIGHBOURS); // a send goes to the next rank only

@@ -64,8 +64,7 @@ StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size
         loss_scale_next(&next, false);
         say(run,
             "step %5zu   skipped: a gradient overflowed at loss scale %.0f, the next step has "
-            "%.0f; "
-            "weights and optimizer stay\n",
+            "%.0f; weights and optimizer stay\n",
             step, t->loss_scale.factor, next.factor);
         return STEP_OVERFLOWED;
     }

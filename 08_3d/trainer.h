@@ -23,7 +23,7 @@ typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 typedef enum {
     REDUCE_AT_END,     // one all-reduce after the last backward (chapter 01)
     REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
-    REDUCE_COMPRESSED, // fewer bytes, the residual a step later (01.06, 01.08)
+    REDUCE_COMPRESSED, // compressed; the rest is added to the next gradient (01.06, 01.08)
     REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): each rank gets only the sums of its part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,

@@ -64,9 +64,7 @@ static void bench(Run *run) {
     size_t B = option_size(run, "sequences"), T = option_size(run, "context"),
            C = option_size(run, "width");
     REQUIRE(m > 0 && B > 0 && rounds > 0 && rounds <= MOST,
-            "--micro-batches, --sequences and --rounds (at most %d) "
-            "must be more than 0",
-            MOST);
+            "--micro-batches, --sequences and --rounds (at most %d) must be more than 0", MOST);
     REQUIRE(m % p == 0,
             "--micro-batches %zu: interleaved stages take groups of %zu: choose a multiple", m, p);
     Stack stack = { .model = { .width = C,

@@ -225,8 +225,7 @@ static void bench(Run *run) {
             resident = all[r] > resident ? all[r] : resident;
         say(run,
             "%zu parameters, %zu tokens per step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of "
-            "the peak of %.1f "
-            "GFLOP/s, %.0f MB resident in a process",
+            "the peak of %.1f GFLOP/s, %.0f MB resident in a process",
             config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps,
             tokens / seconds, flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
         report_config_number(run, "step_seconds", seconds);

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests gradients for which a method of compression loses nothing (tests/test_exact_sums.c), as
-# virtual ranks and as processes.
+# Runs tests/test_exact_sums.c on virtual ranks and on processes. The program tests gradients for
+# which a method of compression loses nothing.
 use strict;
 use warnings;
 use FindBin;

@@ -199,8 +199,7 @@ int main(int argc, char **argv) {
     }
     ok(other == 0 && crashed == 0 && was_refused > runs / 2,
        "of %zu changed checkpoints %zu are refused, %zu give equal results, %zu give other "
-       "results; %zu "
-       "more have right checksums and do no harm",
+       "results; %zu more have right checksums and do no harm",
        runs - right_sums, was_refused, equal, other, right_sums);
     ok(result(&d) == want, "the checkpoint is read again");
     for (size_t i = 0; i < d.files; i++) free(d.file[i].bytes);

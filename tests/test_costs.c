@@ -315,9 +315,8 @@ static void scale(Run *run) {
             block_times(&lesson, LESSON_RANKS, LESSON_SEQUENCES, 4, device->flops, *link);
         double wanted = real_one.volume / real_one.products, got = ours.volume / ours.products;
         say(run,
-            "GPT-3's block: products %.3f ms, all-reduces %.3f ms, 1 : %.3f; the lessons' on %s: 1 "
-            ": %.3f, "
-            "latency %.2f %% of it\n",
+            "GPT-3's block: products %.3f ms, all-reduces %.3f ms, 1 : %.3f; the lessons' on %s: "
+            "1 : %.3f, latency %.2f %% of it\n",
             1e3 * real_one.products, 1e3 * real_one.volume, wanted, name[i], got,
             100 * ours.latency / ours.volume);
         check_true(run, name[i], "GPT-3's ratio is the stated ratio",

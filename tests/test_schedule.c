@@ -182,9 +182,10 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
     return true;
 }
 
-// Runs one test for each p and v, over all m that p divides (with v = 1 over all m). The list is
-// legal and takes the time of the formula. The list has as many chunks in flight as published, and
-// all neighbours agree on the order of messages. t_f and t_b are the times of a chunk.
+// Tests the lists of p stages with v chunks, over all m that p divides (with v = 1 over all m).
+// Checks that the lists are legal and take the time of the formula, that each stage has as many
+// chunks in flight as published, and that all neighbours agree on the order of messages. t_f and
+// t_b are the times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";

@@ -116,11 +116,9 @@ static void table(Run *run, const ModelConfig *c) {
     };
     say(run,
         "\nN = %zu rank%s, B = %d sequences per step, Psi parameters of e bytes. wte: the V x C "
-        "table "
-        "that\nembedding and head share; each use has a gradient. F(k): a forward of k sequences. "
-        "A "
-        "message takes\nalpha seconds, and 1/beta seconds per byte. Exposed: communication while a "
-        "rank does not compute;\nhidden: while it computes.%s%s\n",
+        "table that\nembedding and head share; each use has a gradient. F(k): a forward of k "
+        "sequences. A message takes\nalpha seconds, and 1/beta seconds per byte. Exposed: "
+        "communication while a rank does not compute;\nhidden: while it computes.%s%s\n",
         N, N > 1 ? "s" : "", SEQUENCES, uneven,
         *uneven ? " a..b: the least and the most on a rank." : "");
     results(run, (const char *const[]){ "each rank", NULL }, rows);

@@ -85,14 +85,13 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
     }
     say(run,
-        "\nfp16: every element in 16 bits. top-k: the k largest absolute values, 1 of "
-        "%d, "
-        "with indices.\n1-bit: the sign of every element, and a scale per message. With top-k "
-        "and 1-bit a rank adds the\nresidual, the part that it has not sent, to its next "
-        "gradient. N ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a "
-        "bucket, so a bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last "
-        "row: one device with the same rule, without messages. Compare 1-bit\nwith this row, not "
-        "with exact%s.%s\n",
+        "\nfp16: every element in 16 bits. top-k: the k largest absolute values, 1 of %d, with "
+        "indices.\n1-bit: the sign of every element, and a scale per message. With top-k and "
+        "1-bit a rank adds the\nresidual, the part that it has not sent, to its next gradient. N "
+        "ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a bucket, so a "
+        "bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last row: one device "
+        "with the same rule, without messages. Compare 1-bit\nwith this row, not with "
+        "exact%s.%s\n",
         ONE_OF,
         last[ONEBIT_ALONE] < last[EXACT]
             ? ": in this short training the rule itself ends below exact"

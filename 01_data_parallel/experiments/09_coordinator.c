@@ -254,22 +254,20 @@ static void page(Run *run, size_t cycle) {
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
         "\nSo the ranks agree on an order while they compute. After every %zu of its %d gradients "
-        "(a "
-        "cycle) each\nrank reports which gradients it has. Then all ranks start one all-reduce, of "
-        "the "
-        "gradients that all\nranks have, if there are any. The first %zu of %zu cycles%s:\n",
+        "(a cycle) each\nrank reports which gradients it has. Then all ranks start one "
+        "all-reduce, of the gradients that all\nranks have, if there are any. The first %zu of "
+        "%zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
         "\nnames (first step): each other rank sends rank 0 its new names (number and size) in 2 "
         "messages per\n  cycle. Rank 0 broadcasts the names that all ranks have: a count in K = "
-        "%zu "
-        "cycles, names in J = %zu.\n  Formulas: of rank 0, of another rank. e = %zu bytes per "
-        "number.\ncache (later steps): all names are known. Per cycle an all-reduce (a ring) of "
-        "q = %zu elements counts\n  the ranks that have each gradient (%zu counts of %zu bits per "
-        "element), during the next cycle.\nsingle: as cache, but each of the n = %d "
-        "gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has one "
-        "all-reduce, when all its %d gradients are final.\n",
+        "%zu cycles, names in J = %zu.\n  Formulas: of rank 0, of another rank. e = %zu bytes per "
+        "number.\ncache (later steps): all names are known. Per cycle an all-reduce (a ring) of q "
+        "= %zu elements counts\n  the ranks that have each gradient (%zu counts of %zu bits per "
+        "element), during the next cycle.\nsingle: as cache, but each of the n = %d gradients has "
+        "its own all-reduce.\nfixed order: no messages to agree. A layer has one all-reduce, when "
+        "all its %d gradients are final.\n",
         K, answers, sizeof(real), question_size(N), 24 / count_bits(N), count_bits(N), TENSORS,
         BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }

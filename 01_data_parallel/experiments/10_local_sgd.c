@@ -197,8 +197,8 @@ static void page(Run *run, const double last[PLANS]) {
         say_answer(
             run,
             "%s, if steps and learning rate are equal: the loss is %.2f at k = 1, %.2f at k = 4 "
-            "and %.2f at k = "
-            "48. At k = 16 it is %.2f, and with DiLoCo's outer step %.2f. The bytes fall to 1/k.",
+            "and %.2f at k = 48. At k = 16 it is %.2f, and with DiLoCo's outer step %.2f. The "
+            "bytes fall to 1/k.",
             last[1] > last[0] && last[2] > last[0] && last[3] > last[0]
                 ? "Not quite as well"
                 : "With these weights and this rate some k do",
@@ -237,12 +237,11 @@ static void local_sgd(Run *run) {
     say(run,
         "\nA round: each rank takes k steps of SGD alone, then the ranks average their weights. "
         "DiLoCo 16:\nk = 16, and a second optimizer with Nesterov momentum. Its gradient d: the "
-        "weights at the start of\nthe round minus the mean at its end. v <- m v + d, then "
-        "w <- start - rate (d + m v). (DiLoCo's paper\nhas AdamW in the rounds, here SGD.) N "
-        "ranks, "
+        "weights at the start of\nthe round minus the mean at its end. v <- m v + d, then w <- "
+        "start - rate (d + m v). (DiLoCo's paper\nhas AdamW in the rounds, here SGD.) N ranks, "
         "Psi parameters of e bytes, F: forward of a shard (a\nbackward takes 2F), R: an "
-        "all-reduce. "
-        "The table is of another model, on a text (Psi e = %s).\nThe picture's model has %s.%s\n",
+        "all-reduce. The table is of another model, on a text (Psi e = %s).\nThe picture's model "
+        "has %s.%s\n",
         value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),
         value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
         uneven_shares(run, " ", SEQUENCES));

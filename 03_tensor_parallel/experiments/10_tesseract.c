@@ -96,9 +96,8 @@ static void tesseract_lesson(Run *run) {
     CutGpt cut = { .way = WAY_25D, .world = run->world, .grid = g };
     say(run,
         "d grids of q x q ranks, d = %zu, q = %zu. Ranks 0 to %zu are the first grid. All grids "
-        "hold "
-        "the same\nweights, in blocks. Each grid has its own part of the batch, and computes it "
-        "as SUMMA does (03.09).",
+        "hold the same\nweights, in blocks. Each grid has its own part of the batch, and computes "
+        "it as SUMMA does (03.09).",
         g.depth, g.rows, g.rows * g.cols - 1);
     if (run->world->size > 1)
         say(run, "Ranks that do the same at the same time are drawn once. # is a broadcast, a "

@@ -164,9 +164,9 @@ static void unsplit_layers(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor 
     arena_free(&scratch);
 }
 
-// Returns the bytes that one of q^3 ranks sends in forward and backward of both layers, if all
-// parts are equal. Each layer sends 2(q-1)/q^3 (|x| + |w| + |y|) elements. The gradient of w is in
-// reals.
+// Returns the bytes that each of q^3 ranks sends in forward and backward of both layers, if all
+// parts are equal. Per layer a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements, where X, W and Y
+// are whole matrices. Half of the |W| elements belong to the gradient of W, which is in reals.
 static double bytes_of_both(Run *run, double q, LinearSizes z) {
     const size_t e = element_size(option_storage(run)), x_and_y = z.B * z.T * (z.K + z.N);
     const double bytes = (double)(2 * x_and_y * e + z.K * z.N * (e + sizeof(real)));

@@ -80,8 +80,8 @@ static void table(Run *run, size_t v) {
              "forward, backward.");
     say(run,
         "  In flight: between forward and backward. 1F1B: min(p-i, m), and a chunk is a whole "
-        "stage. "
-        "Here\n  a chunk is 1/%zu of a stage: %.0f chunks in flight are %.1f micro-batches.",
+        "stage. Here\n  a chunk is 1/%zu of a stage: %.0f chunks in flight are %.1f "
+        "micro-batches.",
         v, most, most / (double)v);
 }
 
@@ -101,8 +101,7 @@ static void answer(Run *run, size_t v) {
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1f1b"),
              cost_text(run, "activations.interleaved"), cost_text(run, "activations.1f1b"));
     say_use_when(run, "a batch gives few micro-batches per stage, m is a multiple of p, and a "
-                      "message takes much less "
-                      "time than a chunk's forward.");
+                      "message takes much less time than a chunk's forward.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -134,10 +133,8 @@ static void interleaved(Run *run) {
     if (v > 1)
         say(run,
             "Interleaved, stage i has v = %zu of v p = %zu parts. Its chunks 0, 1, ... are parts "
-            "i, "
-            "i + p, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all "
-            "stages "
-            "v times.",
+            "i, i + p, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all "
+            "stages v times.",
             v, v * p);
     equal_step(run, &stack, m, WAY_INTERLEAVED);
     train(run, &t);

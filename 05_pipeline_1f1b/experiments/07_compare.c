@@ -109,9 +109,8 @@ static void answer(Run *run) {
     size_t late = fastest(run, WAY_PIPEDREAM, PIPELINE_WAYS);
     say_answer(run,
                "Of the ways that give the bits of one device, %s is fastest: %s per batch; 1F1B "
-               "takes %s. Without a "
-               "flush a batch takes %s, but gradients are late: with PipeDream by up to %.0f "
-               "updates, with 2BW by %.0f.",
+               "takes %s. Without a flush a batch takes %s, but gradients are late: with "
+               "PipeDream by up to %.0f updates, with 2BW by %.0f.",
                equal_ways[fast].name, value_text(run, cost_of(run, "step", fast), "ps"),
                cost_text(run, "step.1f1b"), value_text(run, cost_of(run, "step", late), "ps"),
                cost_of(run, "versions", WAY_PIPEDREAM) - 1, cost_of(run, "versions", WAY_2BW) - 1);

@@ -42,14 +42,15 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
 // Predicts the costs of a step of m micro-batches, and checks the measurements. The table has the
 // elements of a stage, and the passes over the parameters. Psi counts a tied wte once, but
 // embedding and head have a gradient of wte each. `own` is about Psi / N. wte always has one gather
-// and one reduction per step. In flight are the gradients g of a layer's unit, and in stage 3 also
-// the weights w. For m > 1 the reduced part of the gradient, which is added to own_g, is also in
-// flight. With 16-bit weights a rank also has the masters of its own part.
+// and one reduction per step. In flight are the two gradients of wte and the gradient of the
+// largest unit, and in stage 3 also the weights of wte and of the largest unit. For m > 1 the
+// reduced part of the unit's gradient, [unit/N], is in flight until it is added to own_g. With
+// 16-bit weights a rank also has the masters of its own part.
 //
-//             weights  gradients  m, v   in flight                        gathers  reductions
-//     ZeRO-1  Psi      Psi + wte  2 own  nothing                          1        1
-//     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]     1        m
-//     ZeRO-3  own      own        2 own  the same, and w of wte + unit    2m       m
+//             weights  gradients  moments  in flight                          gathers  reductions
+//     ZeRO-1  Psi      Psi + wte  2 own    nothing                            1        1
+//     ZeRO-2  Psi      own        2 own    gradients: 2 wte + unit [+ unit/N] 1        m
+//     ZeRO-3  own      own        2 own    the same, and weights: wte + unit  2m       m
 //
 // Every call waits for its result, so all communication is exposed. Rank 0 has the most sequences
 // in each micro-batch. So the time of a step is the computation of rank 0 plus the times of all

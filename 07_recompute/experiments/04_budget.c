@@ -108,12 +108,10 @@ static void budget(Run *run) {
     config_require(&t.model);
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
-        "micro-batches, all in flight.\n"
-        "A block keeps all its items for backward, or it is recomputed. Selective: it drops its "
-        "attention\nprobabilities. Full: it keeps only its input. A budget limits a stage's peak "
-        "of "
-        "activations. max:\nall keep all items; min: only inputs. Budget x: min + x (max - min). A "
-        "plan takes the least work.",
+        "micro-batches, all in flight.\nA block keeps all its items for backward, or it is "
+        "recomputed. Selective: it drops its attention\nprobabilities. Full: it keeps only its "
+        "input. A budget limits a stage's peak of activations. max:\nall keep all items; min: "
+        "only inputs. Budget x: min + x (max - min). A plan takes the least work.",
         t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[BUDGETS];

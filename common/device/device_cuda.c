@@ -253,10 +253,10 @@ void device_fill(void *p, int byte, size_t bytes) {
 
 // ---- 6. Products ----
 
-// These values are modes of a cuBLAS handle. EXACT keeps products of fp32 factors in fp32, even if
-// the environment allows TF32. WIDE_SUMS is for factors of 16 bits. Their products are exact in
-// fp32, so tensor cores may compute them. WIDE_SUMS also forbids cuBLAS to add parts of a sum in
-// the 16 bits of the result, which would round more than once.
+// These values are modes of a cuBLAS handle. EXACT keeps TF32 out of products of fp32 factors.
+// Nobody has tested EXACT with NVIDIA_TF32_OVERRIDE=1. WIDE_SUMS is for factors of 16 bits. Their
+// products are exact in fp32, so tensor cores may compute them. WIDE_SUMS also forbids cuBLAS to
+// add parts of a sum in the 16 bits of the result, which would round more than once.
 enum {
     EXACT = CUBLAS_PEDANTIC_MATH,
     TF32 = CUBLAS_TF32_TENSOR_OP_MATH,

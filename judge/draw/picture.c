@@ -382,8 +382,9 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
 // Each communication has at least one column. A communication that begins in a column is drawn over
 // an earlier communication.
 
-// Returns the letter of a communication. Collectives have a capital in the first column and a small
-// letter in the other columns. A message points to the rank that receives it.
+// Returns the character of a communication: a capital for a collective, '>' for a message to a
+// higher rank, '<' for a message to a lower rank. link_row() writes the capital in the first column
+// of a collective, and small letters in its other columns.
 static char link_letter(const RecordedEvent *e, size_t rank) {
     static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
                                               [COMM_REDUCE_SCATTER] = 'S',

@@ -132,7 +132,7 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     comm->board = static_cast<Board *>(p);
     int none = 0;
     if (!comm->board->size.compare_exchange_strong(none, comm->size) && none != comm->size) {
-        comm->board = nullptr; // the board's size is for another number of ranks
+        comm->board = nullptr; // the board has another number of ranks: end() must not use it
         return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size,
                       none);
     }

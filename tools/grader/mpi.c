@@ -22,7 +22,7 @@ struct Pending {
 };
 
 static struct Pending *pending;
-static uint64_t last_id, taken; // taken: frames from the broker
+static uint64_t last_id, taken; // taken: number of frames read from the broker
 static bool initialized, told_waiting;
 enum { MOST_COMMS = 1 << 16 };
 static SplitResult comms[MOST_COMMS]; // by the broker's number, modulo MOST_COMMS
@@ -40,8 +40,8 @@ static void write_all(const void *data, size_t bytes) {
     }
 }
 
-// `ahead` has bytes that have been read from the socket, but that no frame has taken. So one call
-// of the kernel reads several small frames.
+// `ahead` has bytes that have been read from the socket, and that read_all() has not returned yet.
+// So one call of the kernel reads several small frames.
 static struct {
     char data[1 << 16];
     size_t at, count;
