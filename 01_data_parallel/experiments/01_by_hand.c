@@ -80,8 +80,8 @@ static void table(Run *run, const Trained *const of[5]) {
         for (size_t k = 0; k < 3; k++)
             rows[i].cell[k] = page_text(run, "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
     say(run,
-        "\n%d samples of %d outputs (%d elements) in %d shards of %d, learning rate 0.01. The "
-        "loss:\n",
+        "\n%d samples of %d outputs (%d elements) in %d shards of %d, learning rate 0.01. One step "
+        "is one\nepoch. The loss:\n",
         SAMPLES, OUT, SAMPLES * OUT, SHARDS, SHARD);
     results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }

@@ -168,7 +168,7 @@ static void overlap(Run *run) {
     once.steps = 1;
     Trajectory both = replica_train(run, &once, one_after_the_other, capacity, &drawn);
     say(run,
-        "This model has %zu blocks, more than 01.02's. A bucket is a group of tensors. One "
+        "This model has %zu blocks, 01.02's has 2. A bucket is a group of tensors. One "
         "all-reduce sends\na bucket as soon as backward has the bucket's gradients.\n",
         t.model.layers);
     picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);

@@ -60,7 +60,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     const char *worker = value_cell(run, (double)pushed, "bytes");
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "pushes per ms, until one ends", "synchronous: n/(t + 2c)", { 0 } },
+                      { "pushes/ms until a worker ends", "synchronous: n/(t + 2c)", { 0 } },
                       { "most updates, pull to push", "0; bound s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", NULL, { 0 } },
                       { "loss at equal work", NULL, { 0 } },
@@ -95,7 +95,7 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
     const double half = loss->half[SERVER_RULES - 1], end = loss->end[SERVER_RULES - 1];
     say_answer(
         run,
-        "%s pass a server's link each way per step; in a ring of the workers each sends %s. If "
+        "A server sends %s per step and receives as much. In a ring each worker sends %s. If "
         "no worker waits, gradients are of older weights: the loss is %s at equal time (%.2f "
         "against %.2f) and %s at equal work (%.2f against %.2f).",
         value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
@@ -103,8 +103,8 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
         lower_or_higher(half, loss->half[0]), half, loss->half[0],
         lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(run,
-             "up to %zu updates between a pull and its push. A server handles several messages at "
-             "once. One by one in rank order, %d synchronous steps take %s instead of %s.",
+             "up to %zu updates between a pull and its push. Here each worker has a link to the "
+             "server. With one port, %d synchronous steps take %s instead of %s.",
              server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
              cost_text(run, "time.links"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
@@ -131,11 +131,11 @@ static void parameter_server(Run *run) {
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
         "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
-        "long per\nsequence (--slow), and has %zu of the %d sequences; rank %zu has %zu. > sends "
-        "weights, < a gradient.\n",
+        "long per\nsequence, and has %zu of the %d sequences. A server only sends weights (>). "
+        "Workers "
+        "send gradients (<).\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "",
-        part_size(SEQUENCES, c.workers, 0), SEQUENCES, c.servers + c.workers - 1,
-        part_size(SEQUENCES, c.workers, c.workers - 1));
+        part_size(SEQUENCES, c.workers, 0), SEQUENCES);
     const char *servers = "rank 0 is the server";
     if (c.servers > 1) servers = page_text(run, "%zu ranks are servers", c.servers);
     ServerRecord no_bound = asynchronous(run, &c, &t, STEPS);

@@ -68,14 +68,13 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
                       { "formula, with c = 2(N-1)/N",
                         NULL,
                         { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + scales" } },
-                      { NULL, NULL, { 0 } },
+                      { "calls per step; exact: no buckets", NULL, { 0 } },
                       { "formula, calls per bucket", NULL, { "=-", "=N+1", "=1", "=N+2" } },
                       { "step", NULL, { 0 } },
                       { "loss of another model, on a text", NULL, { 0 } },
                       { "loss without the residual", NULL, { 0 } },
                       { "loss of the same rule on one device", NULL, { 0 } },
                       { 0 } };
-    rows[CALLS].what = page_text(run, "calls per step, %.0f buckets", seen[TOPK].calls);
     for (Course i = EXACT; i <= ONEBIT; i++) {
         rows[SENT].cell[i] = compression_sent(run, &seen[i], &seen[EXACT]);
         rows[CALLS].cell[i] = page_text(run, "=%.0f", seen[i].calls);
@@ -89,13 +88,12 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "indices.\n1-bit: the sign of every element, and a scale per message. With top-k and "
         "1-bit a rank adds the\nresidual, the part that it has not sent, to its next gradient. N "
         "ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a bucket, so a "
-        "bucket takes N-1 sends and 2 (fp16) or 3\n(1-bit) collectives. The last row: one device "
-        "with the same rule, without messages. Compare 1-bit\nwith this row, not with "
-        "exact%s.%s\n",
+        "bucket takes N-1 sends, an all-gather of the\nsums, and 1 (fp16) or 2 (1-bit) collectives "
+        "for scales. The last row: the same rule on one device.\nCompare 1-bit with this row, not "
+        "with exact%s.%s\n",
         ONE_OF,
-        last[ONEBIT_ALONE] < last[EXACT]
-            ? ": in this short training the rule itself ends below exact"
-            : "",
+        last[ONEBIT_ALONE] < last[EXACT] ? ": in this short training the rule itself ends lower"
+                                         : "",
         uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }
@@ -130,8 +128,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         "%s for its part of the sum, and makes %.0f calls per step instead of %.0f.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
         seen[ONEBIT].calls, seen[EXACT].calls,
-        clock_config()->simulated ? " In the step times all sends of a bucket go at once; choosing "
-                                    "and packing do not count."
+        clock_config()->simulated ? " Times: a rank sends all parts of a bucket at once; choosing "
+                                    "and packing take no time."
                                   : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits.");

@@ -29,7 +29,7 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
     Result rows[] = {
         { "sent per rank and step", "2(N-1)/N of (a + b) r e, and of vectors", { 0 } },
         { "calls per step", "2 tables x 2, 2 blocks x 3, last norm 1", { 0 } },
-        { "step", "simulated", { 0 } },
+        { "step", "computing + products of P and Q + sums", { 0 } },
         { "loss of another model, on a text",
           page_text(run, "after %d steps", COMPRESSION_LONG),
           { 0 } },

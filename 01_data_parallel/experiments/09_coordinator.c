@@ -132,7 +132,7 @@ static void deadlock(Run *run) {
             if (tensor_at(rank, 0) == i) first = page_text(run, "%s %zu", first, rank);
     }
     if (N > 4) first = "Each rank calls in its own order";
-    say(run, "A call matches calls on its own tensor only. %s: %s\n%.*s", first,
+    say(run, "Each tensor has a communicator of its own. %s: %s\n%.*s", first,
         stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
@@ -228,14 +228,14 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 // ---------------------------------------------------------------- the page
 
 // Prints the first `cycles` cycles. A line shows the gradients that a rank finishes in each cycle.
-// The last line shows the gradients that all ranks have at the end of a cycle, and not before.
+// The last line shows the gradients that all ranks have since the end of the cycle, and not before.
 static void picture(Run *run, size_t cycle, size_t cycles) {
     const size_t N = run->world->size;
     for (size_t row = 0; row <= BRANCHES; row++) {
         const bool all = row == BRANCHES;
         if (row >= N && !all) continue;
         const char *line =
-            all ? "  all ranks have   " : page_text(run, "  rank %zu finishes  ", row);
+            all ? "  new on all ranks " : page_text(run, "  rank %zu finishes  ", row);
         for (size_t j = 0; j < cycles; j++) {
             const char *cell = "";
             for (size_t k = 0; k < cycles * cycle; k++)
@@ -253,21 +253,22 @@ static void page(Run *run, size_t cycle) {
     size_t answers = 0;
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
-        "\nSo the ranks agree on an order while they compute. After every %zu of its %d gradients "
-        "(a cycle) each\nrank reports which gradients it has. Then all ranks start one "
-        "all-reduce, of the gradients that all\nranks have, if there are any. The first %zu of "
-        "%zu cycles%s:\n",
-        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has the order of rank 0)" : "");
+        "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
+        "finished "
+        "%zu more of\nits %d gradients. Then each rank reports which gradients it has, and all "
+        "ranks start one all-reduce\nof the ones new on all ranks, if any. The first %zu of %zu "
+        "cycles%s:\n",
+        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has rank 0's order)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\nnames (first step): each other rank sends rank 0 its new names (number and size) in 2 "
-        "messages per\n  cycle. Rank 0 broadcasts the names that all ranks have: a count in K = "
-        "%zu cycles, names in J = %zu.\n  Formulas: of rank 0, of another rank. e = %zu bytes per "
-        "number.\ncache (later steps): all names are known. Per cycle an all-reduce (a ring) of q "
-        "= %zu elements counts\n  the ranks that have each gradient (%zu counts of %zu bits per "
-        "element), during the next cycle.\nsingle: as cache, but each of the n = %d gradients has "
-        "its own all-reduce.\nfixed order: no messages to agree. A layer has one all-reduce, when "
-        "all its %d gradients are final.\n",
+        "\nnames (first step): per cycle each other rank sends rank 0 two messages: how many new "
+        "names it has,\n  and these names (number and size). Rank 0 broadcasts how many names all "
+        "ranks have now (in K = %zu\n  cycles), and these names (in J = %zu). Formulas: of rank 0, "
+        "of another rank. e = %zu bytes per number.\ncache (later steps): per cycle one all-reduce "
+        "(a ring) counts the ranks that have each gradient,\n  during the next cycle. Its q = %zu "
+        "elements hold %zu counts of %zu bits each.\nsingle: as cache, but each of the n = %d "
+        "gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has one "
+        "all-reduce, when all its %d gradients are final.\n",
         K, answers, sizeof(real), question_size(N), 24 / count_bits(N), count_bits(N), TENSORS,
         BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
@@ -295,13 +296,15 @@ static void answer(Run *run) {
     if (cost_value(run, "bytes.cache") > cost_value(run, "bytes.names"))
         bytes = "The cache sends more bytes than names, but sends them while ranks compute:";
     if (clock_config()->simulated)
-        times = page_text(run, " %s a step takes %s, with names %s, in a fixed order %s.", bytes,
-                          cost_text(run, "time.cache"), cost_text(run, "time.names"),
+        times = page_text(run,
+                          " %s a step takes %s, with names %s, in a fixed order %s, because the "
+                          "orders differ only inside a layer.",
+                          bytes, cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
     say_cost(run, "a gradient waits for its cycle's end and for the answer.%s", times);
     say_use_when(run,
-                 "ranks finish in different orders, and each rank finishes every gradient. Else "
-                 "a fixed order, as DDP's, is cheaper.");
+                 "no order is known before the step, and each rank finishes every gradient. If all "
+                 "ranks share an order of layers, as here, a fixed order, as DDP's, is cheaper.");
 }
 
 static void coordinator(Run *run) {

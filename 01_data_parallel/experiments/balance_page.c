@@ -54,8 +54,8 @@ void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double
                         { "peak.equal", "peak.static", "peak.dynamic", "=-" } };
     say(run,
         "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
-        "dynamic: to the\nspeeds measured in earlier steps. ideal: shares in fractions of a "
-        "sequence. A step: the slowest rank\ncomputes, then all-reduce. A rank keeps %s of "
+        "dynamic: to the\nmean of the old and the last measured speed. ideal: shares in fractions "
+        "of a sequence. A step: the\nslowest rank computes, then all-reduce. A rank keeps %s of "
         "activations per sequence.\n--slow %s: the devices' times per sequence. Device 0 becomes "
         "%zu times slower in step %zu.\n",
         value_text(run, (double)activations_bytes(&z, 1), "bytes"), option_text(run, "slow"),

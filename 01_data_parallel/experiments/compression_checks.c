@@ -137,7 +137,6 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
     picture_begin(run, MEM_ACTIVATIONS);
     b->number = 0;
     replica_gradients(&exact, m, b);
-    b->number = 1;
     replica_gradients(&compressed, m, b);
     picture_end(run);
     picture_show(run, title, option_given(run, "trace") ? PICTURE_CHART : PICTURE_NO_FILES);

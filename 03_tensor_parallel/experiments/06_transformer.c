@@ -36,7 +36,7 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
         { "parameters", "L blocks + V C/t + T C + 2 C", { one->parameters, "parameters" } },
-        { "  one block", "12 C²/t + 7 C/t + 6 C", { block(run, c, 1), block(run, c, n) } },
+        { "  one block, rank 0", "12 C²/t + 7 C/t + 6 C", { block(run, c, 1), block(run, c, n) } },
         { "activations, peak", "L blocks, embedding, head", { one->kept, "kept" } },
         { "all-reduces per step", "4 L; embedding, head: 2; loss: 3", { "=0", "calls" } },
         { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "sent" } },
@@ -67,8 +67,8 @@ static void ending(Run *run, const char *whole) {
                    "parameters, and sends %s per step.",
                    cost_text(run, "parameters"), whole, cost_text(run, "sent"));
     trial_say_cost(run, "calls");
-    say_use_when(run, "a model does not fit in one device, and a fast link joins several, as in a "
-                      "node of 8 GPUs.");
+    say_use_when(run, "a model does not fit in one device, and a fast link joins several devices, "
+                      "as in a node of 8 GPUs.");
 }
 
 static void transformer(Run *run) {
@@ -81,7 +81,7 @@ static void transformer(Run *run) {
              "entries.");
     if (run->world->size > 1)
         say(run, "F0, B0: the work between two sums (#): attention or MLP of one block, or the "
-                 "head.");
+                 "head.\nThe loss's three sums are drawn as one A.");
     training_both(run, "tensor-parallel = unsplit", &t, gpt_train, &tp); // SGD, then AdamW
     gpt_costs_1d(run, &t.model, BATCH, &tp.measured);
     times(run, &t.model);

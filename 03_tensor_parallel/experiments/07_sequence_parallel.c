@@ -97,7 +97,7 @@ static void ending(Run *run) {
     const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
     const char *compared = "as with tensor parallelism";
     if (strcmp(kept, tensor)) compared = page_text(run, "with tensor parallelism %s", tensor);
-    const char *verdict = "Yes, and almost no more is sent: in the layers";
+    const char *verdict = "Yes. In the layers no more is sent:";
     if (more) verdict = "Only where t divides the rows. Here the layers send";
     if (!answer_alone(run))
         say_answer(

@@ -24,7 +24,7 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
                                     page_text(run, "2D on %zu x %zu", q, q), NULL };
     const Result rows[] = {
         { "parameters",
-          "matrices: q² parts; vectors: row 0",
+          "1/q² of matrices; row 0: vectors",
           { one.parameters, line.parameters, "parameters" } },
         { "activations, peak", "cut in q² parts", { one.kept, line.kept, "kept" } },
         { "received along the row",
@@ -46,8 +46,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
     if (q == 1) return;
     gpt_say_uneven(run, c, sequences, q, q);
-    say(run, "  The factor 3: a layer has three products. Y sends X and W, dX sends dX and W, dW "
-             "sends X and dW.");
+    say(run, "  The factor 3: Y = X W sends X and W, dX = dY Wᵀ W and sums of dX, dW = Xᵀ dY X and "
+             "sums of dW.");
     say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
              "So 2D receives");
     say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). %s",

@@ -31,7 +31,7 @@ static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t 
           "activations: 1/d of one grid's",
           { bytes(run, traffic.row.received), "row.received" } },
         { "received along the column",
-          "weights: not less than one grid's",
+          "weights: about one grid's",
           { bytes(run, traffic.col.received), "column.received" } },
         { "received from other grids",
           "2(d-1)/d of gradients, wte twice",
@@ -67,15 +67,16 @@ static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t
                    "receives %s per step.",
                    at->q, at->q, cost_text(run, "received"));
     else
-        say_answer(run,
-                   "Only one thing: the %zu grids add their gradients, as in data "
-                   "parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
-                   "of activations instead of %s, and receives at most %s per step instead "
-                   "of %s.%s",
-                   d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
-                   value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
-                   value_text(run, cost_value(run, "received"), "bytes"),
-                   value_text(run, alone.received, "bytes"), times);
+        say_answer(
+            run,
+            "Inside a grid nothing. New is one sum: the %zu grids add their gradients, as in "
+            "data parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
+            "of activations instead of %s, and receives at most %s per step instead "
+            "of %s.%s",
+            d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
+            value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
+            value_text(run, cost_value(run, "received"), "bytes"),
+            value_text(run, alone.received, "bytes"), times);
     say_cost(run,
              "all weights are held d = %zu times, and a rank receives %s per step for the sums of "
              "their gradients.",

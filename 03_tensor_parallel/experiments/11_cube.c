@@ -80,9 +80,9 @@ static void ending(Run *run) {
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
-                   "Its part of X along its column, its part of W along the depth, and partial "
-                   "sums of Y along its row. Backward sends dY and partial sums of dX and dW along "
-                   "these lines. With keep a rank sends %s per step and keeps %s of activations.",
+                   "Forward: (q-1)/q³ of X along its column, of W along the depth, of partial sums "
+                   "of Y along its row. Backward: as much of dY, and of sums of dX and dW. With "
+                   "keep a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
@@ -104,12 +104,13 @@ static void introduction(Run *run, size_t q) {
     const char *stores = "need the same part of %s. Each stores 1/%zu of it, and they gather it";
     say(run,
         "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu of X, "
-        "of W and of Y.\n(layer: a place in the cube, not a layer of the model.) Rank 0 works in "
-        "three lines of ranks:",
+        "of W and of Y.\n(layer: a place in the cube; in the picture, of a model.) Rank 0 works in "
+        "three "
+        "lines of ranks:",
         q, q, q, q * q * q);
     say_line(run, "column", q, q, page_text(run, stores, "X", q));
     say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));
-    say_line(run, "row", 1, q, "multiply, then add their products to a part of Y");
+    say_line(run, "row", 1, q, "multiply, add their products, and each keeps a part of the sum Y");
     say(run,
         "Y is cut as X is, with row and col swapped. So in the next product the ranks gather X "
         "along the row\nand add their products along the column. Matrices of a block: 1 q, k "

@@ -47,8 +47,8 @@ static void ring_self(Run *run) {
     else
         say_answer(run,
                    "Yes: all keys visit every rank, and a rank keeps the rows of its own queries, "
-                   "%s per layer. Ring attention needs no rows and keeps %s. It sends %s instead "
-                   "of %s, because dk and dv travel with their block.",
+                   "%s per layer. Ring attention needs no rows, keeps %s and sends %s. RSA sends "
+                   "%s, because it all-reduces dk and dv. Reduce-scatters would save a quarter.",
                    cost_text(run, "kept.rsa"), cost_text(run, "kept.ring"),
                    cost_text(run, "sent.ring"), cost_text(run, "sent.rsa"));
     say_cost(run, "a rank keeps T²/N scores per head: with twice the ranks and twice the "
