@@ -1,6 +1,5 @@
 // executor.c: finds the op that another op needs, and communicates for any list of ops. The
-// executor sends and receives while the stage computes. pipeline.h states the executor's
-// guarantees.
+// executor sends and receives while the stage computes. pipeline.h states the executor's rules.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 

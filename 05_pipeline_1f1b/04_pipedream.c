@@ -7,7 +7,8 @@
 //     p - i times (weight stashing) or p times (vertical sync). Activations of at most p - i
 //     mini-batches are kept.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
-//     move, and there is no sum over stages, because embedding and head have a table each.
+//     move, and there is no sum over stages, because embedding and head have a table each and no
+//     gradient is clipped.
 // Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
 // Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
 //     the training differs from the unsplit training. With weight stashing and SGD,
