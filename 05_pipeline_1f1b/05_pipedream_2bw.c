@@ -62,7 +62,7 @@ typedef struct {
     Unit *table;
     Tensor spare;              // [1, V*C]: the unused buffer
     Tensor received;           // [1, V*C]: the other end's gradient
-    Request *sends, *receives; // NULL if no exchange is in flight
+    Request *sends, *receives; // sends is NULL if no exchange is in flight
 } Stage;
 
 // Lets the layers read the newest version, and calls the observer's updated().
