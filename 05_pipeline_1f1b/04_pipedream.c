@@ -14,6 +14,7 @@
 //     the training differs from the unsplit training. With weight stashing and SGD,
 //     W_i(k+1) = W_i(k) - eta g_i on every stage i. g_i is stage i's part of the gradient of loss
 //     k, at the weights W_j(k-(p-1-j)) of all stages j.
+// A mini-batch is the sequences of one update.
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -1,8 +1,9 @@
 // random.h: provides counter-based random numbers. A value is a function of the seed and of a
 // place. The place of an initial weight is its tensor and its index in the whole tensor. The place
-// of a dropout value is step, layer, site, sequence, position and feature (in attention: the head
-// and the key's position). A value never depends on a rank, a micro-batch or a local index. So
-// every split draws the same numbers, and a recomputed forward draws them again.
+// of a dropout value is step, layer, site (which dropout of the layer), sequence, position and
+// feature (in attention: the head and the key's position). A value never depends on a rank, a
+// micro-batch or a local index. So every split draws the same numbers, and a recomputed forward
+// draws them again.
 //
 // The functions use the common subset of C and C++, so ops can call them on any device.
 #ifndef RANDOM_H
