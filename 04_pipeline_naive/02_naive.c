@@ -71,7 +71,7 @@ StepResult naive_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *b
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r) {
     // wte is used twice. The first stage has the embedding's part of wte's gradient, the last stage
-    // the head's part. Both stages need the sum before the norm of the whole gradient is computed.
+    // the head's part. The norm and the two updates of wte need the sum.
     pipeline_tied_sum(m, rank->tied);
     // Only the last stage knows the loss; the other stages add zeros.
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 
 // Runs all forwards of a step on this stage, then all backwards. A stage starts micro-batch 1 as
-// soon as it has sent y of micro-batch 0. So all stages work at the same time, on different
+// soon as it has sent y of micro-batch 0. So stages work at the same time, on different
 // micro-batches. comm_send waits until the neighbour has received the message.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);

@@ -1,12 +1,12 @@
 // executor.c: finds the op that another op needs, and communicates for any list of ops. The
-// executor sends and receives while the stage computes. pipeline.h states the executor's
-// guarantees.
+// executor sends and receives while the stage computes. pipeline.h states the executor's rules.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
 // ----------------------------------- the rule: which op an op needs, and which op takes its result
 
 // Returns the same op of the part before (step -1) or behind (step 1), and the stage of that part.
+// The parts are the chunks of all stages, in model order.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
     size_t part = op.chunk * p + i + (size_t)step;
     op.chunk = part / p;

@@ -82,9 +82,9 @@ void pipeline_tied_sum(Model *m, Comm *tied);
 // one stage. All ranks of pp must call this function.
 Comm *pipeline_tied_group(Comm *pp);
 
-// Runs the forward of one micro-batch for evaluation, and keeps no activations. Each stage waits
-// until the next stage has received y. Returns the sum of token losses on the last stage, 0
-// elsewhere.
+// Runs the forward of one micro-batch for evaluation, and keeps no activations. Each stage but the
+// last waits until the next stage has received y. Returns the sum of token losses on the last
+// stage, 0 elsewhere.
 double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // --------------------------------------------------------- 03_gpipe.c: a schedule is a list of ops
@@ -157,10 +157,10 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 
 // The executor sends and receives the messages of any list. The loop of a lesson calls the executor
 // and computes. The executor starts a send and goes on, and posts each receive one message ahead.
-// The executor has two send buffers for activations and two for gradients. These are the executor's
-// rules:
-//     the first receive from each neighbour is posted at the start, the next receive when the
-//         message of the previous receive has arrived
+// The executor has two send buffers for activations, if the stage sends activations, and two for
+// gradients, if the stage sends gradients. These are the executor's rules:
+//     the first receive from each neighbour is posted at the start, the next receive when an op has
+//         taken the message of the previous receive
 //     a send buffer is free again when the receiver has posted the receive for its message
 //     an op receives its message, waits for a send buffer, computes, then starts its send
 // So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
@@ -169,8 +169,8 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // deadlock. 05_pipeline_1f1b/experiments/judge.c finds out whether given lists deadlock.
 //
 // MEM_COMMUNICATION holds the send buffers, each as large as the largest message, and for each
-// neighbour the next message to be received. A stage with one chunk and one micro-batch has one
-// send buffer for activations and one for gradients.
+// neighbour the next message to be received. With one chunk and one micro-batch there is one send
+// buffer in place of two.
 typedef struct Executor Executor;
 // Makes an executor for this list. `s` comes from pipeline_begin or, with several chunks, from
 // interleaved_begin (05.03). `s` and `list` must outlive the executor.

@@ -70,7 +70,7 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
 // part v p - 1 sends no y. No stage waits for its sends, because in the warm-up all stages send y
 // round the ring. If each stage waited until its y is received, no stage would receive. For
 // simplicity each message keeps its own buffer to the end of the step. The executor has only two
-// send buffers per neighbour.
+// send buffers for activations and two for gradients.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
     PipelineStage s = interleaved_begin(pp, model, batch, m);
     size_t p = pp->size, i = pp->rank, v = s.chunks;

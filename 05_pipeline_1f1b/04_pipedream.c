@@ -7,12 +7,14 @@
 //     p - i times (weight stashing) or p times (vertical sync). Activations of at most p - i
 //     mini-batches are kept.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
-//     move, and there is no sum over stages, because embedding and head have a table each.
+//     move, and there is no sum over stages, because embedding and head have a table each and no
+//     gradient is clipped.
 // Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
 // Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
 //     the training differs from the unsplit training. With weight stashing and SGD,
 //     W_i(k+1) = W_i(k) - eta g_i on every stage i. g_i is stage i's part of the gradient of loss
 //     k, at the weights W_j(k-(p-1-j)) of all stages j.
+// A mini-batch is the sequences of one update.
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -49,8 +49,8 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
 // before an update.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
-// The rule says which version of the weights mini-batch k reads on stage i of p. The update of
-// mini-batch k makes version k + 1 on every stage.
+// The rule says which version of the weights mini-batch k reads on stage i of p. A mini-batch is
+// the sequences of one update. The update of mini-batch k makes version k + 1 on every stage.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. This rule is
@@ -114,7 +114,8 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 
 // ---------------------------------------------------------------- 07_compare.c: seven ways
 
-// The ways before WAY_PIPEDREAM have a flush after every batch, and give the bits of one device.
+// In the ways before WAY_PIPEDREAM the pipeline runs empty after every batch (a flush). These ways
+// give the bits of one device.
 typedef enum {
     WAY_NAIVE,
     WAY_GPIPE,

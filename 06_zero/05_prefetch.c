@@ -5,10 +5,10 @@
 //
 // Holds:  the tensors of 04_zero3.c. In flight are also the weights of a second unit, and in
 //         backward a second whole gradient and a copy of this gradient.
-// Sends:  the messages of 04_zero3.c, but earlier. The gather of a layer's weights starts before
-//         the previous layer computes. The reduction of a layer's gradient runs while the next
-//         layer computes.
-// Saves:  time. A unit's ring is hidden if a layer computes for at least as long as the ring takes.
+// Sends:  with reshard = true the messages of 04_zero3.c, but earlier. The gather of a layer's
+//         weights starts before the previous layer computes. The reduction of a layer's gradient
+//         runs while the next layer computes.
+// Saves:  time. A gather or reduction is hidden if a layer computes for at least as long.
 // Costs:  memory. In flight are wte and its two gradients, the weights of two units, two gradients,
 //         and a copy of the gradient being sent. For m > 1 a part of this gradient's sum is also in
 //         flight. With reshard = false a step has 2m passes over the parameters, not 3m, but all

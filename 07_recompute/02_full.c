@@ -28,8 +28,8 @@
 static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s; // stays empty
     Saved forgotten = saved_new();
-    layer_forward(l->inner, b, x, y, &forgotten); // keeps B*T (15C + 4 + 2HT) elements
-    saved_free(&forgotten);                       // drops these elements
+    layer_forward(l->inner, b, x, y, &forgotten); // keeps all items of the block
+    saved_free(&forgotten);                       // drops these items
 }
 
 // Runs the same forward once more, now into s, and then the backward, which reads s. The walk frees

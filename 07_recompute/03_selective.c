@@ -28,7 +28,8 @@
 // in an arena of their own, s->attention. shed() frees this arena.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
-    // Frees 2 B H/tp T T elements. q, k, v [B*T, C/tp] and the other items stay.
+    // Frees 2 B H/tp T T elements, without dropout half as many. q, k, v [B*T, C/tp] and the other
+    // items stay.
     l->inner->kind->shed(s);
 }
 

@@ -1,6 +1,6 @@
-// experiments.h: declares the functions that the experiments of chapters 04 and 05 share. The
-// functions train stages, run stacks of equal stages, and predict costs from sizes. The functions
-// of timeline.h play lists without a model.
+// experiments.h: declares the functions of the experiments of chapter 04. Chapters 05 and 07 call
+// some of them. The functions train stages, run stacks of equal stages, and predict costs from
+// sizes. The functions of timeline.h play lists without a model.
 #ifndef PIPELINE_EXPERIMENTS_H
 #define PIPELINE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/timeline.h"
@@ -128,7 +128,8 @@ double sum_of_ranks(Run *run, double of_this_rank);
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
-// clock then counts their FLOPs GROWTH times. Blocks may move before every MOVE_EVERY-th step.
+// clock then counts their FLOPs GROWTH times. Steps are counted from 0, and blocks may move before
+// steps MOVE_EVERY, 2 MOVE_EVERY, ...
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
 // The measurements of a training on this rank.

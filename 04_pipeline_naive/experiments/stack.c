@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// ---------------------------------------------------------------- two layers without arithmetic
+// ---------------------------------------------------------------- two layers without products
 
 static void source_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;

@@ -56,7 +56,7 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 // op and its stage. v is the number of chunks per stage. Returns false if `op` takes no result.
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
-// that op and its stage. Returns false if no op takes the result.
+// that op and its stage. Returns false if no other part takes a result of `op`.
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 // Returns whether `op` is the needed op, as pipe_op_is does.
 bool steps_op_is(PipeOp op, PipeOp needed);

@@ -67,7 +67,8 @@ static PipelineResult run_way(const void *how, Comm *pp, Model *model, const Bat
     if (r->way->loop) return r->way->loop(pp, model, batch, n);
     Optimizer o = sgd(0.01);
     optimizer_allocate(&o, model);
-    tensor_fill(model->g, 0); // no layer fills the table's gradient, but updates read this gradient
+    // The layers of embedding and head do not run, but updates read their gradients.
+    tensor_fill(model->g, 0);
     return pipeline_way_run(r->way->way, pp, r->tied, model, &o, batch, r->m, r->batches);
 }
 static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, size_t batches) {

@@ -1,6 +1,5 @@
-// lists.c: computes times and memory of op lists from sizes alone.
-// F: the time of a forward.
-// B, W: the times of the two halves of a backward, of inputs and of weights.
+// lists.c: computes times and memory of op lists from sizes alone, and prints lists.
+// B, W: the two halves of a backward, of inputs and of weights.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>

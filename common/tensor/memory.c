@@ -1,11 +1,12 @@
-// memory.c: implements arenas and the ledger of bytes. The live bytes are the bytes of all blocks
-// that are not freed.
+// memory.c: implements arenas and the ledger of bytes. The live bytes are the bytes of all
+// buffers that are not freed.
 //
 // The ledger and the blocks belong to one rank. Ranks may be threads of one process, so the ledger
 // is thread-local, and a block stores its rank.
 //
-// A few guard bytes follow each block. If poison is on when a block is allocated, arena_free()
-// checks the block's guard bytes, because on a GPU no sanitizer sees a write past the end.
+// A few guard bytes follow each buffer. If poison is on when a buffer is allocated, arena_free()
+// checks the buffer's guard bytes, because AddressSanitizer does not see a GPU's write past the
+// end.
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
 #include <stdlib.h>
@@ -31,7 +32,7 @@ struct Block {
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total;      // bytes of all categories but MEM_REFERENCE
+    size_t total;      // live bytes of all categories but MEM_REFERENCE
     size_t total_most; // the peak of total, which is never reset
     size_t pauses;
     bool poison_off;

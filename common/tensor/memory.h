@@ -1,11 +1,11 @@
-// memory.h: allocates all memory of tensors and counts its bytes. Each buffer has a category. The
-// ledger keeps the live bytes and the peak per rank, for each category and for the total. Under a
-// GPU backend the buffers are device memory.
+// memory.h: declares the allocation of tensors' memory, and the ledger, which counts the bytes.
+// Each buffer has a category. The ledger keeps the live bytes and the peak per rank, for each
+// category and for the total. Under a GPU backend the buffers are device memory.
 //
-// New memory is filled with NaN (unless memory_poison is off), so a check fails if code reads
-// memory that was never written. Freed memory goes back to the device's allocator, which reserves
-// the memory for later buffers. So after the first step the training takes no further memory from
-// the operating system.
+// New memory is filled with NaN (unless memory_poison() is false), so a read of memory that was
+// never written shows in the results. Freed memory goes back to the device's allocator, which
+// reserves the memory for later buffers. So after the first step the training takes no further
+// memory from the operating system.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -20,8 +20,9 @@ typedef enum {
     // gathered units, whole gradients before a reduction, receive buffers
     MEM_COMMUNICATION,
     MEM_WORKSPACE, // temporaries of one op or layer call; tokens and targets
-    MEM_REFERENCE, // the unsplit model of a comparison, and all memory allocated while the ledger
-                   // is paused
+    // the unsplit model of a comparison, memory of checks, and all memory allocated while the
+    // ledger is paused
+    MEM_REFERENCE,
     MEM_CATEGORIES
 } MemoryCategory;
 extern const char *const memory_category_name[MEM_CATEGORIES]; // "parameters", "gradients", ...
@@ -41,8 +42,8 @@ size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
 // Returns this rank's scratch, which holds the copies in reals of an op's 16-bit operands. The
 // copies are valid until the next call. The scratch grows if a call asks for more bytes, and is
-// freed at the rank's end. The ledger does not count the scratch, because a device that multiplies
-// 16-bit numbers needs no such copies. memory_scratch_bytes returns the present size of the
+// freed at the rank's end. The ledger does not count the scratch, because a GPU, which computes
+// with 16-bit operands, needs almost none. memory_scratch_bytes returns the present size of the
 // scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);

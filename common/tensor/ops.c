@@ -158,7 +158,8 @@ static void round_outputs(Tensor *const operand[], const Tensor stored[], size_t
             return; \
         } \
     } while (0)
-// WIDENED_IN_C does the same for an op whose kernels take 16 bits (rows.h).
+// WIDENED_IN_C is WIDENED in C. In CUDA C++ it does nothing, because the op's kernels take 16 bits
+// (rows.h).
 #define WIDENED_IN_C(...) \
     do { \
         if (!KERNELS_TAKE_HALVES) WIDENED(__VA_ARGS__); \
@@ -840,8 +841,8 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
     });
 }
 
-// Rounds `live` up to whole vectors, at most n. Only the keys before `live` count.
-// causal_softmax_row() gives the other keys the score -inf, so their probability is 0.
+// Rounds `live`, the number of keys that a query attends to, up to whole vectors, but at most to n.
+// causal_softmax_row() gives the added keys the score -inf, so their probability is 0.
 ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;

@@ -52,9 +52,9 @@ typedef struct {
     uint64_t key;
     double p;
     size_t row0, col0; // where x, a part of a whole tensor, begins in the whole
-    // These fields are for rows that are tokens. Row i has position[i] in global sequence
-    // first_sequence + i / T, which has `length` positions. position NULL means i mod T. T = 0
-    // means that rows are no tokens, and row i is global row i.
+    // These fields are for rows that are tokens. i is row0 + the row of x. Row i has position[i] in
+    // global sequence first_sequence + i / T, which has `length` positions. position NULL means
+    // i mod T. T = 0 means that rows are no tokens, and row i is global row i.
     size_t T, length, first_sequence;
     const int *position;
 } Dropout;
@@ -66,11 +66,11 @@ void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
 // The op_layer_norm_* functions below compute the layer norm of rows that are spread over ranks. x,
-// y, gain and bias hold only some of a row's `whole` columns. stats and sums hold all rows.
-// sums[M,2] has the sums over the local columns. The caller adds the sums over the ranks that share
-// the rows, then applies the sums. One all-reduce is enough, because the variance is mean(x^2) -
-// mean(x)^2. The relative error of this variance is a rounding error times 1 + mean^2 / variance.
-// stats and sums may be the same tensor. op_layer_norm_grads needs only the local columns.
+// y, dx, dy, gain and bias hold only some of a row's `whole` columns. sums[M,2] has the sums over
+// the local columns. The caller adds the sums over the ranks that share the rows, then applies the
+// sums. One all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative error
+// of this variance is a rounding error times 1 + mean^2 / variance. In op_layer_norm_apply stats
+// and sums may be the same tensor. op_layer_norm_grads needs only the local columns.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
@@ -103,7 +103,8 @@ void op_fold_heads(Tensor y, Tensor x, size_t D);
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 // op_heads_mix computes o = p v, and in backward dq = dS k.
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
-// op_heads_mix_t computes o = p^T v. Backward needs dv = P^T do and dk = dS^T q.
+// op_heads_mix_t computes o = p^T v for v [B*Tq, heads*D] and o [B*Tk, heads*D]. Backward needs
+// dv = P^T do and dk = dS^T q.
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // HeadsPlace has the positions of p's queries [B*Tq] and keys [B*Tk] in their sequences. In each
 // sequence the positions ascend and may have gaps, so a rank may hold any chunks of a sequence.

@@ -1,6 +1,6 @@
-// real_math.h: defines exp and sums that a compiler can vectorise without fast-math, in the common
-// subset of C and C++. libm's exp is a function call per element. real_exp() has only
-// multiplications, additions and selections, without a branch.
+// real_math.h: defines exp, sums and maxima that a compiler can vectorise without fast-math, in the
+// common subset of C and C++. libm's exp is a function call per element. real_exp() has only
+// arithmetic, shifts and selections, without a call or a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
 #include <math.h>
@@ -63,8 +63,9 @@ ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
 // ROW_SUM(type, total, i, n, term) sets total to the sum of term over i in [0, n), in an order that
 // depends on n alone. The macro keeps LANES running sums side by side. After every BLOCK terms the
-// macro adds the LANES sums together, and adds the result to `total`, a double. So a long row (a
-// vocabulary) loses no accuracy, and every split of the rows gives the same bits.
+// macro adds the LANES sums together, and adds the result to `total`, a double. So the sum of a
+// long row (a vocabulary) is about as accurate as that of a short row, and the sum of a row has the
+// same bits on every rank.
 enum { LANES = 32, BLOCK = 512 };
 #define ROW_SUM(type, total, i, n, ...) \
     do { \

@@ -1,4 +1,5 @@
-// tensor.c: creates, views, fills and moves tensors, in the common subset of C and C++.
+// tensor.c: creates, views, fills, copies, sums and compares tensors, in the common subset of C and
+// C++.
 #include "common/tensor/tensor.h"
 #include <stdlib.h>
 #include "common/device/device.h"
@@ -238,9 +239,9 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation) {
 
 // ---- sums for the host ----
 
-// Returns the sum of one block of BLOCK elements, as ROW_SUM computes it. Each item of FOR_EACH is
-// one block, so that a long row keeps a GPU busy. The host adds the sums of the blocks in order, so
-// the result has the same bits as ROW_SUM of the whole row.
+// Returns the sum of one block of at most BLOCK elements, as ROW_SUM computes it. Each item of
+// FOR_EACH is one block, so that a long row keeps a GPU busy. The host adds the sums of the blocks
+// in order, so the result has the same bits as ROW_SUM of the whole row.
 ITEM double sum_block(const real *x, size_t n) {
     double sum;
     ROW_SUM(double, sum, c, n, (double)x[c]);
@@ -252,9 +253,9 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
     return sum;
 }
 
-// The device computes the sums of CHUNK blocks at a time, and the host adds these sums. A chunk
-// keeps a GPU busy for longer than the host needs to fetch the sums. The memory of the sums belongs
-// to no technique, so this memory counts as MEM_REFERENCE.
+// The device computes the sums of CHUNK blocks at a time, and the host adds these sums. A chunk has
+// many blocks, so that the host seldom fetches sums. The memory of the sums belongs to no
+// technique, so this memory counts as MEM_REFERENCE.
 enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;
