@@ -98,7 +98,7 @@ static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
 // Moves each layer's weights and state to the layer's new stage. Call this function between two
 // steps. All stages go through the blocks in the same order, so their sends and receives cannot
 // deadlock. `from` has before[i] blocks in part i, `to` has after[i]. `to` is allocated and has its
-// optimizer state.
+// optimizer state. The optimizer is AdamW, or SGD without momentum, which has no state.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after) {
     comm_connect(pp, COMM_EVERYBODY);
