@@ -19,7 +19,8 @@
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 
-// A request of the first step: the tensor's number, which stands for its name, and its size.
+// A request of the first step is two numbers: the tensor's number, which stands for its name, and
+// its size.
 enum { REQUEST = 2 };
 
 void coordinator_ready(Coordinator *c, size_t tensor) { c->ready[tensor] = true; }

@@ -5,7 +5,7 @@
 //
 // Holds:  every rank has a replica, as in 02_all_reduce. Inside a round the replicas differ. The
 //         moments of AdamW or SGD are never averaged. An outer step needs 2 Psi elements more, for
-//         the weights at the round's start and the outer momentum.
+//         the weights at the round's start and the outer step's velocity.
 // Sends:  once per round of k steps the ranks all-reduce the weights or the change of the weights.
 //         Each rank then sends 2(N-1)/N of Psi elements. In the k-1 steps before, the ranks send
 //         nothing.

@@ -9,9 +9,9 @@
 //
 // Each unit of the model (a table, a block, the last norm) is compressed by itself, as a bucket.
 // One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
-// has the place of its gradient. (PyTorch's PowerSGD hook kept residuals by bucket number. DDP
-// rebuilds its buckets after the first step, so residuals met the wrong gradients: issues 48670,
-// 51427.)
+// has the place of its gradient. (PyTorch's PowerSGD hook keeps residuals by bucket number, pull
+// request 48867. DDP rebuilds its buckets after the first step, and then these residuals do not
+// fit. So the hook must not compress the first step, pull request 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"

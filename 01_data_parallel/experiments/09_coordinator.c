@@ -1,7 +1,7 @@
 // 09_coordinator.c: ranks compute the gradients of a model with branches in different orders.
-// judge/play/play.h plays the deadlock without a coordinator. With a coordinator, the sums must
-// have the bits of one device. Calls, bytes and times are compared with formulas.
-// tests/coordinator.t varies --cycle and --fused.
+// judge/play plays the deadlock of ranks that call in their own orders. In a fixed order and with a
+// coordinator, the sums must have the bits of one device. Calls, bytes and times are compared with
+// formulas. tests/coordinator.t varies --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"
@@ -156,9 +156,9 @@ static size_t agreed_in(size_t j, size_t N, size_t cycle) {
     return agreed;
 }
 
-// Adds the calls and bytes of a cycle of names to c, and returns the time of this cycle. Every rank
-// but rank 0 sends rank 0 the number and the list of its new tensors. Rank 0 broadcasts the number
-// and the list of the agreed tensors.
+// Adds the calls and bytes of a cycle of names to c, and returns the time of these calls. Every
+// rank but rank 0 sends rank 0 the number and the list of its new tensors. Rank 0 broadcasts the
+// number and the list of the agreed tensors.
 static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agreed) {
     const size_t N = run->world->size, e = sizeof(real);
     const double questions = N > 1 ? send_time(e) + send_time(2 * fresh * e) : 0;

@@ -71,8 +71,8 @@ Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
 // hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
 // rank sends, and the time from a common start until this rank is done. Prints the table of the
-// costs if there is more than one node, and returns whether there is. Returns false at once if the
-// ranks do not fill the nodes.
+// costs if there is more than one node, and returns whether there is. If the ranks do not fill the
+// nodes, only prints a message and returns false.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -214,8 +214,8 @@ BalanceRecord balance_forecast(Policy p, const Devices *d);
 double balance_ideal(const Devices *d, size_t step);
 
 // ---- balance_page.c ----
-// Plots the time of every step of seen[POLICIES]. The unit is one sequence on a device of the full
-// rate.
+// Plots the time of every step of seen[POLICIES], and the ideal time. The unit is one sequence on a
+// device of the full rate.
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
 // Prints the page's table. `ideal` is the time of all steps if sequences could be cut.
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double ideal);
@@ -226,7 +226,7 @@ typedef struct {
     size_t sequences;
     size_t steps; // of each worker
     size_t servers, workers;
-    size_t slow; // the first worker takes `slow` times as long as the other workers
+    size_t slow; // the first worker takes `slow` times as long per sequence as the other workers
 } ServerSizes;
 // Predicts the picoseconds of a forward and backward of worker w's sequences.
 double server_computing(const ServerSizes *z, size_t w);
@@ -273,7 +273,7 @@ typedef struct {
     // The log of server 0, on all ranks. A synchronous server has no lines. The caller frees
     // log.line.
     ServerLog log;
-    bool one_port; // all messages of a server share one port
+    bool one_port; // a server has one port in and one port out (clock.h)
     Measured seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A

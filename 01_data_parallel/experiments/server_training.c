@@ -17,7 +17,8 @@ static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double
     ledger_resume();
 }
 
-// Runs a server, and records every version of its piece, and the gradient that made this version.
+// Runs a server. Records every version of its piece after version 0, and the gradient that made
+// this version.
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
                   Trajectory *got) {
     server_begin(c, m);

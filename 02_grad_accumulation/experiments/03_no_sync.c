@@ -1,7 +1,7 @@
 // 03_no_sync.c (experiment): reduces accumulated gradients in three ways. The first way has one
 // all-reduce per step. The second way has an all-reduce after every micro-batch. The third way has
-// an all-reduce per bucket during the last backward. The three ways give the same gradients. The
-// three ways differ in calls and times, and the second way also in bytes.
+// an all-reduce per bucket during the last backward. The three ways give the same gradients
+// within rounding, but differ in calls and times. The second way also sends more bytes.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 

@@ -107,7 +107,8 @@ void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothi
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
-// the messages are small.
+// the messages are small. NCCL buffers small messages. So under nccl this holds only if memory is
+// poisoned (memory.h), or under the simulated clock (comm_nccl.c).
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 

@@ -269,10 +269,10 @@ static void sum_by_pieces(const Request *r) {
     }
 }
 
-// Returns whether the MPI library computes the sum. Only blocking all-reduces of reals on more than
-// two ranks use the library. With two ranks the order does not matter, because a + b = b + a, and
-// the sums of this file are faster. sum_by_library() passes the tensor in pieces, because the
-// library's scratch is as large as its input.
+// Returns whether the MPI library computes the sum. With --reduce fast blocking all-reduces of
+// reals on more than two ranks use the library. With two ranks the order does not matter, because
+// a + b = b + a, and the sums of this file are faster. sum_by_library() passes the tensor in
+// pieces, because the library's scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
@@ -342,8 +342,8 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// Splits the parent's MPI communicator. All members have just met in the parent, so this blocking
-// call waits only for a short time.
+// Splits the parent's MPI communicator. All ranks of the parent have just met in an all-gather, so
+// this blocking call waits only for a short time.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me) {
     const MpiLink *l = parent->state->link;
     MPI_Comm comm;

@@ -10,9 +10,10 @@
 // A set of ranks is blocked if each rank of the set waits for a rank of the set. Then some ranks of
 // the set form a cycle, which is a deadlock. Each wait must be longer than --deadlock, plus a
 // second for every 10 MB of the awaited operation. A slow rank is not a deadlock. So each blocked
-// rank must also have polled MPI a thousand times since the search first saw these waits. After so
-// many polls no message is still in flight. A rank that computes, or that is stopped, does not
-// poll. A rank that waits for a GPU or in MPI_Comm_split counts as computing.
+// rank must also have polled MPI a thousand times since the search first saw these waits. The
+// search assumes that after so many polls no message is still in flight. A rank that computes, or
+// that is stopped, does not poll. A rank that waits for a GPU or in MPI_Comm_split counts as
+// computing.
 #ifndef WAITS_H
 #define WAITS_H
 #include <mpi.h>
@@ -36,6 +37,8 @@ void waits_clear(void); // records that the wait is over
 // Searches for a deadlock. If the search finds a deadlock, reports the deadlock and ends all ranks.
 // Call this function while this rank waits.
 void waits_look(void);
-void waits_tell(void);  // records that this rank has printed why it ends all ranks
-void waits_print(void); // prints the table of waits, unless a process of the node has printed it
+void waits_tell(void); // records that this rank has printed why it ends all ranks
+// Prints the table of waits, unless a process of the node has printed it. Prints nothing before
+// waits_search() has set a time.
+void waits_print(void);
 #endif
