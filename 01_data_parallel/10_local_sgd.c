@@ -8,7 +8,7 @@
 //         the weights at the round's start and the outer step's velocity.
 // Sends:  once per round of k steps the ranks all-reduce the weights or the change of the weights.
 //         Each rank then sends 2(N-1)/N of Psi elements. In the k-1 steps before, the ranks send
-//         nothing.
+//         nothing. In exact steps before the first round the ranks all-reduce the gradient.
 // Saves:  (k-1)/k of the bytes and of the latencies of 02_all_reduce. Ranks wait for the slowest
 //         rank once per round.
 // Costs:  the training is not the unsplit one, because a gradient is taken at weights that lack the

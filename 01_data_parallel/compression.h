@@ -51,7 +51,7 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;           // [1, size] the residuals e of all buckets (HALF has none)
+    Tensor error;           // the residuals e of all buckets (HALF has none)
     Arena gradients, state; // gradients: all residuals; state: every q
 } Compression;
 
@@ -59,8 +59,8 @@ typedef struct {
 // first values, so all ranks must give the same seed.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// Replaces g [1, size] by the sum of the ranks' gradients, as all ranks reconstruct this sum, in
-// the same bits. All ranks must call this function.
+// Replaces the whole gradient g by the sum of the ranks' gradients, as all ranks reconstruct this
+// sum, in the same bits. All ranks must call this function.
 void compression_all_reduce(Compression *c, Tensor g);
 // Compresses one bucket. g [1, n] becomes the sum that all ranks reconstruct. e [1, n] becomes the
 // residual, the part that this rank has not sent yet; compress_half does not use e. 08_power_sgd.c

@@ -42,7 +42,7 @@ void coordinator_ready(Coordinator *c, size_t tensor);
 // Runs a cycle, which starts the all-reduces of the newly agreed tensors. All ranks must call this
 // function equally often. Returns true if this step has started the all-reduces of all tensors.
 bool coordinator_cycle(Coordinator *c);
-// Ends a step, after which g is the sum over ranks. The next step uses the cache.
+// Ends a step, after which g is the sum over ranks. In the next step all names are cached.
 void coordinator_wait(Coordinator *c);
 
 // ---- coordinator.c: functions that 09_coordinator.c calls ----

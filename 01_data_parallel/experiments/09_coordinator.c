@@ -42,8 +42,8 @@ typedef struct {
     double time;         // picoseconds
 } StepCost;
 
-// Makes two steps and compares the sums with `want`. The first step sends names, the second step
-// uses the cache. With cycle 0 there is no coordinator, so every rank starts the layers'
+// Makes two steps and compares the sums with `want`. The first step sends names. In the second step
+// names are cached. With cycle 0 there is no coordinator, so every rank starts the layers'
 // all-reduces in the order of the layers.
 static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost seen[STEPS]) {
     Snapshot *got = snapshot_new(run);
@@ -167,18 +167,18 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
     return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
-// Returns the number of bits of a count, which is at most N.
+// Returns the number of bits of a count of ranks, which is at most N.
 static size_t count_bits(size_t N) {
     size_t bits = 1;
     while (pow(2, (double)bits) <= (double)N) bits++;
     return bits;
 }
-// Returns the number of elements that hold the counts of all tensors. An element holds 24 bits of
-// counts, because fp32 stores integers of 24 bits exactly.
+// Returns the number of elements that hold a count of ranks for each tensor. An element holds 24
+// bits of counts, because fp32 stores integers of 24 bits exactly.
 static size_t question_size(size_t N) { return ceil_div(TENSORS, 24 / count_bits(N)); }
 
 // Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose tensors
-// are adjacent in memory. With the cache, the answer to a question comes one cycle later.
+// are adjacent in memory. With CACHE the answer to a question comes one cycle later.
 static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));

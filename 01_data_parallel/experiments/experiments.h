@@ -117,8 +117,8 @@ typedef struct {
     size_t factors; // elements of the matrices q, which are kept between steps
     size_t buffers; // elements at the peak, with the factors
 } CompressionCosts;
-// Predicts the costs of rank r of N ranks. Each rank has a replica of the part z of the model,
-// which may be a stage or a slice.
+// Predicts the costs of a step on rank r of N ranks. Each rank has a replica of the part z of the
+// model, which may be a stage or a slice.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
 // Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the moment when the
@@ -136,8 +136,8 @@ const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
-// The state that N ranks would keep, on one device. error [N, size] has a residual per rank,
-// server_error [1, size] the residuals of all servers.
+// The state that N ranks would keep, on one device. error [N, Psi] has a residual per rank,
+// server_error [1, Psi] the residuals of all servers.
 typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
@@ -147,7 +147,7 @@ typedef struct {
 } OneDevice;
 OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed);
 void one_device_free(OneDevice *o);
-// Sets sum [1, size] to the sum that N ranks with the rows of g [N, size] would reconstruct.
+// Sets sum [1, Psi] to the sum that N ranks with the rows of g [N, Psi] would reconstruct.
 void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
 // Trains on rank 0. The rule of `plan` gets the gradients of `shards` shards. The ledger
 // does not count this work. Returns an empty trajectory on the other ranks.

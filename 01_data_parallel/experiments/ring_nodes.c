@@ -41,7 +41,7 @@ static void costs(Run *run, Comm *inside, Comm *between) {
     Arena memory = arena(MEM_GRADIENTS);
     Tensor flat = ring_tensor(run, &memory, ACROSS), t = ring_tensor(run, &memory, ACROSS);
     double start = 0;
-    comm_all_reduce_doubles(c, &start, 1); // a collective ends at the same time on all ranks
+    comm_all_reduce_doubles(c, &start, 1); // a common start for all ranks
     comm_ledger_reset(c);
     const Picoseconds begin = clock_now();
     comm_all_reduce(c, flat);

@@ -183,8 +183,8 @@ static void accumulation_on_ranks(Run *run) {
         at_once.micro_batches = 1;
         Trajectory got[KINDS], whole = training_unsplit(run, &at_once, 1);
         // One process accumulates the gradient of each replica's micro-batches from zero, and then
-        // adds these gradients in rank order. The bits are equal, because the sums have the same
-        // grouping.
+        // adds these gradients in rank order. With --reduce ordered the bits are equal, because the
+        // sums have the same grouping.
         Trajectory ordered = training_unsplit(run, &t, n);
         for (size_t k = 0; k < KINDS; k++)
             got[k] = replica_train(run, &t, kind[k].step, BUCKET, &way[k]);

@@ -67,7 +67,9 @@ typedef struct Comm {
 // colour form a group, ordered by key, then by parent rank. All ranks of the parent must call this
 // function. The caller frees the result with comm_free(). `name` is not copied.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
-void comm_free(Comm *c); // frees c; calls fault() if a started operation was never waited for
+// Frees c. All ranks of c must call this function, because MPI frees a communicator on all ranks.
+// Calls fault() if a started operation was never waited for.
+void comm_free(Comm *c);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c); // returns the sum over all kinds
 size_t comm_bytes_received(const Comm *c);

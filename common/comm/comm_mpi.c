@@ -10,7 +10,7 @@
 // With --reduce ordered, an all-reduce or a reduce-scatter lets rank i receive part i of every rank
 // and add these parts in rank order. In an all-reduce the ranks then exchange their sums. Both
 // collectives move as many bytes as a ring. A blocking sum works in place, piece by piece. So it
-// needs only PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
+// needs only PIECE_BYTES of memory, and a piece stays in the CPU's cache. A started sum uses its
 // request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks use
 // the library's own algorithm.
 //
@@ -31,7 +31,7 @@
 typedef struct {
     uint64_t note[NOTE_LENGTH];
     int requests, tag;
-    MPI_Request note_request, request[]; // [2 * size]
+    MPI_Request note_request, request[]; // [2 * ranks of the Comm]
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }

@@ -122,7 +122,7 @@ Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 
 typedef struct {
     void (*start)(Request *r);  // never waits for another rank
-    void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
+    void (*finish)(Request *r); // waits; for later ops out is complete, and in may be reused
     void (*meet)(Request *r);   // waits until all members have started r; sets r->all_ready
     // All ranks of c call connect. NULL means that messages need no preparation.
     void (*connect)(Comm *c, CommPeers peers);
@@ -149,9 +149,9 @@ struct CommState {
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
     uint64_t id;           // equal on all members, different for every Comm
-    size_t *world_rank;    // [size]: each member's number in the world
+    size_t *world_rank;    // [members] each member's number in the world
     Picoseconds lane_free; // simulated clock: when the next collective can begin
-    PeerLane *peer;        // [size]
+    PeerLane *peer;        // [members]
 };
 
 typedef struct {
