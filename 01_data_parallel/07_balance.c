@@ -9,7 +9,7 @@
 //         are measured, the ranks also all-reduce N doubles.
 // Saves:  the wait for the slowest device. The ranks compute for about 3F(B) / (sum of speeds)
 //         instead of 3F(B/N) / (speed of the slowest device). F(n) is the time of a forward of n
-//         sequences at speed 1.
+//         sequences at speed 1, and a backward takes 2F(n).
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
 //         costs at most the time in which all devices together compute N - 1 sequences.
 // The shares follow the speeds, which are known before (static) or measured in earlier steps

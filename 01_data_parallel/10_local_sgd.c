@@ -37,7 +37,7 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step) {
 }
 
 // Replaces t [Psi] by the mean of t over the ranks. Each rank sends 2 (N-1)/N Psi e bytes (e: bytes
-// of a real). All ranks get the same bits, because every rank divides the same sum.
+// of a real). All ranks get the same bits, because every rank scales the same sum.
 static void average(Comm *dp, Tensor t) {
     comm_all_reduce(dp, t);
     op_scale(t, t, (real)1 / (real)dp->size);

@@ -18,7 +18,7 @@
 
 typedef enum {
     HALF,      // fp16 on the wire
-    TOP_K,     // the largest elements and their places (Aji and Heafield 2017)
+    TOP_K,     // the elements with the largest absolute values (Aji and Heafield 2017)
     ONE_BIT,   // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
     POWER_SGD, // matrices of low rank (Vogels et al. 2019)
     METHODS

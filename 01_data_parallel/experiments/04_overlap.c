@@ -48,7 +48,7 @@ static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, con
     return overlapped(replica, m, o, t, batch);
 }
 
-// The ways to cut the gradient: whole, or in buckets of --bucket bytes.
+// The ways to cut the gradient: whole, or in buckets that are closed at --bucket bytes.
 enum { AT_END, BUCKETS, CUTS };
 
 // ---------------------------------------------------------------- costs

@@ -104,7 +104,7 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, si
         if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * e;
         // The bytes of each bucket are rounded up to whole chunks.
         costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, e);
-        for (size_t r = 0; r < ranks; r++) { // the bucket is hidden as long as rank r computes
+        for (size_t r = 0; r < ranks; r++) { // an all-reduce is hidden while rank r computes
             double busy = done(c, batch[r], 0), hidden = 0;
             if (busy > begin) hidden = fmin(busy, end) - begin;
             costs.hidden += hidden;

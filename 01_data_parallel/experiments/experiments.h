@@ -58,7 +58,8 @@ typedef struct {
 // Predicts the costs of rank r of N for `count` elements of e bytes.
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
-// Returns the picoseconds over link l until the last rank is done, with one port per rank.
+// Returns the picoseconds over link l until the last rank is done. Each rank has one port in and
+// one port out (clock.h).
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
 // Returns the bytes of the smallest multiple of N elements for which the ring is no slower than the
 // tree, over this run's link between nodes. The link's beta must not be 0.
@@ -197,8 +198,8 @@ const char *compression_sent(Run *run, const CompressionSeen *seen, const Compre
 
 enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
-// Device r takes slow[r] times as long as a device of the full rate. Device 0 takes `changed` times
-// as long in step `change` and later.
+// For a sequence device r takes slow[r] times as long as a device of the full rate. Device 0 takes
+// `changed` times as long in step `change` and later. n is the number of devices.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, change, changed, n, slow[MOST_DEVICES];

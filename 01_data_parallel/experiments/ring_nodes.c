@@ -1,5 +1,5 @@
-// ring_nodes.c: compares the sum, bytes and time of 03_ring's hierarchical all-reduce over nodes
-// with those of the flat ring.
+// ring_nodes.c: checks the sum, bytes and time of 03_ring's hierarchical all-reduce over nodes, and
+// shows them beside those of the flat ring.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -77,8 +77,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     const double m = t->micro_batches, sum = Psi * e, gradients = elements_gradients(&whole) * e;
     const BucketCosts f = bucket_costs(c, BUCKET, N, t->sequences, t->micro_batches);
-    // `ring` is the bytes per rank of one all-reduce, and R is its time. Each all-reduce waits for
-    // the slowest rank. No rank has a larger micro-batch than rank 0.
+    // `ring` is the bytes that a rank sends in one all-reduce, and R is its time. Each all-reduce
+    // waits for the slowest rank. No rank has a larger micro-batch than rank 0.
     const double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     const double R = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
     const double compute = compute_time(t, N);

@@ -27,9 +27,9 @@ void waits_search(double deadlock); // searches for deadlocks after this many se
 // Returns whether all ranks are on this node, and this process can see whether each of them has
 // ended.
 bool waits_see_all(void);
-// Calls fault() if a process of the node has ended, or if a process is stopped and this rank has
-// waited for more than `timeout` seconds. Call this function while this rank waits; `waited` is the
-// number of seconds of the wait so far.
+// Calls fault() if a process of the node has ended without waits_tell(), or if a process is stopped
+// and this rank has waited for more than `timeout` seconds. Call this function while this rank
+// waits; `waited` is the number of seconds of the wait so far.
 void waits_require_alive(double waited, double timeout);
 // Records that this rank has waited for r since the time `since`.
 void waits_post(const Request *r, double since);
