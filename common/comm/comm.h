@@ -161,8 +161,10 @@ typedef struct {
     Transport transport;
     size_t ranks; // the number of virtual ranks, or of processes
     ReduceOrder reduce;
-    double timeout;  // the longest time in seconds that a rank may wait in one call
-    double deadlock; // processes look for a deadlock after this many seconds; 0: never
+    double timeout; // the longest time in seconds that a rank may wait in one call
+    // Under mpi and staged, processes look for a deadlock after this many seconds; 0: never. emu
+    // sees a deadlock at once. Under nccl only `timeout` ends a wait.
+    double deadlock;
 } Launch;
 // Returns why NCCL cannot be used, or NULL if NCCL is built in.
 const char *nccl_missing(void);

@@ -1,7 +1,7 @@
 // waits.h: watches the processes of one node. A process that waits in MPI checks whether another
-// process has ended, and whether ranks wait for each other (--deadlock). So each process describes
-// its wait in memory that the processes of the node share. comm_mpi.c and judge/frame/process.c use
-// this file.
+// process has ended, and under mpi and staged whether ranks wait for each other (--deadlock). So
+// each process describes its wait in memory that the processes of the node share. comm_mpi.c and
+// judge/frame/process.c use this file.
 //
 // A killed rank sends nothing, and mpirun ends the other ranks a second later at the earliest. So a
 // rank that waits for long checks whether all processes of the node still exist. If one of these
