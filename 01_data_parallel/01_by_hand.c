@@ -46,8 +46,8 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale) {
 }
 
 // Returns the sum of the shards' gradients, and sets shard_loss[k] to the loss of shard k. Every
-// shard computes its gradient with the same weights. Then the gradients are added in the order of
-// the shards. On devices an all-reduce leaves this sum on every device.
+// shard computes its gradient with the same weights. The gradients are added in the order of the
+// shards. On devices an all-reduce leaves this sum on every device.
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
                        double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };

@@ -5,8 +5,8 @@
 //
 // Holds:  every rank has a replica, which is all Psi weights, gradients and optimizer state, and
 //         B/N of the sequences. wte, the table that embedding and head share, has two gradients.
-// Sends:  before step 0 rank 0 broadcasts its weights, Psi elements. After the last backward of a
-//         step the ranks all-reduce the gradient. Each rank then sends 2 (N-1)/N of Psi elements.
+// Sends:  before step 0 rank 0 broadcasts its weights, Psi elements. After the backward of a step
+//         the ranks all-reduce the gradient. Each rank then sends 2 (N-1)/N of Psi elements.
 // Saves:  each rank computes B/N sequences, and keeps the activations of these sequences only.
 // Costs:  the N ranks hold weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.

@@ -8,7 +8,7 @@
 // Sends:  a rank of the ring sends 2(N-1) messages of S/N bytes. In gather and broadcast rank 0
 //         receives (N-1) S bytes and sends as many. The tree has log2 N rounds up and as many down,
 //         with messages of S bytes. In halving and doubling a rank sends 2 log2 N messages, of S/2,
-//         S/4, ... S/N bytes.
+//         S/4, ... S/N bytes, if N is a power of two.
 // Saves:  in the ring the busiest rank sends the fewest bytes, 2(N-1)/N S. In halving and doubling
 //         the busiest rank sends as few, if N is a power of two. Tree and halving need the fewest
 //         messages in a row.
@@ -62,7 +62,7 @@ static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
 void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
-    // Chunk 0 is the largest.
+    // No chunk is larger than chunk 0.
     Tensor scratch = scratch_for(&memory, t, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
     comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor, and must become the sum over
@@ -125,10 +125,10 @@ void tree_all_reduce(Comm *c, Tensor t) {
 }
 
 // Halving and doubling follows Rabenseifner 2004. Partners swap halves, then halves of halves,
-// until each rank owns a chunk of the sum. Then the same steps run backwards. Each rank sends 2
-// log2 N messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. In a ring a rank sends as many
-// bytes. If N is not a power of two, some ranks are left over. Each such rank first sends its
-// tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
+// until each rank owns a chunk of the sum. Then the same steps run backwards. If N is a power of
+// two, each rank sends 2 log2 N messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. In a
+// ring a rank sends as many bytes. If N is not a power of two, some ranks are left over. Each such
+// rank first sends its tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
 
 // Runs halving and doubling among the first n ranks, where n is a power of two. While halving, rank
 // r keeps the half of its range that contains chunk r.

@@ -75,7 +75,7 @@ static void tensor_ready(Buckets *b, const Param *p) {
 }
 
 // Marks the final gradients of layer l as ready when the backward of l is done. Then starts the
-// buckets that have become complete.
+// complete buckets in the order of their numbers, up to the first incomplete bucket.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
     // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,
@@ -126,10 +126,10 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     return b;
 }
 
-// Marks all layers as ready on a rank without sequences, because its gradient is zero. With
-// find_unused_parameters DDP does the same with parameters that a forward did not use. Layers
-// become ready in model order here, so the last bucket is complete first. buckets_layer_ready()
-// still starts bucket 0 first, because the other ranks do.
+// Zeroes the gradient of a rank without sequences, and marks all layers as ready. With
+// find_unused_parameters DDP also marks parameters that a forward did not use. Layers become ready
+// in model order here, so the last bucket is complete first. buckets_layer_ready() still starts
+// bucket 0 first, because the other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0); // model_zero_gradients() leaves the zeroing to the next backward

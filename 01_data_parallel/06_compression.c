@@ -45,7 +45,7 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     return in;
 }
 
-// Sums g over the ranks with messages of 16 bits, in the two halves of an all-reduce. Each half
+// Sums g over the ranks with elements of 16 bits, in the two halves of an all-reduce. Each half
 // sends half as many bytes as in fp32. The sum between the halves is a real. No residual is kept,
 // because a rounding changes an element by at most 2^-11 of itself. An element below 2^-14 after
 // scaling changes by at most 2^-25.
@@ -56,7 +56,7 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
     // Sends one element. All ranks need the same scale, because the scaled elements are added. The
-    // largest element of all ranks gives a scale with which no sum overflows.
+    // largest absolute value on any rank gives a scale with which no sum overflows.
     comm_all_reduce_max(dp, most);
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
@@ -77,8 +77,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)e;
 }
 
-// Sends the k largest elements of gradient plus residual, each with 4 bytes of place and
-// sizeof(real) bytes of value. All other elements stay in the residual.
+// Sends the k elements of gradient plus residual with the largest absolute values, each with 4
+// bytes of place and sizeof(real) bytes of value. All other elements stay in the residual.
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

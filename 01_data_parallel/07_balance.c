@@ -9,7 +9,7 @@
 //         are measured, the ranks also all-reduce N doubles.
 // Saves:  the wait for the slowest device. The ranks compute for about 3F(B) / (sum of speeds)
 //         instead of 3F(B/N) / (speed of the slowest device). F(n) is the time of a forward of n
-//         sequences at speed 1.
+//         sequences at speed 1, and a backward takes 2F(n).
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
 //         costs at most the time in which all devices together compute N - 1 sequences.
 // The shares follow the speeds, which are known before (static) or measured in earlier steps
@@ -43,7 +43,7 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     // rate[r] becomes the mean of its old value and `now`, because a mean smooths the noise of real
     // steps. A rank that had no sequences keeps its rate.
     times[dp->rank] = took;
-    comm_all_reduce_doubles(dp, times, dp->size); // n doubles, beside a gradient of thousands
+    comm_all_reduce_doubles(dp, times, dp->size); // N doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
         if (range_size(share[r]) == 0) continue;
         double now = (double)range_size(share[r]) / times[r];
@@ -68,8 +68,8 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    // At first each share has the whole part of total * rate / sum sequences. The loop at the end
-    // sets the place of each share.
+    // At first each share has the whole part of total * rate / sum sequences. If all rates are
+    // unknown, the shares are equal. The loop at the end sets the place of each share.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);
@@ -95,7 +95,7 @@ double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size
     double loss = local_gradients(m, data, step, share[dp->rank], sequences);
     // Measured before the all-reduce, because in the all-reduce all ranks wait for the slowest.
     known->took = (double)(clock_now() - begin);
-    data_parallel_all_reduce(dp, m); // the whole gradient, 2 (n-1)/n of its bytes
+    data_parallel_all_reduce(dp, m); // sends 2 (N-1)/N of the gradient's bytes
     if (known->measured) balance_observe(dp, share, known->took, known->rate);
     return loss;
 }

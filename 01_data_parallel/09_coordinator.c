@@ -9,8 +9,8 @@
 //         0 broadcasts an answer. In each cycle of later steps the ranks all-reduce a few elements,
 //         which count the ranks per tensor. The agreed tensors follow in fused all-reduces,
 //         2(N-1)/N of Psi elements per step and rank.
-// Saves:  the ranks need no common order, and a fused all-reduce has one latency for all its
-//         tensors.
+// Saves:  the ranks need no common order, and the tensors of a fused all-reduce share its 2(N-1)
+//         latencies.
 // Costs:  a tensor waits for the end of the cycle in which the last rank finishes this tensor, and
 //         for the answer. A fused tensor is copied into a buffer and back.
 // Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7, has tensor fusion. The coordinator is
@@ -19,7 +19,8 @@
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 
-// A request of the first step: the tensor's number, which stands for its name, and its size.
+// A request of the first step is two numbers: the tensor's number, which stands for its name, and
+// its size.
 enum { REQUEST = 2 };
 
 void coordinator_ready(Coordinator *c, size_t tensor) { c->ready[tensor] = true; }

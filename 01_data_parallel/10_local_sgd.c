@@ -5,10 +5,10 @@
 //
 // Holds:  every rank has a replica, as in 02_all_reduce. Inside a round the replicas differ. The
 //         moments of AdamW or SGD are never averaged. An outer step needs 2 Psi elements more, for
-//         the weights at the round's start and the outer momentum.
+//         the weights at the round's start and the outer step's velocity.
 // Sends:  once per round of k steps the ranks all-reduce the weights or the change of the weights.
 //         Each rank then sends 2(N-1)/N of Psi elements. In the k-1 steps before, the ranks send
-//         nothing.
+//         nothing. In exact steps before the first round the ranks all-reduce the gradient.
 // Saves:  (k-1)/k of the bytes and of the latencies of 02_all_reduce. Ranks wait for the slowest
 //         rank once per round.
 // Costs:  the training is not the unsplit one, because a gradient is taken at weights that lack the
@@ -37,7 +37,7 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step) {
 }
 
 // Replaces t [Psi] by the mean of t over the ranks. Each rank sends 2 (N-1)/N Psi e bytes (e: bytes
-// of a real). All ranks get the same bits, because every rank divides the same sum.
+// of a real). All ranks get the same bits, because every rank scales the same sum.
 static void average(Comm *dp, Tensor t) {
     comm_all_reduce(dp, t);
     op_scale(t, t, (real)1 / (real)dp->size);

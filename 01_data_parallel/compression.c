@@ -18,7 +18,7 @@ static Matrix *matrices_of(Arena *a, const CompressionPlan *plan, const Unit *u,
                       (m->rows + m->cols) * m->rank * plan->min_rate < m->rows * m->cols;
         if (!m->low_rank) continue;
         m->q = tensor_new(a, m->cols, m->rank);
-        // The key does not depend on the rank, so every rank starts with the same q.
+        // All ranks of dp use the same key, so they start with the same q.
         tensor_randomize(m->q, random_key(random_key(seed, 0x51), p->number), 1);
     }
     return list;

@@ -9,16 +9,16 @@
 //
 // Each unit of the model (a table, a block, the last norm) is compressed by itself, as a bucket.
 // One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
-// has the place of its gradient. (PyTorch's PowerSGD hook kept residuals by bucket number. DDP
-// rebuilds its buckets after the first step, so residuals met the wrong gradients: issues 48670,
-// 51427.)
+// has the place of its gradient. (PyTorch's PowerSGD hook keeps residuals by bucket number, pull
+// request 48867. DDP rebuilds its buckets after the first step, and then these residuals do not
+// fit. So the hook must not compress the first step, pull request 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"
 
 typedef enum {
     HALF,      // fp16 on the wire
-    TOP_K,     // the largest elements and their places (Aji and Heafield 2017)
+    TOP_K,     // the elements with the largest absolute values (Aji and Heafield 2017)
     ONE_BIT,   // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
     POWER_SGD, // matrices of low rank (Vogels et al. 2019)
     METHODS
@@ -51,7 +51,7 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;           // [1, size] the residuals e of all buckets (HALF has none)
+    Tensor error;           // the residuals e of all buckets (HALF has none)
     Arena gradients, state; // gradients: all residuals; state: every q
 } Compression;
 
@@ -59,8 +59,8 @@ typedef struct {
 // first values, so all ranks must give the same seed.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// Replaces g [1, size] by the sum of the ranks' gradients, as all ranks reconstruct this sum, in
-// the same bits. All ranks must call this function.
+// Replaces the whole gradient g by the sum of the ranks' gradients, as all ranks reconstruct this
+// sum, in the same bits. All ranks must call this function.
 void compression_all_reduce(Compression *c, Tensor g);
 // Compresses one bucket. g [1, n] becomes the sum that all ranks reconstruct. e [1, n] becomes the
 // residual, the part that this rank has not sent yet; compress_half does not use e. 08_power_sgd.c

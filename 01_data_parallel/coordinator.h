@@ -27,8 +27,8 @@ typedef struct {
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
-    // With `cached`: for each tensor the number of ranks whose gradient is final. Several of these
-    // numbers share an element.
+    // With `cached`: a field for each tensor, 1 if its gradient is final on this rank and not yet
+    // agreed. The sum over ranks counts the ranks. Several fields share an element.
     Tensor question;
     Request *asked; // the question's sum over ranks, in flight
     Arena state, buffers;
@@ -39,11 +39,10 @@ Coordinator coordinator_new(Comm *control, Comm *data, Tensor g, const Range *pa
 void coordinator_free(Coordinator *c);
 // Records that the gradient of this tensor is final on this rank.
 void coordinator_ready(Coordinator *c, size_t tensor);
-// Runs a cycle, which starts the all-reduces of the tensors that all ranks have. All ranks must
-// call this function equally often. Returns true if this step has started the all-reduces of all
-// tensors.
+// Runs a cycle, which starts the all-reduces of the newly agreed tensors. All ranks must call this
+// function equally often. Returns true if this step has started the all-reduces of all tensors.
 bool coordinator_cycle(Coordinator *c);
-// Ends a step, after which g is the sum over ranks. The next step uses the cache.
+// Ends a step, after which g is the sum over ranks. In the next step all names are cached.
 void coordinator_wait(Coordinator *c);
 
 // ---- coordinator.c: functions that 09_coordinator.c calls ----

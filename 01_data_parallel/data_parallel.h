@@ -71,8 +71,8 @@ typedef struct {
 // bucket is closed when its size has reached `capacity` bytes. Capacity 1 gives a bucket per
 // tensor, SIZE_MAX a single bucket.
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
-// Leaves the gradient of the whole batch in m->g, the same on every rank. Returns the part of the
-// mean loss that comes from this rank's sequences.
+// `batch` has this rank's sequences. Leaves the gradient of all ranks' sequences in m->g, the same
+// on every rank. Returns the part of the mean loss that comes from this rank's sequences.
 double buckets_gradients(Buckets *b, const Batch *batch);
 // Takes the place of forward and backward on a rank without sequences. The gradient of such a rank
 // is zero, and is final at once.
@@ -102,7 +102,7 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 // The speeds of the devices. The rates are the same on every rank, so that all ranks cut the next
 // batch in the same places.
 typedef struct {
-    double *rate;  // [n] sequences per picosecond of each device, 0 if unknown
+    double *rate;  // [n] each device's rate, 0 if unknown; sequences per picosecond if measured
     double took;   // picoseconds of this rank's computation in the last step
     bool measured; // whether the rates follow from measured times
 } Speeds;

@@ -17,7 +17,7 @@ typedef struct {
     LocalPlan plan;
     // Only the outer step needs start and velocity, [Psi] each.
     Tensor start;    // the weights at the round's start
-    Tensor velocity; // of the outer step: velocity = outer_momentum velocity + delta
+    Tensor velocity; // <- outer_momentum velocity + mean over ranks of (start - weights)
     Tensor weights;  // [Psi] the weights that a round averages: m->w, or copies of the masters
     Arena state;
 } LocalSgd;

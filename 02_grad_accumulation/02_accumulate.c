@@ -20,8 +20,8 @@
 
 // Leaves the gradient of the whole batch's mean loss in model->g [Psi]. The gradients are zeroed
 // once, m micro-batches add to the gradients, and the two gradients of the tied table are added
-// once. Every token weighs 1 / (counted tokens of the whole batch). Each batch[k] has this weight
-// in token_weight.
+// once. Every counted token weighs 1 / (counted tokens of the whole batch). The caller sets each
+// batch[k].token_weight to this weight.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in

@@ -6,8 +6,7 @@
 // Holds:  every rank has all weights, their gradient g [Psi], a second gradient of the tied table
 //         wte, and its share of the sequences in m micro-batches.
 // Sends:  one all-reduce of g per step, after the last micro-batch. Each rank sends 2(N-1)/N Psi e
-//         bytes. overlapped_step sends the same bytes in buckets during the last micro-batch's
-//         backward.
+//         bytes. overlapped_step sends g in buckets during the last micro-batch's backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
 // Costs:  for any m, 2(N-1)/N Psi e bytes per rank and step. N is the number of ranks, e the bytes
@@ -46,7 +45,7 @@ StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *bat
     return replica_update(model, o, loss, batch->token_weight);
 }
 
-// Makes one step. Sends as many bytes as no_sync_step, but starts to send during the last backward.
+// Makes one step. Sends g once, as no_sync_step does, but starts to send during the last backward.
 // r->buckets->sync is set before a forward begins, because the forward decides whether its backward
 // will reduce. The last backward completes g layer by layer. The buckets of g start in order. The
 // all-reduce of a bucket starts as soon as the bucket is complete and the bucket before has

@@ -1,6 +1,7 @@
 // 01_by_hand.c: prints the gradients of two samples, which a reader can compute on paper. Then a
 // linear layer 10 -> 5 is trained for 100 epochs under each rule, on 100 samples in 4 shards of 25.
-// AVERAGE and WHOLE must give the weights of the full batch, and SUM must not.
+// AVERAGE and WHOLE must give the weights of the full batch. SUM must give the weights of the full
+// batch with four times the learning rate.
 #include "01_data_parallel/experiments/linear.h"
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };

@@ -150,8 +150,8 @@ static void all_reduce(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = train_replicas(run, run->world, &t, &measured);
         // Runs two unsplit trainings. `whole` takes the whole batch. `ordered` takes one shard
-        // after the other and adds the gradients in rank order, so the ranks must give the bits of
-        // `ordered`.
+        // after the other and adds the gradients in rank order. So with --reduce ordered the ranks
+        // must give the bits of `ordered`.
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "replicas = unsplit", &got, &whole, training_limit(&t));

@@ -76,7 +76,7 @@ static void check_way(Run *run, Way way, double took[SIZES]) {
         Tensor t = ring_tensor(run, &memory, count), library = ring_tensor(run, &memory, count);
         double start = 0;
         comm_all_reduce(c, library);
-        comm_all_reduce_doubles(c, &start, 1); // a collective ends at the same time on all ranks
+        comm_all_reduce_doubles(c, &start, 1); // a common start for all ranks
         comm_ledger_reset(c);
         memory_reset_peaks();
         const Picoseconds begin = clock_now();

@@ -1,7 +1,7 @@
-// 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. Both
-// trainings must give the same bits. Compares bytes and calls with formulas, and times with a
-// recurrence over the buckets (bucket_costs.c). tests/buckets.t has other sizes of buckets, from a
-// bucket per tensor to one bucket for all tensors.
+// 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. With sums in
+// rank order both trainings must give the same bits. Compares bytes and calls with formulas, and
+// times with a recurrence over the buckets (bucket_costs.c). tests/buckets.t has other sizes of
+// buckets, from a bucket per tensor to one bucket for all tensors.
 #include "01_data_parallel/experiments/experiments.h"
 
 // With 4 ranks the last rank has one sequence and the other ranks have two. With 8 ranks the last
@@ -48,7 +48,7 @@ static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, con
     return overlapped(replica, m, o, t, batch);
 }
 
-// The ways to cut the gradient: whole, or in buckets of --bucket bytes.
+// The ways to cut the gradient: whole, or in buckets that are closed at --bucket bytes.
 enum { AT_END, BUCKETS, CUTS };
 
 // ---------------------------------------------------------------- costs
@@ -158,8 +158,8 @@ static void overlap(Run *run) {
     Trajectory got = replica_train(run, &t, overlapped, capacity, &seen[BUCKETS]);
     Trajectory whole = training_unsplit(run, &t, 1);
     training_compare(run, "overlapped = unsplit", &got, &whole, rounding_limit(run));
-    // A sum over ranks is taken element by element, so neither the cut in buckets nor the time of a
-    // message changes a bit.
+    // With --reduce ordered each element is added in rank order, so neither the cut in buckets nor
+    // the time of a message changes a bit.
     training_compare(run, "overlapped = at the end", &got, &late, exact_limit(run));
     costs(run, &t.model, capacity, seen);
 

@@ -1,9 +1,10 @@
 // 05_parameter_server.c: runs trainings with servers. The synchronous training must have the bits
 // of an all-reduce. An asynchronous training must equal, in every bit, one device that replays the
 // server's log (server_log.c). The simulated clock orders the pushes, so the order is the same on
-// every machine. The first worker takes --slow times as long as the other workers. A training on
-// text shows the effect of staleness on the loss. tests/test_server.c predicts the log from sizes
-// and speeds, and runs the smallest and the largest staleness, and AdamW without a bound.
+// every machine. The first worker takes --slow times as long per sequence as the other workers. A
+// training on text shows the effect of staleness on the loss. tests/test_server.c predicts the log
+// from sizes and speeds, and runs the smallest and the largest staleness, and AdamW without a
+// bound.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>

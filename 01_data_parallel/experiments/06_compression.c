@@ -1,8 +1,8 @@
 // 06_compression.c: runs trainings whose gradients are summed as 16-bit elements, by top-k and by
 // signs. N ranks must get the bits of the same rule on one device. All methods must learn a text.
-// Without error feedback top-k and 1-bit must learn less. Bytes, calls and memory are compared with
-// formulas. tests/exact-sums.t tests that nothing is lost, and has gradients for which each method
-// is exact.
+// On several ranks top-k and 1-bit must learn less without error feedback. Bytes, calls and memory
+// are compared with formulas. tests/exact-sums.t tests that nothing is lost, and has gradients for
+// which each method is exact.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 

@@ -16,7 +16,7 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 // ---------------------------------------------------------------- the devices
 
 // Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
-// again. The first character of a number must be a digit, because strtoul would also accept signs
+// again. The first character of a number must be 1 to 9, because strtoul would also accept signs
 // and blanks.
 static Devices devices_read(Run *run, const char *option) {
     Devices d = { &tiny, SEQUENCES, CHANGE, CHANGED, run->world->size, { 0 } };
@@ -40,7 +40,8 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
 
 // ---------------------------------------------------------------- training
 
-// Sets the rates before the first step. Rate 0 means unknown. Then shares are equal.
+// Sets the rates before the first step. Without STATIC all rates are 0, which means unknown, so the
+// first shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;

@@ -1,7 +1,7 @@
 // 09_coordinator.c: ranks compute the gradients of a model with branches in different orders.
-// judge/play/play.h plays the deadlock without a coordinator. With a coordinator, the sums must
-// have the bits of one device. Calls, bytes and times are compared with formulas.
-// tests/coordinator.t varies --cycle and --fused.
+// judge/play plays the deadlock of ranks that call in their own orders. In a fixed order and with a
+// coordinator, the sums must have the bits of one device. Calls, bytes and times are compared with
+// formulas. tests/coordinator.t varies --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"
@@ -42,8 +42,8 @@ typedef struct {
     double time;         // picoseconds
 } StepCost;
 
-// Makes two steps and compares the sums with `want`. The first step sends names, the second step
-// uses the cache. With cycle 0 there is no coordinator, so every rank starts the layers'
+// Makes two steps and compares the sums with `want`. The first step sends names. In the second step
+// names are cached. With cycle 0 there is no coordinator, so every rank starts the layers'
 // all-reduces in the order of the layers.
 static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost seen[STEPS]) {
     Snapshot *got = snapshot_new(run);
@@ -156,9 +156,9 @@ static size_t agreed_in(size_t j, size_t N, size_t cycle) {
     return agreed;
 }
 
-// Adds the calls and bytes of a cycle of names to c, and returns the time of this cycle. Every rank
-// but rank 0 sends rank 0 the number and the list of its new tensors. Rank 0 broadcasts the number
-// and the list of the agreed tensors.
+// Adds the calls and bytes of a cycle of names to c, and returns the time of these calls. Every
+// rank but rank 0 sends rank 0 the number and the list of its new tensors. Rank 0 broadcasts the
+// number and the list of the agreed tensors.
 static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agreed) {
     const size_t N = run->world->size, e = sizeof(real);
     const double questions = N > 1 ? send_time(e) + send_time(2 * fresh * e) : 0;
@@ -167,18 +167,18 @@ static double ask_by_names(const Run *run, StepCost *c, size_t fresh, size_t agr
     return questions + chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
 }
 
-// Returns the number of bits of a count, which is at most N.
+// Returns the number of bits of a count of ranks, which is at most N.
 static size_t count_bits(size_t N) {
     size_t bits = 1;
     while (pow(2, (double)bits) <= (double)N) bits++;
     return bits;
 }
-// Returns the number of elements that hold the counts of all tensors. An element holds 24 bits of
-// counts, because fp32 stores integers of 24 bits exactly.
+// Returns the number of elements that hold a count of ranks for each tensor. An element holds 24
+// bits of counts, because fp32 stores integers of 24 bits exactly.
 static size_t question_size(size_t N) { return ceil_div(TENSORS, 24 / count_bits(N)); }
 
 // Predicts a step. Without a coordinator a rank asks nobody, and a cycle is a layer, whose tensors
-// are adjacent in memory. With the cache, the answer to a question comes one cycle later.
+// are adjacent in memory. With CACHE the answer to a question comes one cycle later.
 static StepCost expect(const Run *run, Order order, size_t cycle, size_t fused) {
     const size_t N = run->world->size, K = ceil_div(TENSORS, cycle);
     const size_t e = element_size(option_storage(run));

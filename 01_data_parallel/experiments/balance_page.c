@@ -1,4 +1,4 @@
-// balance_page.c: the page of 07_balance, with the times of all steps as a chart, and the table.
+// balance_page.c: a chart of the times of all steps, and the table, for the page of 07_balance.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 

@@ -81,8 +81,8 @@ static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatc
     return last;
 }
 
-// Plays the buckets one after another. Bucket k begins when this bucket is complete on the last
-// rank and bucket k - 1 has ended.
+// Plays the buckets one after another. Bucket k begins when this bucket is complete on all ranks
+// and bucket k - 1 has ended.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences,
                          size_t micro_batches) {
     BucketPiece *piece;
@@ -102,9 +102,9 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, si
                begin = ready > end ? ready : end;
         end = begin + ring_time(ALL_REDUCE_PASSES, ranks, piece[k].elements, e);
         if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * e;
-        // Every bucket is rounded up by itself.
+        // The bytes of each bucket are rounded up to whole chunks.
         costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, e);
-        for (size_t r = 0; r < ranks; r++) { // the bucket is hidden as long as rank r computes
+        for (size_t r = 0; r < ranks; r++) { // an all-reduce is hidden while rank r computes
             double busy = done(c, batch[r], 0), hidden = 0;
             if (busy > begin) hidden = fmin(busy, end) - begin;
             costs.hidden += hidden;

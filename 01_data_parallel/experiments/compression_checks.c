@@ -1,5 +1,5 @@
-// compression_checks.c: the checks of 06_compression and 08_power_sgd. The checks cover trainings
-// with a compressed sum, the costs of these trainings, and the losses on text.
+// compression_checks.c: trains with a compressed sum for 06_compression and 08_power_sgd, and
+// checks weights and costs. Draws the losses on text, and a step with each sum.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>

@@ -58,7 +58,8 @@ typedef struct {
 // Predicts the costs of rank r of N for `count` elements of e bytes.
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
-// Returns the picoseconds over link l until the last rank is done, with one port per rank.
+// Returns the picoseconds over link l until the last rank is done. Each rank has one port in and
+// one port out (clock.h).
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
 // Returns the bytes of the smallest multiple of N elements for which the ring is no slower than the
 // tree, over this run's link between nodes. The link's beta must not be 0.
@@ -71,8 +72,8 @@ Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
 // hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
 // rank sends, and the time from a common start until this rank is done. Prints the table of the
-// costs if there is more than one node, and returns whether there is. Returns false at once if the
-// ranks do not fill the nodes.
+// costs if there is more than one node, and returns whether there is. If the ranks do not fill the
+// nodes, only prints a message and returns false.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -117,8 +118,8 @@ typedef struct {
     size_t factors; // elements of the matrices q, which are kept between steps
     size_t buffers; // elements at the peak, with the factors
 } CompressionCosts;
-// Predicts the costs of rank r of N ranks. Each rank has a replica of the part z of the model,
-// which may be a stage or a slice.
+// Predicts the costs of a step on rank r of N ranks. Each rank has a replica of the part z of the
+// model, which may be a stage or a slice.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
 // Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the moment when the
@@ -136,8 +137,8 @@ const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
-// The state that N ranks would keep, on one device. error [N, size] has a residual per rank,
-// server_error [1, size] the residuals of all servers.
+// The state that N ranks would keep, on one device. error [N, Psi] has a residual per rank,
+// server_error [1, Psi] the residuals of all servers.
 typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
@@ -147,7 +148,7 @@ typedef struct {
 } OneDevice;
 OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed);
 void one_device_free(OneDevice *o);
-// Sets sum [1, size] to the sum that N ranks with the rows of g [N, size] would reconstruct.
+// Sets sum [1, Psi] to the sum that N ranks with the rows of g [N, Psi] would reconstruct.
 void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
 // Trains on rank 0. The rule of `plan` gets the gradients of `shards` shards. The ledger
 // does not count this work. Returns an empty trajectory on the other ranks.
@@ -197,8 +198,8 @@ const char *compression_sent(Run *run, const CompressionSeen *seen, const Compre
 
 enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
-// Device r takes slow[r] times as long as a device of the full rate. Device 0 takes `changed` times
-// as long in step `change` and later.
+// For a sequence device r takes slow[r] times as long as a device of the full rate. Device 0 takes
+// `changed` times as long in step `change` and later. n is the number of devices.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, change, changed, n, slow[MOST_DEVICES];
@@ -214,8 +215,8 @@ BalanceRecord balance_forecast(Policy p, const Devices *d);
 double balance_ideal(const Devices *d, size_t step);
 
 // ---- balance_page.c ----
-// Plots the time of every step of seen[POLICIES]. The unit is one sequence on a device of the full
-// rate.
+// Plots the time of every step of seen[POLICIES], and the ideal time. The unit is one sequence on a
+// device of the full rate.
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
 // Prints the page's table. `ideal` is the time of all steps if sequences could be cut.
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double ideal);
@@ -226,7 +227,7 @@ typedef struct {
     size_t sequences;
     size_t steps; // of each worker
     size_t servers, workers;
-    size_t slow; // the first worker takes `slow` times as long as the other workers
+    size_t slow; // the first worker takes `slow` times as long per sequence as the other workers
 } ServerSizes;
 // Predicts the picoseconds of a forward and backward of worker w's sequences.
 double server_computing(const ServerSizes *z, size_t w);
@@ -273,7 +274,7 @@ typedef struct {
     // The log of server 0, on all ranks. A synchronous server has no lines. The caller frees
     // log.line.
     ServerLog log;
-    bool one_port; // all messages of a server share one port
+    bool one_port; // a server has one port in and one port out (clock.h)
     Measured seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A

@@ -1,5 +1,5 @@
-// ring_nodes.c: compares the sum, bytes and time of 03_ring's hierarchical all-reduce over nodes
-// with those of the flat ring.
+// ring_nodes.c: checks the sum, bytes and time of 03_ring's hierarchical all-reduce over nodes, and
+// shows them beside those of the flat ring.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -41,7 +41,7 @@ static void costs(Run *run, Comm *inside, Comm *between) {
     Arena memory = arena(MEM_GRADIENTS);
     Tensor flat = ring_tensor(run, &memory, ACROSS), t = ring_tensor(run, &memory, ACROSS);
     double start = 0;
-    comm_all_reduce_doubles(c, &start, 1); // a collective ends at the same time on all ranks
+    comm_all_reduce_doubles(c, &start, 1); // a common start for all ranks
     comm_ledger_reset(c);
     const Picoseconds begin = clock_now();
     comm_all_reduce(c, flat);

@@ -13,14 +13,16 @@ static double message(const ServerSizes *z, size_t e) {
 double server_push(const ServerSizes *z) { return message(z, gradient_bytes(z->model)); }
 double server_answer(const ServerSizes *z) { return message(z, weight_bytes(z->model)); }
 // Returns the time of all steps of the synchronous training if each worker has its own link. A step
-// has two messages, and between them the computation of the slowest worker.
+// has two messages, and between them the computation of the slowest worker. The recorded time
+// begins with the first computation, after the first answer, and ends with the last answer.
 static double all_steps(const ServerSizes *z) {
     double slowest = 0;
     for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, server_computing(z, w));
     return (double)z->steps * (server_answer(z) + slowest + server_push(z));
 }
 // Returns the time of all steps with one port per server. Then the server's answers leave one after
-// the other, and the pushes arrive one after the other, in the workers' order.
+// the other, and the pushes arrive one after the other, in the workers' order. The first answer is
+// not in the recorded time.
 static double all_steps_one_port(const ServerSizes *z) {
     // `in` is the time when the last push so far has arrived. A message waits until the message
     // before it has passed the port.

@@ -17,7 +17,8 @@ static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double
     ledger_resume();
 }
 
-// Runs a server, and records every version of its piece, and the gradient that made this version.
+// Runs a server. Records every version of its piece after version 0, and the gradient that made
+// this version.
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
                   Trajectory *got) {
     server_begin(c, m);
@@ -50,7 +51,7 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
     double *loss = host_alloc(t->steps * sizeof *loss), start = 0;
-    comm_all_reduce_doubles(c->world, &start, 1); // a collective ends at the same time on all ranks
+    comm_all_reduce_doubles(c->world, &start, 1); // a common start for all ranks
     comm_ledger_reset(c->world);
     record->log.begin = clock_now();
     picture_begin(run, MEM_ACTIVATIONS);

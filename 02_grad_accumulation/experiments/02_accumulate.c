@@ -17,7 +17,7 @@ static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Tra
     return accumulate_step(model, o, batch, t->micro_batches);
 }
 
-// ---------------------------------------------------------------- one batch, cut in three ways
+// ---------------------------------------------------------------- one batch, three ways to compute
 
 // Returns the first step in which the micro-batches have different numbers of counted tokens, and
 // sets `count` to these numbers. In a step with equal numbers the trap gives the right result.
@@ -64,8 +64,8 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    // Rounding errors of fp32 are a hundred times smaller than 1e-3. With 16 bits rounding errors
-    // may be larger, so the trap's error must exceed their limit.
+    // The limit of rounding errors in fp32 is a hundredth of 1e-3. With 16 bits the limit is
+    // larger, and the trap's error must exceed this larger limit.
     check_differs(run, "trap: the mean of means", wrong, right, fmax(1e-3, rounding_limit(run)));
     op_scale(difference, difference, -1);
     op_add(difference, model->g, difference); // the trap's gradient - the batch's gradient

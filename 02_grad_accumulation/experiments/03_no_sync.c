@@ -1,7 +1,7 @@
 // 03_no_sync.c (experiment): reduces accumulated gradients in three ways. The first way has one
 // all-reduce per step. The second way has an all-reduce after every micro-batch. The third way has
-// an all-reduce per bucket during the last backward. The three ways give the same gradients. The
-// three ways differ in calls and times, and the second way also in bytes.
+// an all-reduce per bucket during the last backward. The three ways give the same gradients
+// within rounding, but differ in calls and times. The second way also sends more bytes.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 
@@ -77,8 +77,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     const double m = t->micro_batches, sum = Psi * e, gradients = elements_gradients(&whole) * e;
     const BucketCosts f = bucket_costs(c, BUCKET, N, t->sequences, t->micro_batches);
-    // `ring` is the bytes per rank of one all-reduce, and R is its time. Each all-reduce waits for
-    // the slowest rank. No rank has a larger micro-batch than rank 0.
+    // `ring` is the bytes that a rank sends in one all-reduce, and R is its time. Each all-reduce
+    // waits for the slowest rank. No rank has a larger micro-batch than rank 0.
     const double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     const double R = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
     const double compute = compute_time(t, N);
@@ -183,8 +183,8 @@ static void accumulation_on_ranks(Run *run) {
         at_once.micro_batches = 1;
         Trajectory got[KINDS], whole = training_unsplit(run, &at_once, 1);
         // One process accumulates the gradient of each replica's micro-batches from zero, and then
-        // adds these gradients in rank order. The bits are equal, because the sums have the same
-        // grouping.
+        // adds these gradients in rank order. With --reduce ordered the bits are equal, because the
+        // sums have the same grouping.
         Trajectory ordered = training_unsplit(run, &t, n);
         for (size_t k = 0; k < KINDS; k++)
             got[k] = replica_train(run, &t, kind[k].step, BUCKET, &way[k]);

@@ -1,6 +1,6 @@
-// output.h: writes output files so that a file is either complete or absent. A program first writes
-// FILE.tmp, and renames FILE.tmp to FILE when FILE.tmp is complete. Pipes and devices are written
-// in place, because renaming would replace them.
+// output.h: writes output files so that a file under its final name is complete. A program first
+// writes FILE.tmp, and renames FILE.tmp to FILE when FILE.tmp is complete. Pipes and devices are
+// written in place, because renaming would replace them.
 #ifndef OUTPUT_H
 #define OUTPUT_H
 #include <stdio.h>

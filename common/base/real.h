@@ -14,9 +14,10 @@ typedef float real;
 #define REAL_NAME "fp32"
 #endif
 
-// The element type of a tensor. Ops compute in real. The 16-bit types serve only for storage. An op
-// turns 16-bit elements into reals when it reads them, and rounds a result once, when it writes the
-// result (storage.h). DOUBLES and BYTES are not types of tensors. A Comm moves them in host memory.
+// The type of an element. A tensor has REALS, BF16S or FP16S. Ops compute in real. The 16-bit types
+// serve only for storage. An op turns 16-bit elements into reals when it reads them, and rounds a
+// result once, when it writes the result (storage.h). A Comm also moves DOUBLES and BYTES, in host
+// memory.
 typedef enum { REALS, BF16S, FP16S, DOUBLES, BYTES } Element;
 
 #endif

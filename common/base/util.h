@@ -18,8 +18,7 @@ _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf
         if (!(condition)) usage_error(__VA_ARGS__); \
     } while (0)
 
-// Reports a fault while running (lost rank, full disk, wrong shapes, deadlock). All ranks end with
-// status 3.
+// Reports a fault while running (lost rank, full disk, wrong shapes). All ranks end with status 3.
 _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // TODO marks an open exercise. tools/student puts TODO in place of the solution. A program that

@@ -1,4 +1,4 @@
-// clock.c: computes each rank's simulated time.
+// clock.c: computes each rank's time, on the simulated clock or the wall clock.
 #include "common/comm/clock.h"
 #include <math.h>
 #include <stdlib.h>

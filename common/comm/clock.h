@@ -66,8 +66,9 @@ Picoseconds clock_now(void);
 // this function (base/meter.h). While the ledger is paused, the function does nothing.
 void clock_charge_flops(double flops);
 // Adds the time of a copy inside the device's memory, which reads and writes `bytes` bytes. The
-// rank computes nothing during the copy. Only lesson 01.09, which compares numbers of copies, calls
-// this function. Under the wall clock, and while the ledger is paused, the function does nothing.
+// rank computes nothing during the copy. Of all lessons only 01.09 calls this function, because its
+// fused all-reduces trade copies for latencies. Under the wall clock, and while the ledger is
+// paused, the function does nothing.
 void clock_charge_copy(size_t bytes);
 // After this call this rank's device computes at `factor` times the rate of --device, for devices
 // of unequal speed. clock_rank_begin() sets the factor to 1. Only the simulated clock uses the

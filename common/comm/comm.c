@@ -407,8 +407,8 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     Request **last = &r->comm->state->open;
     hold(r);
-    // If r is a collective, begin() calls meet() for all collectives in the list `open`. So r joins
-    // the list only after begin().
+    // If r is a collective, begin() may call meet() for all collectives in the list `open`, which
+    // have started. So r joins the list only after begin().
     begin(r);
     while (*last) last = &(*last)->next;
     *last = r;
@@ -767,7 +767,8 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     clock_rank_begin();
     body.body(world, body.context);
     // No rank ends before all ranks have finished. If a rank ends too early, its barrier meets
-    // another call, and the transport reports that the calls do not match.
+    // another call. Then emu reports that the calls do not match. MPI reports this only if memory
+    // is poisoned, and otherwise the ranks wait until --timeout or --deadlock.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
     memory_rank_end();

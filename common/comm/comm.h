@@ -67,7 +67,9 @@ typedef struct Comm {
 // colour form a group, ordered by key, then by parent rank. All ranks of the parent must call this
 // function. The caller frees the result with comm_free(). `name` is not copied.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
-void comm_free(Comm *c); // frees c; calls fault() if a started operation was never waited for
+// Frees c. All ranks of c must call this function, because MPI frees a communicator on all ranks.
+// Calls fault() if a started operation was never waited for.
+void comm_free(Comm *c);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c); // returns the sum over all kinds
 size_t comm_bytes_received(const Comm *c);
@@ -107,7 +109,8 @@ void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothi
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
-// the messages are small.
+// the messages are small. NCCL buffers small messages. So under nccl this holds only if memory is
+// poisoned (memory.h), or under the simulated clock (comm_nccl.c).
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 
@@ -158,8 +161,10 @@ typedef struct {
     Transport transport;
     size_t ranks; // the number of virtual ranks, or of processes
     ReduceOrder reduce;
-    double timeout;  // the longest time in seconds that a rank may wait in one call
-    double deadlock; // processes look for a deadlock after this many seconds; 0: never
+    double timeout; // the longest time in seconds that a rank may wait in one call
+    // Under mpi and staged, processes look for a deadlock after this many seconds; 0: never. emu
+    // sees a deadlock at once. Under nccl only `timeout` ends a wait.
+    double deadlock;
 } Launch;
 // Returns why NCCL cannot be used, or NULL if NCCL is built in.
 const char *nccl_missing(void);

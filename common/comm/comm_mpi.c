@@ -10,7 +10,7 @@
 // With --reduce ordered, an all-reduce or a reduce-scatter lets rank i receive part i of every rank
 // and add these parts in rank order. In an all-reduce the ranks then exchange their sums. Both
 // collectives move as many bytes as a ring. A blocking sum works in place, piece by piece. So it
-// needs only PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
+// needs only PIECE_BYTES of memory, and a piece stays in the CPU's cache. A started sum uses its
 // request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks use
 // the library's own algorithm.
 //
@@ -31,7 +31,7 @@
 typedef struct {
     uint64_t note[NOTE_LENGTH];
     int requests, tag;
-    MPI_Request note_request, request[]; // [2 * size]
+    MPI_Request note_request, request[]; // [2 * ranks of the Comm]
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
@@ -269,10 +269,10 @@ static void sum_by_pieces(const Request *r) {
     }
 }
 
-// Returns whether the MPI library computes the sum. Only blocking all-reduces of reals on more than
-// two ranks use the library. With two ranks the order does not matter, because a + b = b + a, and
-// the sums of this file are faster. sum_by_library() passes the tensor in pieces, because the
-// library's scratch is as large as its input.
+// Returns whether the MPI library computes the sum. With --reduce fast blocking all-reduces of
+// reals on more than two ranks use the library. With two ranks the order does not matter, because
+// a + b = b + a, and the sums of this file are faster. sum_by_library() passes the tensor in
+// pieces, because the library's scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
@@ -342,8 +342,8 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// Splits the parent's MPI communicator. All members have just met in the parent, so this blocking
-// call waits only for a short time.
+// Splits the parent's MPI communicator. All ranks of the parent have just met in an all-gather, so
+// this blocking call waits only for a short time.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me) {
     const MpiLink *l = parent->state->link;
     MPI_Comm comm;

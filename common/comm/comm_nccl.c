@@ -2,9 +2,9 @@
 // MPI starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check),
 // and under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note
 // describes the call of this rank and has a time. NCCL buffers short messages, so a send waits for
-// its receiver through its note. NCCL does not compare the calls of the ranks. So without notes,
-// calls that do not match hang or mix up bytes. In a build without NCCL this file only reports that
-// NCCL is missing.
+// its receiver only through its note. NCCL does not compare the calls of the ranks. So without
+// notes, calls that do not match hang or mix up bytes. In a build without NCCL this file only
+// reports that NCCL is missing.
 //
 // The ops of a rank run on its compute stream. Every Comm has a lane, which is a communicator of
 // NCCL with its own stream. So a group with a late member delays no other group. Collectives go
@@ -27,7 +27,7 @@
 //
 // Tensors of 16 bits travel as they are stored, as ncclBfloat16 or ncclHalf. NCCL's own sums would
 // round at every hop, so sums of 16 bits are always in rank order. The kernel of op_combine() adds
-// in real and rounds once. An all-reduce of S elements on n ranks sends 2 (n - 1) / n * 2 S bytes
+// in real and rounds once. An all-reduce of k elements on n ranks sends 2 (n - 1) / n * 2 k bytes
 // per rank, as a ring of 16-bit elements does.
 //
 // Sections: 1 errors, 2 communicators and connections, 3 work on a stream, 4 queues, 5 start and
@@ -325,7 +325,7 @@ static void whole_operation(const Request *r, const Lane *l) {
 }
 
 // Returns the number of steps of r. A sum in rank order has two steps per piece. Every other
-// operation has one step.
+// operation has one step, or no step if it has no elements.
 static size_t steps_of(const Request *r) {
     return r->count == 0    ? 0
            : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_at(r, 0).most)

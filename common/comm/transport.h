@@ -10,7 +10,7 @@
 //            `out` to the output tensor. So a forgotten wait gives a wrong result. A shadow counts
 //            as MEM_REFERENCE.
 //   scratch  A started sum has a scratch as large as the whole tensor, for the contributions of
-// all ranks. A scratch counts as MEM_COMMUNICATION on every transport.
+//            all ranks. A scratch counts as MEM_COMMUNICATION on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
@@ -49,10 +49,10 @@ struct Request {
     // `in`.
     const char *in;
     char *out;
-    char *scratch;        // a started sum: size * request_longest_part() elements; otherwise NULL
+    char *scratch;        // a started sum: comm->size * request_longest_part() elements; else NULL
     Tensor input, output; // the caller's tensors
-    // The arena `held` owns scratch. The arena `shadow` owns seen and result, the copies of input
-    // and output.
+    // The arena `held` owns scratch. The arena `shadow` owns `seen`, a copy of the input, and
+    // `result`, which the wait copies to the output.
     Arena held, shadow;
     Tensor seen, result;
     char *pinned; // host memory of a staged operation: in, out and scratch; kept for reuse
@@ -60,7 +60,7 @@ struct Request {
     void *extra;  // comm_mpi.c's state, kept for reuse and freed with the request
     void *flight; // comm_nccl.c's state, from nccl_start() to nccl_finish()
     // The transports carry these times between ranks. The times are valid only if
-    // request_simulated().
+    // request_simulated(). Under the wall clock only comm_arrival() sets `arrives`.
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
     // message: when the message reaches its receiver. A sender knows this time before the send
@@ -91,12 +91,13 @@ bool request_is_message(const Request *r); // returns whether r is a send or a r
 bool request_adds(const Request *r);       // returns whether r is a sum, or a maximum, over ranks
 // Returns whether the transport carries the times of r. All ranks get the same answer.
 bool request_simulated(const Request *r);
-// Returns the part of the whole tensor that a rank gets, or of which the rank computes the sum. In
-// a reduce the root computes the whole sum.
+// Returns a rank's part of the whole tensor. The rank gives this part to an all-gather, gets this
+// part of every rank's tensor in an all-to-all, and adds this part in a sum. In a reduce the root
+// adds the whole tensor.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
-// A sum over ranks is computed in pieces. A piece is elements [offset, offset + most) of every
-// rank's part, or fewer if the part ends earlier. In the first round every rank sends its
+// comm_mpi.c and comm_nccl.c compute a sum in pieces. A piece is elements [offset, offset + most)
+// of every rank's part, or fewer if the part ends earlier. In the first round every rank sends its
 // contributions. In the receiver's scratch the contributions begin `most` elements apart. An
 // all-reduce has a second round, in which every rank sends the sum of its own piece.
 typedef struct {
@@ -110,8 +111,8 @@ Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
 // A Parcel describes what this rank sends to rank `other`, and receives from `other`, in one round.
 // An all-gather and an all-to-all have one round, with piece = NULL. A rank copies the parcel to
-// itself. In the first round of a sum the parcel to itself is empty, because the sum reads these
-// elements in place.
+// itself. In the first round of a sum the parcel to itself is empty, because the transport takes
+// these elements from `in`.
 typedef struct {
     const char *send;
     char *receive;
@@ -121,7 +122,7 @@ Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 
 typedef struct {
     void (*start)(Request *r);  // never waits for another rank
-    void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
+    void (*finish)(Request *r); // waits; for later ops out is complete, and in may be reused
     void (*meet)(Request *r);   // waits until all members have started r; sets r->all_ready
     // All ranks of c call connect. NULL means that messages need no preparation.
     void (*connect)(Comm *c, CommPeers peers);
@@ -148,9 +149,9 @@ struct CommState {
     Request *idle;         // finished requests, kept for reuse
     CommPeers connected;   // the pairs that may exchange messages
     uint64_t id;           // equal on all members, different for every Comm
-    size_t *world_rank;    // [size]: each member's number in the world
+    size_t *world_rank;    // [members] each member's number in the world
     Picoseconds lane_free; // simulated clock: when the next collective can begin
-    PeerLane *peer;        // [size]
+    PeerLane *peer;        // [members]
 };
 
 typedef struct {

@@ -11,12 +11,12 @@
 enum { POLLS = 1000 };
 
 // Each process has a slot. A process writes only its own slot, and reads all slots. Any process may
-// set `printed` of the first slot.
+// set `printed` of rank 0's slot, which every node's table has.
 typedef struct {
     _Atomic uint64_t number; // grows by 1 when a wait begins or ends; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls
     _Atomic bool told;       // the process has printed why it ends all ranks
-    _Atomic bool printed;    // first slot only: a process has printed the table
+    _Atomic bool printed;    // slot of rank 0 only: a process of the node has printed the table
     int pid;                 // 0: a rank of another node
     double since;            // the time when the process's wait began
     double patience;         // after this many seconds the wait may be a deadlock
