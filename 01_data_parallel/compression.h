@@ -11,7 +11,7 @@
 // One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
 // has the place of its gradient. (PyTorch's PowerSGD hook keeps residuals by bucket number, pull
 // request 48867. DDP rebuilds its buckets after the first step, and then these residuals do not
-// fit. So the hook must not compress the first step, pull request 51427.)
+// fit. So the hook sends whole gradients in the first steps, pull requests 50973 and 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"

@@ -168,7 +168,7 @@ static const Option options[] = {
     { "servers", "N", "1", "ranks that hold the weights, a piece each; the others are workers" },
     { "staleness", "N", "1",
       "a worker begins a step if it is at most N steps ahead of the slowest" },
-    { "slow", "N", "2", "the first worker takes N times as long as the others" },
+    { "slow", "N", "2", "the first worker takes N times as long per sequence as the others" },
     { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
