@@ -57,7 +57,7 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
-// 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between
+// 03_mlp.c and 04_attention.c, which make one all-reduce each. Here the products run between
 // sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
 // norm writes norm.own [M/tp, C], and the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps
 // norm.whole for backward. KEEP_SHARD keeps norm.own, and in backward sequence_input_again()

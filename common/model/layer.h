@@ -1,13 +1,13 @@
 // layer.h: declares layers. A model is a list of layers, so techniques can be combined. Data
 // parallelism reduces the gradients of the list. A pipeline stage is a sub-list. Tensor parallelism
 // replaces layers by layers with the same interface, which hold a part of the weights and
-// communicate inside. ZeRO and recomputation wrap a layer in another layer, which gathers or
-// recomputes before it runs the inner layer.
+// communicate inside. ZeRO-2, ZeRO-3 and recomputation wrap a layer in another layer. For example,
+// ZeRO-3's layer gathers the weights before it runs the inner layer.
 //
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
-// to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is
-// the logits [B*T, V], and the loss's y is [B*T, 1]. A rank may hold only some rows or columns. So
-// code that allocates a tensor between two layers gets the shape from layer_output().
+// to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y, the
+// logits [B*T, V], is the loss's x. The loss's y is [B*T, 1]. A rank may hold only some rows or
+// columns. So code that allocates a tensor between two layers gets the shape from layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -83,7 +83,7 @@ typedef struct Saved {
 Saved saved_new(void);
 void saved_free(Saved *s);
 
-// ---- Attention: between the two matrices of a block, for this rank's heads and positions ----
+// ---- Attention: between QKV_W and PROJ_W of a block, for this rank's heads and positions ----
 typedef struct AttentionKind AttentionKind;
 typedef struct {
     size_t B, T, D; // sequences, positions of each on this rank, columns of a head
@@ -174,8 +174,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // half calls the same functions again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper uses
-// these halves if its backward does nothing with the gradients of weights.
+// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper may
+// use these halves if its backward does nothing with the gradients of weights.
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 

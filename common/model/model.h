@@ -1,6 +1,6 @@
 // model.h: declares a model, which is a list of layers or a part of this list. The model is GPT-2
 // (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary
-// positions, SwiGLU, no biases).
+// positions, SwiGLU, no biases). Qwen2 is Llama with biases of q, k and v.
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
 // layers). Then the model is allocated.
@@ -24,12 +24,12 @@ typedef struct Model {
     Unit **units_of_layers; // Layer.units points into this list of pointers to units.
     size_t n_units;
     // w and g [1, size] have the weights and the gradients of all units except a tied use, one unit
-    // after another. w and g exist only if this rank keeps its units whole.
+    // after another. ZeRO-2 has no g, and ZeRO-3 has neither w nor g.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
-    // MEM_COMMUNICATION under ZeRO. `gathered` holds the whole weights of the units that stay whole
-    // for a step (wte), and `buffers` holds the whole gradients of these units.
+    // Only ZeRO-2 and ZeRO-3 use these arenas, of MEM_COMMUNICATION. A vocabulary's table stays
+    // whole for a step. `gathered` holds its whole weights (ZeRO-3), `buffers` its whole gradients.
     Arena gathered, buffers;
 } Model;
 
