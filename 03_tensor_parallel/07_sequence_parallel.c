@@ -3,7 +3,7 @@
 // question: Can norms and residual paths be cut too, without sending more?
 // vary: SEQUENCES 3..5, MICRO_BATCHES 2..3, vocab 50..70
 //
-// Holds: each rank has 1/t of every matrix, as in 06_transformer.c. Rank i of t has
+// Holds: each rank has 1/t of every matrix but wpe, as in 06_transformer.c. Rank i of t has
 //     shard_range(M, t, i) of the M = B T rows for the operations that work row by row: norms,
 //     dropout, residual paths. Matrix products read all M rows.
 // Sends: a block makes 2 all-gathers and 2 reduce-scatters of M C elements forward, and as many

@@ -22,7 +22,7 @@ static void times(Run *run, const ModelConfig *c) {
 
 // ---------------------------------------------------------------- the table
 
-// Returns the bytes of a block's parameters on rank 0 of n.
+// Returns a cell of the table: the bytes of a block's parameters on rank 0 of n.
 static const char *block(Run *run, const ModelConfig *c, size_t n) {
     const CutSizes z = cut_sizes(c, n, 0);
     return value_cell(run, (double)(elements_block(&z) * weight_bytes(c)), "bytes");

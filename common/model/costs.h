@@ -104,7 +104,8 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns the elements of the softmax's output, plus the elements of this output after dropout.
+// Returns the elements of the softmax's output. With dropout adds those of this output after
+// dropout.
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);

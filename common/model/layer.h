@@ -53,8 +53,8 @@ static inline size_t config_head_ratio(const ModelConfig *c) {
 typedef struct {
     size_t B, T;                 // sequences, positions of each on this rank
     const int *tokens, *targets; // [B*T] each; a negative target is not counted
-    const int *position;         // [B*T]: each row's position in its whole sequence; ascending
-    size_t first_sequence;       // global number of sequence 0; a coordinate of dropout
+    const int *position;   // [B*T]: each row's position in its sequence, ascending in a sequence
+    size_t first_sequence; // global number of sequence 0; a coordinate of dropout
     uint64_t step;
     double token_weight; // 1 / counted tokens of the whole global batch; the dy of each token loss
     bool training;       // dropout is on
@@ -95,7 +95,7 @@ typedef struct {
     size_t first_sequence;
     const int *position;       // [B*T], as in Batch; NULL: 0, 1, 2, ...
     const AttentionKind *kind; // NULL: plain attention, which keeps [T, T] for each head
-    Comm *cp;                  // the ranks with the other positions of these sequences; NULL: none
+    Comm *cp;                  // the ranks that share the positions of a sequence; NULL: no others
     size_t length;             // positions of a whole sequence, on all ranks of cp
 } AttentionHeads;
 struct AttentionKind {
@@ -130,9 +130,9 @@ typedef struct {
     // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start fetching. In forward the call
-    // comes before the layer before l runs, in backward before the layer after l runs. The walk
-    // prepares its first layer at the start. NULL means that there is nothing to prepare.
+    // The walk calls prepare one layer early, so that l can start fetching. In forward the walk
+    // prepares l before it runs the previous layer, in backward before it runs the next layer. At
+    // its start the walk prepares the layer that it runs first. NULL: there is nothing to prepare.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
@@ -147,7 +147,7 @@ struct Layer {
     Range vocab; // the local entries of the vocabulary
     Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
-    Comm *cp;     // the ranks with the other positions of the sequences; NULL: none
+    Comm *cp;     // the ranks that share the positions of a sequence; NULL: no other rank
     Layer *inner; // the wrapped layer or layers; NULL in plain layers
     size_t n_inner;
     void *technique; // further state of the technique, if comm is not enough

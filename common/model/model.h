@@ -36,7 +36,7 @@ typedef struct Model {
 // Returns the range [0, L+3) of all layers: embedding, L blocks, head, loss. In a list without the
 // loss, the last y is the logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
-void config_require(const ModelConfig *c); // calls usage_error() for impossible sizes
+void config_require(const ModelConfig *c); // calls usage_error() for impossible values
 // config_family() sets the norm, positions, activation and biases of a family. Llama is as Touvron
 // et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes, kv_heads, ffn and
 // untied stay as they are, because models of the family differ in them.
