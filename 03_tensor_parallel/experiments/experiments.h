@@ -211,7 +211,7 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
 // The times of CONTEXT_RING and CONTEXT_ZIGZAG, played step by step.
 typedef struct {
-    double step; // the time of the last rank
+    double step; // the time at which the last rank ends, in ps
     double busy; // the sum of the computing times of all ranks, in ps
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);

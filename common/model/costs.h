@@ -14,7 +14,7 @@ size_t part_size(size_t n, size_t parts, size_t i);
 // ---- The part of the model on a rank. M is B * T, the tokens of B sequences. ----
 typedef struct {
     size_t C, D, T;      // features of a token, columns of a head, local positions of a sequence
-    size_t Tk;           // keys that a query may see: positions of whole sequences
+    size_t Tk;           // keys that a query may see: all positions of a sequence
     bool online;         // blockwise attention, which keeps only lse per row and head
     Positions positions; // the local positions of each sequence's queries, for blockwise attention
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries

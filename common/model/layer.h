@@ -94,7 +94,7 @@ typedef struct {
     double drop;
     size_t first_sequence;
     const int *position;       // [B*T], as in Batch; NULL: 0, 1, 2, ...
-    const AttentionKind *kind; // NULL: plain attention, which keeps [T, T] for each head
+    const AttentionKind *kind; // NULL: plain attention, which keeps [T, T] per sequence and head
     Comm *cp;                  // the ranks that share the positions of a sequence; NULL: no others
     size_t length;             // positions of a whole sequence, on all ranks of cp
 } AttentionHeads;
@@ -276,7 +276,7 @@ void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sav
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // allocates an activation
-void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // allocates statistics, in reals
+void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // allocates an item of reals
 // Returns the shape [rows, cols] of an activation, with the element type in which the model stores
 // activations.
 static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {

@@ -24,7 +24,8 @@ typedef struct Model {
     Unit **units_of_layers; // Layer.units points into this list of pointers to units.
     size_t n_units;
     // w and g [1, size] have the weights and the gradients of all units except a tied use, one unit
-    // after another. ZeRO-2 has no g, and ZeRO-3 has neither w nor g.
+    // after another. ZeRO-2 and a model that only runs forward have no g, and ZeRO-3 has neither w
+    // nor g. On a parameter server (01.05) w and g have only the server's piece.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
@@ -90,8 +91,8 @@ double model_forward_backward(Model *m, const Batch *b);
 // Runs a forward that keeps nothing for backward. Returns the sum of token losses.
 double model_loss(Model *m, const Batch *b);
 // Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
-// after the last backward and before model_fold_tied. Under ZeRO 2 and 3 backward has already
-// called unit_partial_sums, before it reduced and dropped the gradient.
+// after the last backward and before model_fold_tied. Under ZeRO-2 and ZeRO-3 backward has already
+// called unit_partial_sums for each unit whose gradient it has reduced and dropped.
 void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's gradient, if both are on this rank. Call this
 // function once per step.
