@@ -1,8 +1,7 @@
 // 06_transformer.c: trains a GPT with all matrices but wpe cut, and compares this GPT with the
 // unsplit GPT. A training has three steps of SGD or of AdamW, with dropout, unequal token counts
-// and clipping. Formulas predict calls, bytes, memory and the time of a step. The default parts on
-// 4
-// ranks:
+// and clipping. Formulas predict calls, bytes, memory and the time of a step.
+// The default parts on 4 ranks:
 //     9 heads                   3   2   2   2
 //     61 vocabulary entries    16  15  15  15
 #include "03_tensor_parallel/experiments/experiments.h"
