@@ -51,8 +51,8 @@ void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     size_t M = y.rows;
     size_t widest = ceil_div(whole.cols, tp->size);
     Arena scratch = arena(MEM_WORKSPACE);
-    // Rows i M to (i+1) M - 1 of parts have the columns of rank i. The parts of an all-gather have
-    // equal size, so narrow parts are padded with zeros.
+    // Rows i M to (i+1) M - 1 of parts have the columns of rank i. The all-gather cuts `parts` into
+    // pieces of equal size, so a rank with fewer columns pads its piece with zeros.
     Tensor parts = tensor_shaped(&scratch, tensor_shape(tp->size * M, widest, y.element));
     tensor_fill(parts, 0);
     Tensor own = tensor_row_range(parts, tp->rank * M, (tp->rank + 1) * M);

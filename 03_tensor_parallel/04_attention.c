@@ -6,8 +6,8 @@
 //         Y, dX and dY [M, C] are whole, with M = B T tokens.
 // Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
 //         2 (t-1) ceil(M C/t) elements.
-// Saves:  each rank has 1/t of 4 C C + 3 C parameters, of 4 M C + 2 B H T T kept elements, and of
-//         the products.
+// Saves:  each rank has 1/t of 4 C C + 3 C parameters, of 4 M C + 2 B H T T kept elements (without
+//         dropout 4 M C + B H T T), and of the products.
 // Costs:  two all-reduces per step, exposed. Each rank keeps all of b_O and X.
 // Y, dX and the gradients must equal the unsplit layer's within rounding, also with dropout,
 // because the masks are the same.

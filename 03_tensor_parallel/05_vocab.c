@@ -21,7 +21,7 @@
 // rank adds the rows of its own entries. model_fold_tied() then adds the gradients of the lookup
 // and of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
-    op_embed_tokens(y, table, tokens, first); // zeros for the tokens of other ranks
+    op_embed_tokens(y, table, tokens, first); // zeros for entries of other ranks
     // For each token one rank has put the row, and the other ranks have put zeros. Adding zeros
     // rounds nothing, so the sum equals that row exactly.
     comm_all_reduce(tp, y); // M C elements

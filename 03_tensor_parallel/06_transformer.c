@@ -2,9 +2,9 @@
 // level: core
 // question: All matrices of a GPT are cut. Does it train like the whole GPT, and what does its communication cost?
 //
-// Holds:  each rank has 1/t of every matrix: attention by heads, the MLP by hidden columns, wte by
-//         entries. Norms, biases of the row-cut matrices, wpe and activations between layers,
-//         [M, C] with M = B T, are whole.
+// Holds:  each rank has 1/t of every matrix but wpe: attention by heads, the MLP by hidden columns,
+//         wte by entries. Norms, biases of the row-cut matrices, wpe and activations between
+//         layers, [M, C] with M = B T, are whole.
 // Sends:  a micro-batch makes four all-reduces of M C elements per block (two forward, two
 //         backward). At the model's ends the embedding's output and the head's dX have one
 //         all-reduce of M C each, and the loss has three of M (05_vocab.c). A step has one

@@ -3,7 +3,7 @@
 // question: Can norms and residual paths be cut too, without sending more?
 // vary: SEQUENCES 3..5, MICRO_BATCHES 2..3, vocab 50..70
 //
-// Holds: each rank has 1/t of every matrix, as in 06_transformer.c. Rank i of t has
+// Holds: each rank has 1/t of every matrix but wpe, as in 06_transformer.c. Rank i of t has
 //     shard_range(M, t, i) of the M = B T rows for the operations that work row by row: norms,
 //     dropout, residual paths. Matrix products read all M rows.
 // Sends: a block makes 2 all-gathers and 2 reduce-scatters of M C elements forward, and as many
@@ -57,7 +57,7 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
-// 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between
+// 03_mlp.c and 04_attention.c, which make one all-reduce each. Here the products run between
 // sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
 // norm writes norm.own [M/tp, C], and the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps
 // norm.whole for backward. KEEP_SHARD keeps norm.own, and in backward sequence_input_again()

@@ -9,8 +9,8 @@
 // Sends: in forward of a layer k and v make N-1 hops round the ring of ranks. In backward k and v
 //     make N-1 hops, and dk and dv make N hops. In a hop a rank sends 2 B T C/N elements. Per step
 //     the caller all-reduces all gradients.
-// Saves: a rank has 1/N of the activations. Of the scores a rank keeps one element per query and
-//     head.
+// Saves: a rank has 1/N of the activations. Instead of scores a rank keeps one element per query
+//     and head.
 // Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
 //     of one rank's queries with one rank's keys are a square. With contiguous chunks and a causal
 //     mask the first rank computes 1/2 square, and the last rank N - 1/2. With zigzag chunks every

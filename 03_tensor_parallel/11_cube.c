@@ -3,12 +3,12 @@
 // question: If each of q x q x q ranks holds its own part of X, W and Y, what must it send for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
-// Holds: each of t = q^3 ranks (layer, row, col) holds 1/q^3 of every matrix, of the gradients and
-//     optimizer state, and of the activations. A rank holds N/q elements of a bias or gain. The
-//     q^2 ranks of a plane hold the same elements.
+// Holds: each of t = q^3 ranks (layer, row, col) holds 1/q^3 of every matrix but wpe, of the
+//     matrix's gradient and optimizer state, and of the activations. A rank holds 1/q of wpe and of
+//     each bias and gain. The q^2 ranks of a plane hold the same elements of these tensors.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
 //     reduce-scatters Y along the row. Backward makes the reverse of each collective. A step
-//     all-reduces the gradients of vectors over a plane.
+//     all-reduces the gradients of vectors and of wpe over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
 // Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
@@ -92,7 +92,7 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dX = tensor_like(&scratch, o.x);
-    // The partial sums of dW are reals, like gradients, also if weights are stored in 16 bits.
+    // The partial sums of dW have the element type of gradients, which may differ from that of w.
     Tensor dW = tensor_shaped(&scratch, tensor_shape(o.w.rows, o.w.cols, w->g.element));
     Tensor dw = tensor_like(&scratch, w->g);
     // EXERCISE 03.11a (4 points): backward of y = x w. dy [M/q^2, N/q] has the layout of y. o.x

@@ -119,7 +119,7 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     Tensor k = attention_part(h, s->t[S_QKV], 1), dk = attention_part(h, dqkv, 1);
     Tensor v = attention_part(h, s->t[S_QKV], 2), dv = attention_part(h, dqkv, 2);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length);
-    to_keys(h, dv, s->t[S_DROPPED], dmix); // dV = P^T dO
+    to_keys(h, dv, s->t[S_DROPPED], dmix); // dV = dropout(P)^T dO
     // v, and then k, go round again, because a rank has kept only its own rows.
     round_the_ring(h, v, dp, dmix, score); // dP = dO V^T
     drop(h, dp, dp);

@@ -11,8 +11,8 @@
 //     (q, k, v, the output and their gradients) of B T C/N elements.
 // Saves: a rank keeps 1/N of the activations. Attention runs as on one device, with fewer heads.
 // Costs: each rank sends 8(N-1)/N B T C/N elements per layer, N times less than tensor parallelism.
-//     N is at most H, or with grouped heads at most the number of heads of k and v. The parts of an
-//     all-to-all have equal size, so each part has room for the longest chunk and the most heads.
+//     N is at most H, or with grouped heads at most the number of heads of k and v. All parts of an
+//     all-to-all get the same size here, with room for the longest chunk and the most heads.
 // Jacobs et al. 2023 (arXiv 2309.14509), section 3: DeepSpeed-Ulysses. Left out: heads of k and v
 // that are copied so that N may be larger; Ulysses inside a ring.
 #include "03_tensor_parallel/context_parallel.h"

@@ -147,8 +147,8 @@ static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     p->own_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->own_cols = cols;
 }
-// Cuts a vector. `same` has the ranks of a plane, which hold the same columns. Each of these ranks
-// computes a partial gradient, over its own rows.
+// Cuts a vector or wpe. `same` has the ranks of a plane, which hold the same columns. Each of these
+// ranks computes a partial gradient, over its own rows.
 static void cut_vector(Comm *same, Param *p, Range cols) {
     p->own_cols = cols;
     p->partial = same;

@@ -141,7 +141,7 @@ typedef struct {
     size_t q, depth;
 } TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
-CommGrid tesseract_grid(Comm *ranks, size_t depth); // all of these ranks must call it
+CommGrid tesseract_grid(Comm *ranks, size_t depth); // all `ranks` must call this function
 // Cuts the model with summa(). Gradients are partial sums over depth until model_partial_sums()
 // adds them.
 void tesseract(Model *m, const CommGrid *g);

@@ -87,7 +87,7 @@ static void costs(Run *run, bool rows, const TrialResult *r) {
 static void gathered(Run *run) {
     Comm *tp = run->world;
     const Element e = option_storage(run);
-    const size_t padded = tp->size * M * ceil_div(N, tp->size); // an all-gather has equal parts
+    const size_t padded = tp->size * M * ceil_div(N, tp->size); // narrow parts are padded
     const Range own = shard_range(N, tp->size, tp->rank);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&scratch, tensor_shape(M, N, e));

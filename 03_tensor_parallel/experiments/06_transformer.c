@@ -1,6 +1,7 @@
-// 06_transformer.c: trains a GPT with all matrices cut, and compares this GPT with the unsplit GPT.
-// A training has three steps of SGD or of AdamW, with dropout, unequal token counts and clipping.
-// Formulas predict calls, bytes, memory and the time of a step. The default parts on 4 ranks:
+// 06_transformer.c: trains a GPT with all matrices but wpe cut, and compares this GPT with the
+// unsplit GPT. A training has three steps of SGD or of AdamW, with dropout, unequal token counts
+// and clipping. Formulas predict calls, bytes, memory and the time of a step.
+// The default parts on 4 ranks:
 //     9 heads                   3   2   2   2
 //     61 vocabulary entries    16  15  15  15
 #include "03_tensor_parallel/experiments/experiments.h"
@@ -22,7 +23,7 @@ static void times(Run *run, const ModelConfig *c) {
 
 // ---------------------------------------------------------------- the table
 
-// Returns the bytes of a block's parameters on rank 0 of n.
+// Returns a cell of the table: the bytes of a block's parameters on rank 0 of n.
 static const char *block(Run *run, const ModelConfig *c, size_t n) {
     const CutSizes z = cut_sizes(c, n, 0);
     return value_cell(run, (double)(elements_block(&z) * weight_bytes(c)), "bytes");

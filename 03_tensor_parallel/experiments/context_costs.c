@@ -114,9 +114,9 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     return t;
 }
 
-// Returns the time of a forward or backward. In RSA every rank does the same. A pass of k or v
-// hides its messages behind products. The products for dK and dV need no pass. In Ulysses rank 0
-// has the most heads, so the other ranks wait for rank 0.
+// Returns the time of a forward or backward in RSA or Ulysses. In RSA every rank does the same. A
+// pass of k or v sends a message during each product but the last. The products for dK and dV need
+// no pass. In Ulysses rank 0 has the most heads, so the other ranks wait for rank 0.
 static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const size_t c = z.T / n, A = z.heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage);

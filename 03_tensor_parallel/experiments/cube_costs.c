@@ -61,11 +61,12 @@ static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count, 
 static size_t stored(const CubePlace *at) { return weight_bytes(at->c); }
 static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
-// These functions count the calls of y = x w. operands() counts the all-gathers of x and w. sums()
-// counts the reduce-scatter of y. The rows of x are cut by the ranks' row numbers, so x is gathered
-// along CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The parameter
-// w is the bytes of an element of w, or of its gradient. The parameter y is the bytes of an element
-// of y.
+// These functions count the calls of y = x w. operands() counts the all-gathers of x and w, or in
+// backward the reduce-scatters of their gradients. sums() counts the reduce-scatter of y, or in
+// backward the all-gather of its gradient. The rows of x are cut by the ranks' row numbers, so x is
+// gathered along CUBE_COL, the ranks of one column. If swapped, x is gathered along CUBE_ROW. The
+// parameter w is the bytes of an element of w, or of its gradient. The parameter y is the bytes of
+// an element of y.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t K,
                      size_t N, size_t w) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, at->c->context * K, stored(at));

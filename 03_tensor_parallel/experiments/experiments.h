@@ -91,7 +91,7 @@ void trial_train(Trial *t, TrialResult *r); // the last step of a split training
 
 // ---- gpt.c ----
 // Lessons 05 to 14 train a GPT that is split in a way of compare.h, and compare this GPT with the
-// unsplit GPT. Lesson 12 uses all six ways.
+// unsplit GPT. Lesson 12 uses every way that the number of ranks allows.
 
 // Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if
 // this model is impossible.
@@ -129,8 +129,8 @@ struct CutGpt {
     const AttentionKind *attention; // for the ring
     CommGrid grid;                  // for 2D and 2.5D
     Cube cube;                      // for 3D
-    // gpt_train() calls begin_step before each step. begin_step may be NULL. Otherwise every step
-    // ends with an all-reduce of the loss, so all ranks end the step at the same time.
+    // gpt_train() calls begin_step before each step. begin_step may be NULL. Otherwise gpt_train()
+    // all-reduces the loss in every way before it reads step_time, so all ranks read the same time.
     void (*begin_step)(CutGpt *x);
     GptMeasured measured;
 };
@@ -211,7 +211,7 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
 // The times of CONTEXT_RING and CONTEXT_ZIGZAG, played step by step.
 typedef struct {
-    double step; // the time of the last rank
+    double step; // the time at which the last rank ends, in ps
     double busy; // the sum of the computing times of all ranks, in ps
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);

@@ -86,7 +86,7 @@ void device_fill(void *p, int byte, size_t bytes) {
 }
 void device_synchronize(void) {}
 
-// A CPU has no queue of work, so record.c uses the host's clock instead of marks.
+// A CPU has no queue of work, so record.c reads clock_now() instead of marks.
 void device_mark_start(void) {}
 size_t device_mark(void) { return 0; }
 double device_mark_seconds(size_t mark) {

@@ -2,9 +2,9 @@
 // and has no kernels; for_each_cuda.h makes the kernels.
 //
 // A rank has one stream and one cuBLAS handle. Its ops, copies and products run on the stream, in
-// the order of the calls. make_ready() creates the stream and the handle when a rank first uses the
-// GPU. A virtual rank is a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses
-// the rank's GPU.
+// the order of the calls. Only after device_divert(), ops and copies run on another stream.
+// make_ready() creates the stream and the handle when a rank first uses the GPU. A virtual rank is
+// a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses the rank's GPU.
 //
 // Sections: 1 errors, 2 the GPU of a process, 3 stream and handle of a rank, 4 kernels, 5 memory, 6
 // products, 7 marks.

@@ -110,7 +110,7 @@ static Attending attending(const AttentionHeads *h, const Positions *queries, Te
                         .position = count_up(scratch, h->length) };
 }
 
-// ---- forward: scores, their softmax, a merge ----
+// ---- forward: scores, their softmax, the product with v, a merge ----
 
 static void attend_tile(void *attending, const Tile *t) {
     const Attending *a = attending;

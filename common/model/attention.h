@@ -3,8 +3,8 @@
 // of the row's sum of exponentials. So memory grows with T, not with T * T (Milakov and Gimelshein
 // 2018; Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4).
 //
-// Queries and keys may be any chunks of a sequence. In ring attention the queries are local, and
-// the keys may come from another rank.
+// Queries and keys may be chunks of a sequence. In ring attention the queries are local, and the
+// keys may come from another rank.
 #ifndef ATTENTION_H
 #define ATTENTION_H
 #include "common/model/layer.h"

@@ -1,6 +1,6 @@
 // block.h: declares the table of a block's tensors, with their names, sizes, cuts and initial
-// values. model.c describes the tensors of every block by this table. So all chapters, checkpoints
-// and exports have the same names and sizes.
+// values. model.c describes the tensors of every block by this table. So all chapters and
+// checkpoints have the same names and sizes.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"

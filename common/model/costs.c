@@ -144,7 +144,7 @@ size_t kept_block(const CutSizes *z) {
         sum += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
     return sum;
 }
-// Returns the elements of the norm's output and statistics, of the logits and of their sum.
+// Counts the norm's output and statistics, the logits, and the sum of the logits' exponentials.
 size_t kept_head(const CutSizes *z) { return z->C + z->statistics + z->vocab + 1; }
 // Counts each output between two layers of the stage once, because the output is also the input of
 // the next layer. A later stage also keeps the input that it received. The first stage's input is

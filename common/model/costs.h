@@ -14,7 +14,7 @@ size_t part_size(size_t n, size_t parts, size_t i);
 // ---- The part of the model on a rank. M is B * T, the tokens of B sequences. ----
 typedef struct {
     size_t C, D, T;      // features of a token, columns of a head, local positions of a sequence
-    size_t Tk;           // keys that a query may see: positions of whole sequences
+    size_t Tk;           // keys that a query may see: all positions of a sequence
     bool online;         // blockwise attention, which keeps only lse per row and head
     Positions positions; // the local positions of each sequence's queries, for blockwise attention
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries
@@ -53,9 +53,9 @@ CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
 size_t cut_layers(const CutSizes *z);
 
 // ---- Parameters, in elements ----
-// Tensor parallelism cuts W_qkv, b_qkv, W_O, fc and its bias, the MLP's second matrix, and wte.
-// Every rank holds the other tensors whole: norms, wpe, and the two biases that are added after a
-// sum.
+// Tensor parallelism cuts W_qkv, b_qkv, W_O, fc and its bias, the MLP's second matrix, wte, and an
+// untied head's own table. Every rank holds the other tensors whole: norms, wpe, and the two biases
+// that are added after a sum.
 enum { TENSORS_OF_BLOCK = 12 };
 // Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
@@ -87,12 +87,12 @@ size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 
 // ---- What forward keeps for backward, in elements per token ----
 // Korthikanti et al. 2022, section 4.1, count these items, but not the statistics.
-//   KEPT_INPUT       the block's input, which the layer below keeps as its output
+//   KEPT_INPUT       the block's input, which is kept as the output of the previous layer
 //   KEPT_SCORES      dropped by selective recomputation
 //   KEPT_STATISTICS  statistics of norms and softmax, which the paper leaves out
 //   KEPT_DENSE       all other items
-// Dropout masks have a byte per element in the paper. In this program, masks are functions of a
-// counter and are not stored.
+// Dropout masks have a byte per element in the paper. In this program, masks are functions of a key
+// and the element's coordinates, and are not stored.
 typedef enum { KEPT_INPUT, KEPT_DENSE, KEPT_SCORES, KEPT_STATISTICS } KeptKind;
 // by_row means that with sequence parallelism only the local rows are kept.
 typedef struct {
@@ -104,7 +104,8 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns the elements of the softmax's output, plus the elements of this output after dropout.
+// Returns the elements of the softmax's output. With dropout adds those of this output after
+// dropout.
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);
@@ -121,8 +122,8 @@ size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
 // Each *_reals function returns how many of these elements are reals even if activations have 16
-// bits. Such reals are the statistics, and in a head also the logits and their sum.
-// activations_bytes returns the bytes of activations_stage.
+// bits. Such reals are the statistics, and in a head also the logits and the sum of their
+// exponentials. activations_bytes returns the bytes of activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);
@@ -135,8 +136,8 @@ size_t kept_stage_bytes(const CutSizes *z);
 // Each deferred_* function returns the elements, or bytes, that the first half of a backward keeps
 // for the second half. For a matrix [K, N] the first half keeps the input [K] and the output's
 // gradient [N], per token. For a norm the first half keeps the input, the output's gradient and the
-// statistics. The embedding keeps the gradient of its output [C]. The walk keeps a layer's own
-// input.
+// statistics. A layer's own input does not count, because the walk keeps this input. No function
+// counts the embedding, which keeps the gradient of its output [C].
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 size_t deferred_block_bytes(const CutSizes *z, size_t B);
@@ -170,10 +171,10 @@ Work work_stage(const CutSizes *z, size_t B);
 Work work_model(const ModelConfig *c, size_t B);
 
 // ---- Traffic: bytes that each of n ranks sends, and picoseconds ----
-// A ring sends `count` elements of `size` bytes. The n ranks of the ring are neighbours, and the
-// first of them is the first rank of a node. With fewer than n ranks per node the ring takes the
-// link between nodes. A reduce-scatter or an all-gather is one pass, and an all-reduce is two
-// passes.
+// `count` is the number of elements of the whole tensor, and `size` the bytes of an element. The n
+// ranks of a ring are neighbours, and the first of them is the first rank of a node. With fewer
+// than n ranks per node the ring takes the link between nodes. A reduce-scatter or an all-gather is
+// one pass, and an all-reduce is two passes.
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);

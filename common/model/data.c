@@ -344,8 +344,8 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes) {
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }
-// Returns the number of counted targets of sequence n. All targets count. If d->ragged, the first
-// targets count, between half and all of them.
+// Returns the number of counted targets of sequence n. Without d->ragged all targets count. With
+// d->ragged only the first targets count, between half and all of them.
 static size_t counted(const Data *d, uint64_t step, size_t n) {
     return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1)
                      : d->context;

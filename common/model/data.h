@@ -1,5 +1,6 @@
 // data.h: provides tokens for training, synthetic or from files. Sequence n of step s is a function
-// of (seed, s, n). The sequence does not depend on the rank that asks, or on how the batch is cut.
+// of n, s and the fields of Data, such as the seed and the text of the files. The sequence does not
+// depend on the rank that asks, or on how the batch is cut.
 // So every rank knows the whole order and the global token count without communication, and a
 // resumed training continues in the same order.
 //

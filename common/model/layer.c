@@ -329,8 +329,8 @@ static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? 
 
 // Rotates queries and keys by an angle that grows with their position (Su et al. 2021). Then the
 // score of a query and a key depends only on the distance of their positions. Only this function
-// rotates, right after the product that made q|k|v. So every kind of attention reads rotated rows,
-// on any rank.
+// rotates: forward right after q|k|v is computed, and backward the gradients of q and k. So every
+// kind of attention reads rotated rows, on any rank.
 static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
     size_t turned = range_size(h->heads) * h->D + attention_key_columns(h);
     if (h->theta > 0)
@@ -463,7 +463,7 @@ const LayerKind layer_head = { .name = "head",
                                .forward = head_forward,
                                .backward = head_backward };
 
-// ---- loss: -log softmax(logits)[target], of every token ----
+// ---- loss: -log softmax(logits)[target], of every counted token ----
 
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);

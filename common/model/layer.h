@@ -1,13 +1,13 @@
 // layer.h: declares layers. A model is a list of layers, so techniques can be combined. Data
 // parallelism reduces the gradients of the list. A pipeline stage is a sub-list. Tensor parallelism
 // replaces layers by layers with the same interface, which hold a part of the weights and
-// communicate inside. ZeRO and recomputation wrap a layer in another layer, which gathers or
-// recomputes before it runs the inner layer.
+// communicate inside. ZeRO-2, ZeRO-3 and recomputation wrap a layer in another layer. For example,
+// ZeRO-3's layer gathers the weights before it runs the inner layer.
 //
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
-// to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is
-// the logits [B*T, V], and the loss's y is [B*T, 1]. A rank may hold only some rows or columns. So
-// code that allocates a tensor between two layers gets the shape from layer_output().
+// to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y, the
+// logits [B*T, V], is the loss's x. The loss's y is [B*T, 1]. A rank may hold only some rows or
+// columns. So code that allocates a tensor between two layers gets the shape from layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -53,8 +53,8 @@ static inline size_t config_head_ratio(const ModelConfig *c) {
 typedef struct {
     size_t B, T;                 // sequences, positions of each on this rank
     const int *tokens, *targets; // [B*T] each; a negative target is not counted
-    const int *position;         // [B*T]: each row's position in its whole sequence; ascending
-    size_t first_sequence;       // global number of sequence 0; a coordinate of dropout
+    const int *position;   // [B*T]: each row's position in its sequence, ascending in a sequence
+    size_t first_sequence; // global number of sequence 0; a coordinate of dropout
     uint64_t step;
     double token_weight; // 1 / counted tokens of the whole global batch; the dy of each token loss
     bool training;       // dropout is on
@@ -83,7 +83,7 @@ typedef struct Saved {
 Saved saved_new(void);
 void saved_free(Saved *s);
 
-// ---- Attention: between the two matrices of a block, for this rank's heads and positions ----
+// ---- Attention: between QKV_W and PROJ_W of a block, for this rank's heads and positions ----
 typedef struct AttentionKind AttentionKind;
 typedef struct {
     size_t B, T, D; // sequences, positions of each on this rank, columns of a head
@@ -94,8 +94,8 @@ typedef struct {
     double drop;
     size_t first_sequence;
     const int *position;       // [B*T], as in Batch; NULL: 0, 1, 2, ...
-    const AttentionKind *kind; // NULL: plain attention, which keeps [T, T] for each head
-    Comm *cp;                  // the ranks with the other positions of these sequences; NULL: none
+    const AttentionKind *kind; // NULL: plain attention, which keeps [T, T] per sequence and head
+    Comm *cp;                  // the ranks that share the positions of a sequence; NULL: no others
     size_t length;             // positions of a whole sequence, on all ranks of cp
 } AttentionHeads;
 struct AttentionKind {
@@ -130,9 +130,9 @@ typedef struct {
     // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start fetching. In forward the call
-    // comes before the layer before l runs, in backward before the layer after l runs. The walk
-    // prepares its first layer at the start. NULL means that there is nothing to prepare.
+    // The walk calls prepare one layer early, so that l can start fetching. In forward the walk
+    // prepares l before it runs the previous layer, in backward before it runs the next layer. At
+    // its start the walk prepares the layer that it runs first. NULL: there is nothing to prepare.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
@@ -147,7 +147,7 @@ struct Layer {
     Range vocab; // the local entries of the vocabulary
     Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
-    Comm *cp;     // the ranks with the other positions of the sequences; NULL: none
+    Comm *cp;     // the ranks that share the positions of a sequence; NULL: no other rank
     Layer *inner; // the wrapped layer or layers; NULL in plain layers
     size_t n_inner;
     void *technique; // further state of the technique, if comm is not enough
@@ -174,8 +174,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // half calls the same functions again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper uses
-// these halves if its backward does nothing with the gradients of weights.
+// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper may
+// use these halves if its backward does nothing with the gradients of weights.
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
@@ -276,7 +276,7 @@ void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sav
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // allocates an activation
-void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // allocates statistics, in reals
+void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // allocates an item of reals
 // Returns the shape [rows, cols] of an activation, with the element type in which the model stores
 // activations.
 static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {

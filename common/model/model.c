@@ -56,10 +56,10 @@ size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layer
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
-// Sets p's number and initial values. At GPT-2's width 768 the deviation of weights is 0.02. At
-// other widths the deviation is proportional to 1/sqrt(C), so that activations of small models are
-// not tiny. Biases are not zero and gains not one, so that a fault in their handling shows in the
-// first step.
+// Sets p's number and the mean and deviation of its initial values. `deviation` is the deviation at
+// GPT-2's width, 768. At width C the deviation is proportional to 1/sqrt(C), so that activations of
+// small models are not tiny. Biases are not zero and gains not one, so that a fault in their
+// handling shows in the first step.
 static Param model_param(const ModelConfig *c, size_t number, Param p, double mean,
                          double deviation) {
     p.number = number;

@@ -1,6 +1,6 @@
 // model.h: declares a model, which is a list of layers or a part of this list. The model is GPT-2
 // (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary
-// positions, SwiGLU, no biases).
+// positions, SwiGLU, no biases). Qwen2 is Llama with biases of q, k and v.
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
 // layers). Then the model is allocated.
@@ -24,19 +24,20 @@ typedef struct Model {
     Unit **units_of_layers; // Layer.units points into this list of pointers to units.
     size_t n_units;
     // w and g [1, size] have the weights and the gradients of all units except a tied use, one unit
-    // after another. w and g exist only if this rank keeps its units whole.
+    // after another. ZeRO-2 and a model that only runs forward have no g, and ZeRO-3 has neither w
+    // nor g. On a parameter server (01.05) w and g have only the server's piece.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
-    // MEM_COMMUNICATION under ZeRO. `gathered` holds the whole weights of the units that stay whole
-    // for a step (wte), and `buffers` holds the whole gradients of these units.
+    // Only ZeRO-2 and ZeRO-3 use these arenas, of MEM_COMMUNICATION. A vocabulary's table stays
+    // whole for a step. `gathered` holds its whole weights (ZeRO-3), `buffers` its whole gradients.
     Arena gathered, buffers;
 } Model;
 
 // Returns the range [0, L+3) of all layers: embedding, L blocks, head, loss. In a list without the
 // loss, the last y is the logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
-void config_require(const ModelConfig *c); // calls usage_error() for impossible sizes
+void config_require(const ModelConfig *c); // calls usage_error() for impossible values
 // config_family() sets the norm, positions, activation and biases of a family. Llama is as Touvron
 // et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes, kv_heads, ffn and
 // untied stay as they are, because models of the family differ in them.
@@ -90,8 +91,8 @@ double model_forward_backward(Model *m, const Batch *b);
 // Runs a forward that keeps nothing for backward. Returns the sum of token losses.
 double model_loss(Model *m, const Batch *b);
 // Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
-// after the last backward and before model_fold_tied. Under ZeRO 2 and 3 backward has already
-// called unit_partial_sums, before it reduced and dropped the gradient.
+// after the last backward and before model_fold_tied. Under ZeRO-2 and ZeRO-3 backward has already
+// called unit_partial_sums for each unit whose gradient it has reduced and dropped.
 void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's gradient, if both are on this rank. Call this
 // function once per step.

@@ -10,7 +10,7 @@ typedef struct {
     // 0, SGD subtracts lr g and keeps no m. g includes the weight decay.
     double momentum;
     double beta1, beta2, epsilon; // AdamW
-    size_t step;                  // steps done
+    size_t step;                  // steps begun
     bool no_master;               // 16-bit weights have no master; 06.06 shows the lost updates
 } Optimizer;
 Optimizer sgd(double lr); // returns SGD without momentum

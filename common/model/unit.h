@@ -5,7 +5,7 @@
 #include "common/comm/comm.h"
 
 typedef struct {
-    char name[40];          // Hugging Face's name, "h.0.attn.c_attn.weight"
+    char name[40];          // Hugging Face's name in GPT-2, "h.0.attn.c_attn.weight"
     size_t number;          // number in the whole model's order of tensors
     size_t rows, cols;      // size of the whole tensor
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
@@ -17,7 +17,7 @@ typedef struct {
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
     // The gradient g must still be summed over these ranks, because each rank has seen only some of
-    // the rows. NULL means that g is complete.
+    // the rows. NULL means that g needs no such sum.
     Comm *partial;
     size_t offset;          // place of the parameter's first local element in the unit
     Tensor w, g;            // the local part [local rows, local cols]; data NULL while absent
@@ -44,8 +44,8 @@ void param_add_gradient(Param *p, Tensor g);
 // and export use this one map.
 size_t param_global_index(const Param *p, size_t i);
 
-// A unit is gathered, reduced and sharded as one piece. A unit is an embedding table, a block, or
-// the last norm.
+// ZeRO gathers, reduces and shards a unit as one piece. A unit is a table (wte, wpe, or the head's
+// own table), a block, or the last norm.
 typedef struct Unit {
     Param *params;
     size_t n_params;
