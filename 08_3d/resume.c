@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 
-// These options define the model. No run may change them.
+// These options define the model. No resumed run may change them.
 static const char *const model_options[] = { "layers", "width",          "heads",      "context",
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",

@@ -96,8 +96,8 @@ typedef struct {
     Compression *compression; // for REDUCE_COMPRESSED; else NULL
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
     double *cost;             // with rebalancing: picoseconds of each layer in the last step
-    // local_loss: the sum of the losses of this rank's tokens in the last step; 0 before the last
-    // stage. reduction: the times at which the last sum over dp began and ended; unused with
+    // local_loss: the sum of the losses of this rank's tokens in the last step; 0 except on the
+    // last stage. reduction: the times at which the last sum over dp began and ended; unused with
     // buckets.
     double local_loss;
     Picoseconds reduction[2];

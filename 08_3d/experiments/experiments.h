@@ -191,8 +191,8 @@ Which train_originals(const Run *run);
 // Checks that two epochs each take every window of the text once, in different orders.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that the
-// weights, moments and masters equal those of the ranks in every bit. Call this function only with
-// --check and --save.
+// weights, moments and masters have the values of those of the ranks, without any rounding. Call
+// this function only with --check and --save.
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 
 // ------------------------------------------------------- the memory of a training (train_memory.c)
