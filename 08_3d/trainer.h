@@ -97,8 +97,8 @@ typedef struct {
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
     double *cost;             // with rebalancing: picoseconds of each layer in the last step
     // local_loss: the sum of the losses of this rank's tokens in the last step; 0 except on the
-    // last stage. reduction: the times at which the last sum over dp began and ended; unused with
-    // buckets.
+    // last stage. reduction: the times at which the last sum over the replicas began and ended;
+    // unused with buckets.
     double local_loss;
     Picoseconds reduction[2];
 } Trainer;
