@@ -207,7 +207,8 @@ typedef struct {
     int *token;            // [all]; the first n are known so far
     size_t n, all, prompt; // the first `prompt` tokens are given
 } SampleText;
-// The windows of the text that the model saw, one after another, as ranges [start, end).
+// The windows of the text that the model saw, in this order, as ranges [start, end) of tokens.
+// Neighbouring windows overlap.
 typedef struct {
     Range *window;
     size_t n;
