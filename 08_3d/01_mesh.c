@@ -60,8 +60,8 @@ Degrees mesh_degrees(size_t world, Degrees n) {
 
 // ---------------------------------------------------------------- groups
 
-// Returns the number of this rank's group. The function sets the coordinates along these axes to 0,
-// so all ranks that differ only along these axes get the same number.
+// Returns the number of the group of the rank `at`. The function sets the coordinates along `axes`
+// to 0, so all ranks that differ only along these axes get the same number.
 static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
     if (axes & MESH_TP) at.tp = 0;
     if (axes & MESH_DP) at.dp = 0;

@@ -59,7 +59,7 @@ void checkpoint_save(Comm *world, const struct RunOptions *options, const Model 
 
 typedef struct Checkpoint Checkpoint;
 // Opens the checkpoint in the folder dir, and reads only the index and the headers. Not collective.
-// Returns NULL if dir has no checkpoint, or if the checkpoint is torn, foreign or of another
+// Returns NULL if dir has no checkpoint, or if the checkpoint is torn, or of another program or
 // version; `why` gives the reason.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);

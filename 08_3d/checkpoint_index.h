@@ -1,6 +1,7 @@
 // checkpoint_index.h declares functions that print and parse the index of a checkpoint, and parse
-// the note of each tensor. The parsers must not crash on any bytes, because another program may
-// have written the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
+// the note of each tensor. The note is the text in "__metadata__" that gives the tensor's place in
+// the whole tensor. The parsers must not crash on any bytes, because another program may have
+// written the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
