@@ -5,7 +5,7 @@
 // Holds:  per rank its coordinates (dp, tp, pp), with --cp a fourth one (03.08), and a communicator
 //         for each of its groups.
 // Sends:  nothing except to split the world. In training, tp ranks send in every layer, dp ranks
-//         once per step, pp ranks once per micro-batch and stage.
+//         once per step without ZeRO, pp ranks once per micro-batch and stage in each direction.
 // Saves:  messages on slow links. tp ranks are neighbours, so most traffic stays inside a node.
 // Costs:  one split per group. rank = tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)).
 // Narayanan et al. 2021 (PTD-P), section 5; Megatron's order of ranks.
@@ -60,8 +60,8 @@ Degrees mesh_degrees(size_t world, Degrees n) {
 
 // ---------------------------------------------------------------- groups
 
-// Returns the number of this rank's group. The function sets the coordinates along these axes to 0,
-// so all ranks that differ only along these axes get the same number.
+// Returns the number of the group of the rank `at`. The function sets the coordinates along `axes`
+// to 0, so all ranks that differ only along these axes get the same number.
 static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
     if (axes & MESH_TP) at.tp = 0;
     if (axes & MESH_DP) at.dp = 0;

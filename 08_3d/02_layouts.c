@@ -3,7 +3,7 @@
 // question: What mix of data, tensor and pipeline parallelism is fastest on two nodes, and why?
 //
 // Holds:  per rank 1/(tp pp) of the model; dp ranks hold the same part.
-// Sends:  over tp 8(t-1)/t B T C elements per block and micro-batch; over dp 2(N-1)/N of the
+// Sends:  over tp 8(tp-1)/tp B T C elements per block and micro-batch; over dp 2(dp-1)/dp of the
 //         gradient per step; over pp one [B T, C] per micro-batch and stage, and its gradient.
 // Saves:  time. Nothing hides tp's messages, so tp ranks stay in a node; dp and pp may cross nodes.
 // Costs:  nothing. All layouts compute the same loss and the same gradients.

@@ -27,7 +27,8 @@
 // Bytes of a text: the reason of a failure, and the lines for the page.
 enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
 extern const char *const checkpoint_suffix[]; // "", ".m", ".v" behind a name, by UnitTensor
-extern const char checkpoint_rank_state[];    // the name of a RankState's tensor, which has no note
+// the name of a RankState's tensor, and of the index's member that has the RankState's layout
+extern const char checkpoint_rank_state[];
 
 // The numbers of one rank that no other layout can use, such as the residuals of --compress.
 // layout: one text for all ranks that names their layout.
@@ -37,8 +38,8 @@ typedef struct {
     real *values;
     size_t n;
 } RankState;
-// Returns the weights [1, own] in reals: the masters, if the unit has 16-bit weights and the
-// masters exist; else the weights.
+// Returns the weights [1, own]: the masters, if the unit has 16-bit weights and the masters exist;
+// else the weights as they are stored.
 Tensor checkpoint_weights(const Unit *u);
 // Returns the range of p's elements in the unit that this rank writes. Exactly one rank writes each
 // element of a model.
@@ -58,7 +59,7 @@ void checkpoint_save(Comm *world, const struct RunOptions *options, const Model 
 
 typedef struct Checkpoint Checkpoint;
 // Opens the checkpoint in the folder dir, and reads only the index and the headers. Not collective.
-// Returns NULL if dir has no checkpoint, or if the checkpoint is torn, foreign or of another
+// Returns NULL if dir has no checkpoint, or if the checkpoint is torn, or of another program or
 // version; `why` gives the reason.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
@@ -75,8 +76,8 @@ Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
 size_t checkpoint_step(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
 const CheckpointIndex *checkpoint_index(const Checkpoint *c);
-// Returns an option's value, given or by default, or NULL if the checkpoint does not have the
-// option.
+// Returns the value, given or by default, of an option that defines the training, or NULL if the
+// checkpoint does not have the option (checkpoint_index_option()).
 const char *checkpoint_option(const Checkpoint *c, const char *name);
 // Fills this rank's part of m's weights and masters. If o has moments, also fills the moments of
 // the elements that this rank owns. Sets o->step. o NULL: fills only weights and masters. Moments

@@ -1,5 +1,5 @@
 // checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
-// files in it, by POSIX calls that follow no link.
+// files in it, by POSIX calls that follow no link there. The file also reads a checkpoint's index.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>

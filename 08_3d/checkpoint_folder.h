@@ -1,6 +1,6 @@
 // checkpoint_folder.h declares functions for the folder of --save. One run at a time writes in this
-// folder. The program touches only its own files there, follows no link, and removes a folder
-// only if each file in the folder belongs to a checkpoint.
+// folder. The program writes and removes only its own files there. It writes and removes nothing
+// through a link, and removes a folder only if each file in the folder belongs to a checkpoint.
 //
 //     DIR/step-000400          a checkpoint, complete
 //     DIR/step-000400.part     a checkpoint while it is written; a killed run leaves it

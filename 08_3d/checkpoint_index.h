@@ -1,6 +1,7 @@
 // checkpoint_index.h declares functions that print and parse the index of a checkpoint, and parse
-// the note of each tensor. The parsers must not crash on any bytes, because another program may
-// have written the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
+// the note of each tensor. The note is the text in "__metadata__" that gives the tensor's place in
+// the whole tensor. The parsers must not crash on any bytes, because another program may have
+// written the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
@@ -16,23 +17,24 @@ enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // bytes, with the terminating 
 // Writes the name of a rank's file, such as "rank-0003.safetensors".
 void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);
 
-// The FNV-1a sum (Fowler, Noll, Vo) over some bytes, and the number of these bytes. A torn page or
-// a flipped bit changes the sum.
+// A sum over some bytes, and the number of these bytes. A torn page or a flipped bit changes the
+// sum. For the files of a checkpoint the sum is FNV-1a (Fowler, Noll, Vo), for the data of a
+// training data_fingerprint().
 typedef struct {
     uint64_t sum;
     size_t bytes;
 } FileSum;
 FileSum file_sum_of(const void *data, size_t bytes);
-// Adds bytes to the sum s. The first s is file_sum_of(NULL, 0).
+// Adds bytes to the FNV-1a sum s. The first s is file_sum_of(NULL, 0).
 void file_sum_add(FileSum *s, const void *data, size_t bytes);
 
 // A training from its first step to its last step. Several runs of the program may share one
 // training.
 typedef struct {
     char id[RUN_ID];  // 16 hexadecimal digits
-    FileSum data;     // the content of --data
-    FileSum held_out; // the content of --data-eval; 0 bytes: not given, or not known
-    size_t best_step; // the saved step with the lowest held-out loss; 0: no loss measured
+    FileSum data;     // the files that have training tokens
+    FileSum held_out; // all other files, such as those of --data-eval; 0 bytes: none, or not known
+    size_t best_step; // the saved step with the lowest held-out loss; 0: no such step is known
     double best_loss;
     // The next factor of a dynamic loss scale, and the steps without an overflow since the factor
     // changed. Factor 0: the run has no dynamic loss scale.

@@ -16,7 +16,7 @@
 // ---------------------------------------------------------------- the file of a rank
 
 // Returns the elements [lo, hi) of the unit that this rank writes for p. Two kinds of tensors are
-// copies and are not written: tensors that the norm does not count, and wte on the last stage. If
+// copies and are not written: tensors that the norm does not count, and the wte of a tied head. If
 // every replica owns the whole unit, only replica 0 writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;

@@ -34,9 +34,10 @@ typedef struct {
 DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);
 
 // Fills choice [blocks of the stage] with each block's recomputation. With this choice no rank of
-// the stage has more bytes of activations than c->activation_budget. The blocks recompute as little
-// as possible (07.04). All ranks of the stage get the same choice. Returns false if no choice fits
-// the budget. kept_least() returns the least budget, in bytes, for which a choice fits.
+// the stage has more bytes of activations than c->activation_budget. Of the choices that
+// budget_within() tries (07.04), the one with the least work is taken. All ranks of the stage get
+// the same choice. Returns false if no choice fits the budget. kept_least() returns the least
+// budget, in bytes, for which a choice fits.
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
 size_t kept_least(const TrainerConfig *c, size_t stage);
 // Returns the first stage for which no choice fits, or pp if all stages have a choice.

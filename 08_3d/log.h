@@ -15,8 +15,8 @@ typedef struct {
 // append: continues the log of a resumed run.
 // id: the run's id.
 Log log_open(const char *name, bool append, const char *id);
-// Writes the line of a step. scale: the factor of the step's loss scale, "loss_scale"; 0: the line
-// has no such field.
+// Writes the line of a step. scale: the factor of the step's loss scale, for the field
+// "loss_scale"; 0: the line has no such field.
 void log_step(const Log *log, size_t step, StepResult r, double lr, double scale, size_t tokens,
               double seconds);
 // Writes {"event":"eval","step":100,"eval_loss":1.5}. In the events "eval", "checkpoint",

@@ -39,7 +39,8 @@ typedef struct {
     // tp x pp: together these ranks hold one replica. The squares of the gradient norm are summed
     // over these ranks, or over the world if gradients are sharded.
     Comm *model;
-    Comm *tied; // first and last stage, which sum a tied table's gradient; NULL on other ranks
+    // first and last stage, which sum a tied table's gradient; NULL on other stages and with pp 1
+    Comm *tied;
 } Mesh;
 // Makes the mesh of this world, with this rank's groups. Collective. Calls usage_error() if the
 // product of the degrees is not the number of ranks.

@@ -30,8 +30,10 @@ typedef struct {
     const char *source;
     PlanVision vision;
 } PlanModel;
+// alpha: seconds per message.
+// beta: bytes/s per GPU, each way; 0: messages take no time.
 typedef struct {
-    double alpha, beta; // alpha: seconds per message; beta: bytes/s per GPU, each way
+    double alpha, beta;
 } PlanLink;
 typedef struct {
     const char *name;
@@ -148,7 +150,8 @@ typedef struct {
 double plan_memory_sum(const PlanMemory *m);
 
 // The times in picoseconds of a forward, of a backward or of communication, and the bytes that a
-// rank sends. products: time of the matrix products.
+// rank sends.
+// products: time of the matrix products.
 // rest: time of all other computation.
 // tp: time of the sums over tp.
 // cp: the part of the ring's messages that the products do not hide.
@@ -172,7 +175,7 @@ typedef struct {
     //     computing  products and other ops
     //     tp         sums over tp
     //     cp         waits for the ring
-    //     dp         ZeRO's units
+    //     dp         waits for ZeRO's sums and gathers, before the last backward ends
     //     end        the time after the last backward
     //     idle       the rest of the step
     double computing, tp, cp, dp, end, idle;

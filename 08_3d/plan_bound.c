@@ -1,5 +1,5 @@
-// plan_bound.c computes lower bounds of a layout's step and memory, from sizes alone. plan_search.c
-// plays only the layouts whose bounds allow them to be the fastest.
+// plan_bound.c computes lower bounds of a layout's step and memory, from sizes alone. With these
+// bounds plan_search.c can leave out layouts that cannot be the best of their mesh.
 #include "08_3d/plan_player.h"
 #include <math.h>
 

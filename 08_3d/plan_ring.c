@@ -35,8 +35,8 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
             near = plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
     return near;
 }
-// Returns the bytes of the keys and values of these positions. The gradients of these keys and
-// values have as many bytes.
+// Returns the bytes of the keys and values of these positions. The plan counts as many bytes for
+// the gradients of these keys and values.
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
     return (double)(B * positions_count(p) * 2 * z->key_heads * z->D * t->format.element);
 }

@@ -151,9 +151,9 @@ bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     return node == 0 ||
            (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
-// Returns slice `slice` of stage s. A slice communicates over dp with the same slice of other
-// replicas. Slice `slice` may be smaller than the largest slice, and its group may be on another
-// link.
+// Returns slice `slice` of stage s, the part of rank `slice` of tp. A slice communicates over dp
+// with the same slice of other replicas. Slice `slice` may be smaller than the largest slice, and
+// its group may be on another link.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);

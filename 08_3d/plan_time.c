@@ -244,7 +244,7 @@ void plan_play_replica(PlanPlayer *p) {
     less.twin = p->stage;
     less.ring = p->ring;
     play(&less);
-    // All stages take the time of the slowest stage, which is at least the time of this stage's own
+    // All stages take the time of the slowest stage. A stage takes at least the time of its own
     // ops.
     double times = (double)((m - few) / pp), pace = 0;
     for (size_t i = 0; i < pp; i++) {

@@ -156,7 +156,7 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
     if (n < room) snprintf(text + n, room - n, " GB");
 }
 
-// ---------------------------------------------------------------- what breaks first
+// ---------------------------------------------------------------- what slows the layout most
 
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]) {
     const char *name[PLAN_STRESSES] = { "products at 0.9 of their speed",

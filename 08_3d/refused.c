@@ -1,5 +1,5 @@
-// refused.c rejects options that exclude each other, before the training. Each message gives the
-// reason and a choice that works.
+// refused.c rejects options that exclude each other or cannot work, before the training. Most
+// messages give the reason and a choice that works.
 #include "08_3d/kept.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 
-// These options define the model. No run may change them.
+// These options define the model. No resumed run may change them.
 static const char *const model_options[] = { "layers", "width",          "heads",      "context",
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",
@@ -301,7 +301,8 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-// Returns the sum over the bytes of --data, or of --data-eval.
+// Returns the sum over the files that have training tokens, or over all other files, such as those
+// of --data-eval.
 static FileSum data_sum(const Data *data, bool held_out) {
     FileSum sum = { 0 };
     if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);
@@ -309,8 +310,8 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Returns whether the content of --data-eval has changed. Returns false if the former content is
-// not known.
+// Returns whether the content of the files without training tokens has changed. Returns false if
+// the former content is not known.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);

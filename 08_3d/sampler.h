@@ -9,7 +9,7 @@
 // attention gets a pointer to kind and casts this pointer to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
-    Tensor k, v; // [context, kv heads/tp * D] each
+    Tensor k, v; // [context, columns of this rank's heads of key and value] each
     size_t n;    // rows that are filled
 } Cache;
 typedef struct {

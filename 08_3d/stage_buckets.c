@@ -1,5 +1,5 @@
 // stage_buckets.c overlaps the all-reduces over dp with the backward of a pipeline's stage. On such
-// a stage several micro-batches are in flight, and two stages may share the tied table.
+// a stage several micro-batches can be in flight, and two stages may share the tied table.
 // 01_data_parallel/04_overlap.c makes and reduces the buckets.
 #include "08_3d/stage_buckets.h"
 

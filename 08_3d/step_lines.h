@@ -15,7 +15,8 @@ typedef struct {
     double peak;
     // begun: the time before the first step. shown: the time of the last line.
     double begun, shown;
-    // Moving sums over the steps. The ratio of two of these sums is a moving mean.
+    // Moving sums over the steps; `counted` sums 1 per step. The ratio of two of these sums is a
+    // moving mean.
     double counted, tokens, seconds;
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective

@@ -1,4 +1,5 @@
-// tensor_file.c parses the header of a safetensors file and finds its tensors.
+// tensor_file.c parses the header of a safetensors file and finds its tensors. The file also makes
+// the beginning of such a file, and converts elements.
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include "common/base/util.h"
 #include "common/tensor/storage.h"
 
-// Reads a whole number from 0 to 2^53. A double, which JSON uses, holds these numbers exactly.
+// Reads a whole number from 0 to 2^53. A double, as in cJSON, holds these numbers exactly.
 // Returns false for any other value.
 static bool whole(const cJSON *j, size_t *value) {
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0))

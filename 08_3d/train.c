@@ -70,15 +70,15 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// Returns whether a checkpoint is written after `done` steps. The program writes a checkpoint every
+// Returns whether a checkpoint is due after `done` steps. With --save a checkpoint is due every
 // --save-every steps, and after the last step.
 static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// Writes a checkpoint if one is due. Call this function after each step; `seconds` is the time of
-// the step and its evaluation. Returns true if the training ends now, because of a signal, of
-// --exit-after, or of weights that are not finite.
+// Writes a checkpoint if one is due, or if the training has to stop. Call this function after each
+// step; `seconds` is the time of the step and its evaluation. Returns true if the training ends
+// now, because of a signal, of --exit-after, or of weights that are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -123,9 +123,9 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 
 // Returns whether the held-out loss is measured after `done` steps. With --eval-every 0 the result
 // is always false. Otherwise the program measures the loss every --eval-every steps. With --keep
-// the program also measures the loss before each checkpoint, because the checkpoint with the best
-// loss is kept. For the last step the result is true only if a checkpoint is written, because
-// show() measures the loss after the last step.
+// the program also measures the loss before each checkpoint that is due, because the checkpoint
+// with the best loss is kept. For the last step the result is true only if a checkpoint is due,
+// because show() measures the loss after the last step.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);

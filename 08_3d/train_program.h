@@ -30,8 +30,8 @@ void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
 // Records the degrees of the mesh, ZeRO's stage and the dropout in the JSON, because their options
 // may have been left out.
 void train_record(Run *run, const TrainerConfig *c);
-// Returns all options as texts, for resume.h. The caller frees the list. n: the degrees of the
-// mesh; NULL: not known yet.
+// Returns the options of train_options.h, --seed and the number of ranks as texts, for resume.h.
+// The caller frees the list. n: the degrees of the mesh; NULL: not known yet.
 RunOptions train_run_options(Run *run, const Degrees *n);
 // Takes over the values that resume_open() has read from a checkpoint. These values are the
 // defaults of this run.
@@ -41,7 +41,7 @@ void train_take_options(Run *run, const RunOptions *o);
 // Fills the model's storage and the loss scale from --storage, --gradients and --loss-scale.
 // Calls usage_error() if these options exclude each other.
 void train_take_storage(Run *run, TrainerConfig *c);
-// Prints a line about the storage on the page. Does nothing if all tensors are reals.
+// Prints the page's lines about storage and loss scale. Does nothing if all tensors are reals.
 void train_say_storage(Run *run, const Trainer *t);
 // Reports the loss scale after `steps` steps, and the number of steps that were skipped after an
 // overflow, on the page and in the JSON. Does nothing without a loss scale.

@@ -187,9 +187,9 @@ void trainer_free(Trainer *t) {
 
 // ---------------------------------------------------------------- one step
 
-// Sums the gradients with compression. The residual is added to a later step's gradient, which may
-// have another loss scale. So compression gets the gradients without the factor. The factor is a
-// power of two, so no bit of a fraction changes.
+// Sums the gradients with compression. The residual is added to a later step's gradient, which has
+// another loss scale if a resumed run has one. So compression gets the gradients without the
+// factor. The factor is a power of two, so no bit of a fraction changes.
 static void compress(Trainer *t) {
     const Tensor g = t->model->g;
     const double factor = t->loss_scale.factor;
@@ -198,13 +198,13 @@ static void compress(Trainer *t) {
     if (factor != 1) op_scale(g, g, (real)factor);
 }
 
-// Completes the gradients of this replica, then sums them over dp.
+// Completes the gradients of this replica, then sums them over the replicas.
 static void reduce(Trainer *t) {
     // Adds up gradients that are partial sums, such as those of norms under sequence parallelism,
     // where each rank has only some rows.
     model_partial_sums(t->model);
-    // The tied sum comes before any reduction over dp, because the reduction needs full local
-    // gradients.
+    // The tied sum comes before any reduction over the replicas, because the reduction needs full
+    // local gradients.
     pipeline_tied_sum(t->model, t->mesh.tied);
     t->reduction[0] = clock_now();
     // Compression comes after both sums, because copies (norms on slices, wte on two stages) stay
@@ -215,7 +215,7 @@ static void reduce(Trainer *t) {
 }
 // Waits for the buckets, which the last backward has started (--overlap). A single stage has both
 // uses of wte, and has added their gradients in that backward. If the first and the last stage have
-// a copy of wte each, these stages first sum their gradients, then wte is reduced over dp.
+// a copy of wte each, these stages first sum their gradients. Then the replicas sum that of wte.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);

@@ -93,11 +93,12 @@ typedef struct {
     Positions positions;      // this rank's positions of each sequence; n 0: all
     size_t micro_batches;     // m, the same on every replica
     Buckets *buckets;         // for REDUCE_IN_BUCKETS; else NULL
-    Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
+    Compression *compression; // for REDUCE_COMPRESSED; else NULL
     size_t *blocks;           // with rebalancing: present number of blocks of each stage or chunk
     double *cost;             // with rebalancing: picoseconds of each layer in the last step
-    // local_loss: this rank's part of the last step's loss. reduction: the times at which the last
-    // sum over dp began and ended; unused with buckets.
+    // local_loss: the sum of the losses of this rank's tokens in the last step; 0 except on the
+    // last stage. reduction: the times at which the last sum over the replicas began and ended;
+    // unused with buckets.
     double local_loss;
     Picoseconds reduction[2];
 } Trainer;

@@ -1,5 +1,5 @@
-// unsent.c copies the residuals of --compress into a checkpoint's RankState and back, and names the
-// layout of a run.
+// unsent.c copies the residuals of --compress, and PowerSGD's factors, into a checkpoint's
+// RankState and back, and names the layout of a run.
 #include "08_3d/unsent.h"
 #include <stdio.h>
 #include <stdlib.h>

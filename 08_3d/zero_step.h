@@ -1,6 +1,6 @@
 // zero_step.h declares one set of functions for all stages of ZeRO. As in DeepSpeed, stage 0 is
 // plain data parallelism. A step of the trainer runs zero_begin, forwards and backwards,
-// [model_partial_sums, tied sum], zero_reduce, norm, optimizer_step, zero_end.
+// model_partial_sums, the tied sum, zero_reduce, norm, optimizer_step, zero_end.
 #ifndef ZERO_STEP_H
 #define ZERO_STEP_H
 #include "06_zero/zero.h"

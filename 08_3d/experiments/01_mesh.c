@@ -111,8 +111,8 @@ static const char *ordinal_ending(size_t i) {
     static const char *const ending[] = { "th", "st", "nd", "rd" };
     return i / 10 % 10 != 1 && i % 10 < 4 ? ending[i % 10] : "th";
 }
-// Returns the links of all groups along one axis: "fast" if each of the groups is in one node. The
-// table has the link of rank 0's group, and other groups can have another link.
+// Returns the names of the links of all groups along one axis, such as "fast" or "fast or slow".
+// The table has the link of rank 0's group, and other groups can have another link.
 static const char *links_of(Run *run, Degrees n, unsigned axis) {
     const ClockConfig *c = clock_config();
     bool near = false, far = false;
@@ -137,8 +137,8 @@ static const char *members(Run *run, Degrees n, const Kind *kind) {
     return page_text(run, "%s (%s link)", ranks, links_of(run, n, kind->axes));
 }
 
-// Prints a row for each kind of group. The row shows rank 0's group, because the other groups of
-// this kind have the same form.
+// Prints a row for each kind of group that training uses. The row shows rank 0's group, because the
+// other groups of this kind have the same form.
 static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     Result row[KINDS + 1] = { 0 };
     char text[KINDS][3][64], link[KINDS][LINK_NAME];

@@ -59,7 +59,7 @@ void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 // Korthikanti section 4). predict_step() reads neither a model nor a ledger.
 typedef struct {
     // tp_calls: all-reduces over tp, or all calls on a grid or cube.
-    // dp_calls: calls over dp.
+    // dp_calls: calls over dp; 0 under ZeRO, where no check needs the number.
     size_t tp_calls, dp_calls;
     size_t tp_received;             // bytes, on a grid or cube
     size_t tp_gathers, tp_scatters; // all-gathers and reduce-scatters over tp
@@ -132,7 +132,9 @@ typedef struct {
     // activations: the peak bytes of the activations.
     LayoutTraffic sent;
     double state, activations;
-    bool as_planned; // memory and time are those of the plan
+    // Memory and time are those of the plan. Also true where no plan is compared: on other ranks
+    // than rank 0, and in the opposite order of ranks.
+    bool as_planned;
 } Layout;
 // Returns whether the plan predicts the memory and the step of this layout (layout_plan.c). Rank 0
 // judges, because only rank 0 has the largest values over all ranks.
@@ -189,8 +191,8 @@ Which train_originals(const Run *run);
 // Checks that two epochs each take every window of the text once, in different orders.
 void train_check_epochs(Run *run, const Data *d);
 // Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that the
-// weights, moments and masters equal those of the ranks in every bit. Call this function only with
-// --check and --save.
+// weights, moments and masters have the values of those of the ranks, without any rounding. Call
+// this function only with --check and --save.
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 
 // ------------------------------------------------------- the memory of a training (train_memory.c)
@@ -205,7 +207,8 @@ typedef struct {
     int *token;            // [all]; the first n are known so far
     size_t n, all, prompt; // the first `prompt` tokens are given
 } SampleText;
-// The windows of the text that the model saw, one after another, as ranges [start, end).
+// The windows of the text that the model saw, in this order, as ranges [start, end) of tokens.
+// Neighbouring windows overlap.
 typedef struct {
     Range *window;
     size_t n;
@@ -254,8 +257,8 @@ typedef struct {
 } Anchors;
 // Compares the plan with published steps. print: also prints the table.
 Anchors plan_anchors(Run *run, bool print);
-// Compares the plan with published tables (plan_papers.c). Rank 0 computes; the other ranks wait
-// for rank 0's verdict.
+// Compares the plan with published tables (plan_papers.c). All ranks compare PTD-P's sizes. Rank 0
+// alone compares ZeRO's figures, and the other ranks wait for its verdict.
 void plan_papers(Run *run);
 
 // Describes a GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.

@@ -1,7 +1,7 @@
-// plan_anchors.c prints published step times beside those of the plan (--papers). Nothing is fitted
-// per row. A GPU's efficiency and bandwidth (plan_presets.c) are fitted to rows 1, 3, 5, ... of
-// each table of Megatron-LM and Llama 3 on that GPU. The other rows of these tables are held out.
-// Nothing is fitted to the rows of other systems.
+// plan_anchors.c compares the plan with published step times, and prints both with --papers.
+// Nothing is fitted per row. A GPU's efficiency and bandwidth (plan_presets.c) are fitted to rows
+// 1, 3, 5, ... of each table of Megatron-LM and Llama 3 on that GPU. The other rows of these tables
+// are held out. Nothing is fitted to the rows of other systems.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

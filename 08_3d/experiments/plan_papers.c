@@ -133,7 +133,7 @@ static bool zero_by_units(void) {
 }
 
 void plan_papers(Run *run) {
-    const bool idle = !run->is_root; // rank 0 judges for all ranks
+    const bool idle = !run->is_root; // rank 0 judges ZeRO's figures for all ranks
     ptdp_sizes(run);
     check_true(run, "ZeRO figure 1", "7.5 billion parameters over 64 GPUs, as printed",
                idle || zero_figure1());

@@ -45,7 +45,7 @@ extern const PublishedSystem published_systems[]; // by System
 // FIT, HELD_OUT: of every two rows of Megatron-LM and Llama 3, one row is in the fit, and one row
 // is held out.
 // OTHER: rows of other systems, to which nothing is fitted.
-// NOT_COUNTED: only the order of these rows is compared.
+// NOT_COUNTED: only the order of these rows' speeds, and of PTD-P's own layouts, is compared.
 typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
 typedef struct {
     const char *source, *name;

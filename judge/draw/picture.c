@@ -626,7 +626,7 @@ char *picture_order(Run *run, size_t rank) {
     return text;
 }
 
-static _Thread_local size_t scale; // height of the strips in the previous picture
+static _Thread_local size_t scale; // bytes of a full strip in the previous picture
 
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);

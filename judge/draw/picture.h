@@ -38,7 +38,7 @@ typedef struct {
 Timing picture_timing(Run *run);
 
 // The values of `what` can be added.
-//   PICTURE_MEMORY      a strip of memory under each rank's row, up to the picture's peak
+//   PICTURE_MEMORY      strips of memory under the rows, up to the picture's peak; one if all equal
 //   PICTURE_SAME_SCALE  strips up to the previous picture's peak, if that peak is higher
 //   PICTURE_NO_FILES    only the chart, for programs with several pictures and one --svg or --trace
 //   PICTURE_DETAIL      the chart needs --verbose

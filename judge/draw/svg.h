@@ -21,7 +21,7 @@ typedef struct {
     // end: the last end, also of a received message.
     Picoseconds begin, end;
     size_t scale;     // bytes of a full strip of memory
-    Picoseconds unit; // unit of printed times, as in "33 units"; 0: picoseconds
+    Picoseconds unit; // unit of printed times, as in "33 units"; 0: times are in s, ms or us
     void *buffer[2];
 } Recording;
 // Returns whether e is drawn on a rank's link. Collectives are drawn there, and so are messages

@@ -1,6 +1,7 @@
 // diagnose.c: writes one sentence about a failed check or cost. For a check of tensors the sentence
-// has the wrong tensors, their factor and their ranks. Only rank 0 calls the functions of this
-// file. The page shows the sentence of the first check or cost that failed.
+// has the wrong tensor or the number of wrong tensors, the factor if one factor fits, and the
+// ranks. Only rank 0 calls the functions of this file. The page shows the sentence of the first
+// check or cost that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
 #include <stdarg.h>

@@ -51,8 +51,8 @@ typedef struct {
 } Program;
 
 // ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
-// On rank 0 prints a line for each open exercise, and returns the number of open exercises. All
-// ranks must call this function.
+// On rank 0 prints a line for each open exercise, and returns the number of open exercises. Returns
+// 0 on the other ranks. All ranks must call this function.
 size_t exercises_report(Comm *world);
 
 // ---- report.c: records of rank 0, for the verdict and the JSON ----

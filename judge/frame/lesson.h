@@ -90,15 +90,16 @@ void progress(Run *run, const char *what, size_t done, size_t all);
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
-// Records that the run was told to stop and has saved. The exit status is then 4. All ranks call
-// this function.
+// Records that the run was told to stop and has saved. If no check fails, the exit status is then
+// 4. All ranks call this function.
 void report_stopped(Run *run);
 double run_seconds(const Run *run); // returns the seconds since the program started
 // Records that the run ended before its picture, so --svg and --trace are no mistake.
 void report_ended_early(Run *run);
 
-// Calls usage_error() if the link inside a node differs from the link between nodes. Lessons that
-// predict times for one link call this function before the work.
+// Calls usage_error() if the simulated clock has several nodes, and the link inside a node differs
+// from the link between nodes. Lessons that predict times for one link call this function before
+// the work.
 void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in

@@ -18,9 +18,10 @@ typedef struct {
     bool recorded;          // training_run records its last step, for picture.h
     MemoryCategory watched; // the category of memory in that recording
 } Training;
-// Returns the tokens of a file (NULL: this tree's own text). The order in which a training reads
-// the windows of the text follows from --seed and from `sequences`, the number of sequences per
-// step. Calls usage_error() if the file cannot be used. data_open() describes eval and vocab.
+// Returns the tokens of the files of `path` (NULL: this tree's own text). The order in which a
+// training reads the windows of the text follows from --seed and from `sequences`, the number of
+// sequences per step. Calls usage_error() if a file cannot be used. data_open() describes path,
+// eval and vocab.
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences);
 // Returns the sequences of micro-batch k of a shard. shard_range() cuts the batch into shards, and

@@ -24,7 +24,7 @@ typedef struct {
     Transfer *transfer;
     size_t n, complete;  // complete: number of transfers that have left
     size_t sends, posts; // messages in the lists so far
-    size_t posted;       // receives done
+    size_t posted;       // receives that the receiver has posted
     Picoseconds free_at;
 } Lane;
 typedef struct {
