@@ -204,7 +204,7 @@ PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStag
                           .ring = ring_with_times(t, l, &s->z, forward, B),
                           .first = full ? 1.0 / 12 : 0,
                           .before = forward ? 0.25
-                                    : full  ? 7.0 / 12
+                                    : full  ? 9.0 / 12
                                             : 0.75 };
     if (full) rings->again = ring_with_times(t, l, &s->z, true, B);
     rings->p = host_alloc(rings->ring.n * sizeof *rings->p);
