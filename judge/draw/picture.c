@@ -648,7 +648,7 @@ void recording_show(Run *run, Recording *all, const char *title, int what) {
             print_chart(run, all, title, what);
         if (files && svg)
             svg_write(all, title, time, memory ? memory_category_name[watched] : NULL, svg);
-        if (files && trace) trace_write(all, trace);
+        if (files && trace) trace_write(all, memory_category_name[watched], trace);
     }
 }
 

@@ -46,6 +46,6 @@ void svg_write(const Recording *r, const char *title, const char *time, const ch
                const char *file);
 void svg_text(FILE *f, const char *text); // escapes the special characters of XML
 // Writes the JSON of Chrome trace events. A rank is a process with rows for computing and
-// communication. Arrows go from send to recv.
-void trace_write(const Recording *r, const char *file);
+// communication. Arrows go from send to recv. `memory` names the category of memory in r.
+void trace_write(const Recording *r, const char *memory, const char *file);
 #endif

@@ -21,6 +21,7 @@ typedef struct {
     FILE *f;
     bool first;
     const Recording *r;
+    const char *memory; // the name of the category in r
     End *sends, *receives;
     size_t n_sends, n_receives;
 } Trace;
@@ -147,10 +148,8 @@ static void put_rank(Trace *t, size_t rank) {
             rank, row, row);
     }
     for (size_t i = 0; i < k->samples; i++)
-        put(t,
-            "{\"name\":\"activations\",\"ph\":\"C\",\"ts\":%s,\"pid\":%zu,\"args\":{\"bytes\":%zu}"
-            "}",
-            duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
+        put(t, "{\"name\":\"%s\",\"ph\":\"C\",\"ts\":%s,\"pid\":%zu,\"args\":{\"bytes\":%zu}}",
+            t->memory, duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
 }
 
 // Writes the lesson's name, question and clock, which tools/play shows.
@@ -167,9 +166,9 @@ static void put_title(FILE *f) {
     cJSON_Delete(title);
 }
 
-void trace_write(const Recording *r, const char *file) {
+void trace_write(const Recording *r, const char *memory, const char *file) {
     Output o = output_open("trace", file);
-    Trace t = { .f = o.f, .first = true, .r = r };
+    Trace t = { .f = o.f, .first = true, .r = r, .memory = memory };
     t.sends = ends(r, EVENT_SEND, &t.n_sends);
     t.receives = ends(r, EVENT_RECV, &t.n_receives);
     fprintf(o.f, "{\"displayTimeUnit\":\"ns\",\"otherData\":");
