@@ -34,8 +34,9 @@ static Row row_of(const Layout *l, const char *order, size_t micro_batches) {
 static const char opposite[] = ", opposite";
 static void table(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   size_t micro_batches) {
-    static const char *const columns[] = { "step",        "sent in nodes", "between nodes", "state",
-                                           "activations", "bubble",        NULL };
+    static const char *const columns[] = { "step",  "sent in nodes", "between nodes",
+                                           "state", "activations",   "bubble",
+                                           NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
@@ -118,9 +119,9 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     bool inside = node > 0 && stage <= node && node % stage == 0;
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        reason = page_text(run,
-                           ": its sums over tp and dp stay in a node, and its bubble is only %s",
-                           row.cell[5] + 1);
+        reason =
+            page_text(run, ": its sums over tp and dp stay in a node, and its bubble is only %s",
+                      row.cell[5] + 1);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
