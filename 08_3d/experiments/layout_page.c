@@ -80,9 +80,9 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed
     const char *near_opposed = best.pp > 1 ? "pp" : best.dp > 1 ? "dp" : best.tp > 1 ? "tp" : near;
     const char *order = "the same order here";
     if (near != near_opposed)
-        order = page_text(run, "neighbours differ in %s, not in %s%s", near_opposed, near,
+        order = page_text(run, "neighbour ranks differ in %s, not %s%s", near_opposed, near,
                           tp_crosses(best) ? "; tp crosses nodes" : "");
-    say(run, "dp replicas x tp slices x pp stages. opposite: %s.", order);
+    say(run, "dp replicas, tp slices, pp stages. opposite: %s.", order);
     say(run,
         "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
         ". idle",
