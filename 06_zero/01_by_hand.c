@@ -19,7 +19,7 @@
 // and of the matrix:
 //
 //     index     0   1   2 | 3   4   5 | 6   7 | 8   9
-//     tensor    b0  b1  b2  b3  m00 m01 m02 m10 m11 m12
+//     tensor    b0  b1  b2  b3  a00 a01 a02 a10 a11 a12
 //     rank      0           1           2       3            parts of 3, 3, 2, 2
 #include "06_zero/by_hand.h"
 #include <math.h>

@@ -64,12 +64,12 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     say(run,
         "%s  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. a..b: "
-        "smallest\n"
-        "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
-        "head.\n"
+        "smallest and\n"
+        "  largest value of a rank. Ends: the first rank also holds the embedding, the last rank "
+        "the head.\n"
         "  A: all ranks add the loss, and the squares of their gradients for the gradient norm.\n"
-        "  With equal stages and no messages a rank is idle for 1-1/p = %.0f %% of the step "
-        "(04.03).",
+        "  Without messages the ranks are idle for 1-1/p = %.0f %% of the step, mean over the "
+        "ranks (04.03).",
         cut_line(run, &t->model), m, m > 1 ? "es" : "", t->sequences / m, t->model.context,
         t->model.width, 100 * (1 - 1 / (double)p));
     say_answer(run,

@@ -165,17 +165,17 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                    "With changed costs %s takes %s, and %s takes %s.",
                    time[MOVE_EVERY], cut, fixed[MOVE_EVERY], first, last, time[LAST], first,
                    fixed[LAST]);
-        say_cost(
-            run,
-            "%s sent per rank for the blocks that move. A new cut comes late, after a measured "
-            "step: step %d takes %s, with the fixed cut %s.",
-            cost_text(run, "moved.bytes"), GROWN, time[GROWN], fixed[GROWN]);
+        say_cost(run,
+                 "%s sent per rank for moved blocks, in all moves together. A new cut comes late, "
+                 "after a measured step: step %d takes %s, with the fixed cut %s.",
+                 cost_text(run, "moved.bytes"), GROWN, time[GROWN], fixed[GROWN]);
     } else {
         say_answer(run,
                    "The cut whose slowest stage costs least: %s, and %s with changed costs. Times "
                    "need the simulated clock.",
                    cut, last);
-        say_cost(run, "%s sent per rank for the blocks that move.", cost_text(run, "moved.bytes"));
+        say_cost(run, "%s sent per rank for moved blocks, in all moves together.",
+                 cost_text(run, "moved.bytes"));
     }
     say_use_when(run, "stages are unequal. Move blocks only if costs change during training.");
 }
@@ -204,8 +204,8 @@ static void partition(Run *run) {
     say(run,
         "A cut: blocks per stage, %zu in all. The head costs %.2f blocks. From step %d on, blocks "
         "0 to %d take %d\n"
-        "times as long. Before steps %d, %d, ... the moving cut becomes the best for the latest "
-        "measured costs.",
+        "times as long. Moving cut: before steps %d, %d, ... blocks move to the best cut for the "
+        "latest costs.",
         t.model.layers, work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1,
         GROWTH, MOVE_EVERY, 2 * MOVE_EVERY);
     Trajectory want = training_unsplit(run, &t, 1);

@@ -97,6 +97,7 @@ static void table(Run *run) {
         schedule_all_free(stage, P);
     }
     results(run, columns, rows);
+    say(run, "  Naive: a micro-batch passes all stages and comes back before the next one starts.");
     const char *both = page_text(run, "both take %zu units", end[2]);
     if (end[2] != end[1]) both = page_text(run, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
     say_answer(run,
@@ -116,7 +117,8 @@ static void by_hand(Run *run) {
     say(run, "F: forward, f = 1 unit of time. B: backward, b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
-    chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);
+    chart(run, "1F1B (PTD-P, arXiv 2104.04473, figure 4), p = 4 stages, m = 8 micro-batches",
+          by_hand_1f1b);
     Schedule list = by_hand_1f1b(P, M, 1);
     say(run, "1F1B, stage 1 with its messages: 0>F0>2 receives from stage 0, runs forward 0, sends "
              "to stage 2");
@@ -124,12 +126,9 @@ static void by_hand(Run *run) {
     messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
     messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
     schedule_free(&list);
-    say(run, "This program rejects a list that waits for ever, has an op twice, or takes a "
-             "wrong message. A legal");
-    say(run, "list may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4. "
-             "Naive: a");
-    say(run, "micro-batch passes all stages and comes back before the next one starts. Stages i "
-             "count from 0.");
+    say(run, "This program rejects a list that waits for ever, has an op twice, or takes a wrong "
+             "message. A legal\n"
+             "list may still be slow. Stages i count from 0.");
     table(run);
     judge_all(run);
 }

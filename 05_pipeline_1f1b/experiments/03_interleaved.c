@@ -100,8 +100,8 @@ static void answer(Run *run, size_t v) {
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1f1b"),
              cost_text(run, "activations.interleaved"), cost_text(run, "activations.1f1b"));
-    say_use_when(run, "a batch gives few micro-batches per stage, m is a multiple of p, and a "
-                      "message takes much less time than a chunk's forward.");
+    say_use_when(run, "m is only a few times p and a multiple of p, and a message takes much less "
+                      "time than a chunk's forward.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -133,10 +133,17 @@ static void interleaved(Run *run) {
     if (v > 1)
         say(run,
             "Interleaved, stage i has v = %zu of v p = %zu parts. Its chunks 0, 1, ... are parts "
-            "i, i + p, ...\nA chunk takes 1/v of the stage's time, and a micro-batch passes all "
-            "stages v times.",
+            "i, i + p, ...\n"
+            "A chunk takes 1/v of the stage's time, and a micro-batch passes all stages v times. "
+            "So the bubble is\n"
+            "v times shorter.",
             v, v * p);
     equal_step(run, &stack, m, WAY_INTERLEAVED);
+    if (v > 1)
+        say(run,
+            "Between chunks 0 and 1 a forward's message goes from rank %zu to rank 0, a backward's "
+            "from 0 to %zu.",
+            p - 1, p - 1);
     train(run, &t);
     table(run, v);
     answer(run, v);

@@ -128,9 +128,10 @@ static void two_bw(Run *run) {
         "and keeps two versions.",
         p < 4 ? (size_t)4 : p);
     say(run, "A batch does not wait for the update of the batch before. Its micro-batches read the "
-             "older version.");
-    say(run, "With m >= p all backwards of that version end before a third version is needed. So "
-             "two are enough.");
+             "version before\n"
+             "that update. With m >= p this version exists when the batch begins, and the last op "
+             "that reads\n"
+             "version n ends before version n+2 is made. So two are enough.");
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "
                  "shared table.");

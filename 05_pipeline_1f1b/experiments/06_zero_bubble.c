@@ -80,8 +80,7 @@ static void answer(Run *run) {
         "their W. Planner: %s, for %s of %d micro-batches.",
         cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
         cost_text(run, "activations.planner"), cost_text(run, "flight.planner"), MICRO);
-    say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
-                      "stage.");
+    say_use_when(run, "m is only a few times p, and every stage has memory for p micro-batches.");
 }
 
 // ---------------------------------------------------------------- the lesson

@@ -104,13 +104,13 @@ static void answer(Run *run) {
                    cost_text(run, "activations.1f1b"), cost_text(run, "activations.gpipe"));
         return;
     }
-    // The ways before PipeDream give the bits of one device.
+    // The ways before PipeDream have no late gradients.
     size_t fast = fastest(run, 0, WAY_PIPEDREAM);
     size_t late = fastest(run, WAY_PIPEDREAM, PIPELINE_WAYS);
     say_answer(run,
-               "Of the ways that give the bits of one device, %s is fastest: %s per batch; 1F1B "
-               "takes %s. Without a flush a batch takes %s, but gradients are late: with "
-               "PipeDream by up to %.0f updates, with 2BW by %.0f.",
+               "Of the ways whose gradients are never late, %s is fastest: %s per batch; 1F1B "
+               "takes %s. Without a flush a batch takes %s, but gradients are late: with PipeDream "
+               "by up to %.0f updates, with 2BW by %.0f.",
                equal_ways[fast].name, value_text(run, cost_of(run, "step", fast), "ps"),
                cost_text(run, "step.1f1b"), value_text(run, cost_of(run, "step", late), "ps"),
                cost_of(run, "versions", WAY_PIPEDREAM) - 1, cost_of(run, "versions", WAY_2BW) - 1);

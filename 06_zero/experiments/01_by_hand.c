@@ -9,11 +9,11 @@ static void update_by_hand(Run *run) {
     double whole[N][SIZE], parts[N][SIZE];
     for (size_t r = 0; r < N; r++)
         for (size_t i = 0; i < SIZE; i++) whole[r][i] = parts[r][i] = start(i);
-    say(run, "10 parameters: elements 0..3 are a bias b0..b3, elements 4..9 a 2x3 matrix "
-             "m00..m12.");
+    say(run,
+        "10 parameters: elements 0..3 are a bias b0..b3, elements 4..9 a 2x3 matrix a00..a12.");
     say(run, "A replica holds 10 weights, 10 gradients, and AdamW's moments, 10 m and 10 v.");
     say(run, "Gradients of the first step at elements 3 and 4, and the part that each rank owns:");
-    say(run, "            b3  m00");
+    say(run, "            b3  a00");
     for (size_t r = 0; r < N; r++) {
         Range own = shard_range(SIZE, N, r);
         say(run,
@@ -27,8 +27,9 @@ static void update_by_hand(Run *run) {
     say(run, "  sum     %+.1f %+.1f   goes to rank 1 only, which owns both elements", 4 * start(3),
         4 * start(4) - 4);
     say(run, "Only the matrix has weight decay. Rank 1 owns parts of bias and matrix, so rank 1 "
-             "decides for each\nelement whether it decays.");
-    say(run, "After %d steps, with replicas and with parts: b3 = %.4f, m00 = %.4f.", STEPS,
+             "chooses element\n"
+             "by element: no decay for b3, decay for a00.");
+    say(run, "After %d steps, with replicas and with parts: b3 = %.4f, a00 = %.4f.", STEPS,
         parts[0][3], parts[0][4]);
     size_t moved = 0;
     for (size_t r = 0; r < N; r++) {

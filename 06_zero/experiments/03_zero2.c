@@ -20,8 +20,10 @@ static void zero2(Run *run) {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
         .explains =
-            "In flight: a block's gradient in its backward, wte's two in the step. Terms in "
-            "[ ] count if m > 1.",
+            "In flight: a block's gradient in its backward, and wte's two gradients for the whole "
+            "step. [ ]: if\n"
+            "m > 1, also the new sum of the rank's part, until the rank adds it to the earlier "
+            "sums.",
         .notes = "S after a layer's part of B sums its gradient (the first S: the last norm's). G "
                  "gathers weights.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",
@@ -44,8 +46,8 @@ static void zero2(Run *run) {
              "%s per step instead of %s.",
              m, zero_text(run, own, ZERO_SENT), zero_text(run, all, ZERO_SENT),
              zero_text(run, own, ZERO_STEP), zero_text(run, all, ZERO_STEP));
-    say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
-                      "ZeRO-1 sends less.");
+    say_use_when(
+        run, "whole gradients do not fit and micro-batches are few. With many, ZeRO-1 sends less.");
     comm_free(dp);
 }
 

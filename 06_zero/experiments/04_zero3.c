@@ -16,9 +16,10 @@ static void zero3(Run *run) {
     const ZeroPage page = {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
-        .explains = "In flight: a layer's gathered weights live during its forward, and with its "
-                    "gradient during its\nbackward; wte's weights and two gradients live for the "
-                    "step. Terms in [ ] count only if m > 1.",
+        .explains = "In flight: a layer's gathered weights in its forward, weights and gradient in "
+                    "its backward; wte's\n"
+                    "weights and two gradients in the whole step. [ ]: if m > 1, also a new sum, "
+                    "until the rank adds it.",
         .notes = "G before a layer's part of F and of B gathers its weights; S after its part of B "
                  "sums its gradient.",
         .formula = { [ZERO_STATE] = "16/N Psi",
@@ -30,12 +31,13 @@ static void zero3(Run *run) {
     ZeroMeasured seen[ZERO_COLUMNS];
     zero_page(run, dp, &t, &page, seen);
     const ZeroMeasured *all = &seen[0], *own = &seen[m > 1 ? 2 : 1];
-    say_answer(run,
-               "A rank gathers a layer's weights before its forward and again before its backward. "
-               "Each time it then drops them. It keeps %s of state instead of %s, and at most "
-               "%s are in flight.",
-               zero_text(run, own, ZERO_STATE), zero_text(run, all, ZERO_STATE),
-               zero_text(run, own, ZERO_IN_FLIGHT));
+    say_answer(
+        run,
+        "A rank gathers a layer's weights before its forward and again before its backward. "
+        "After each use the rank drops them. It keeps %s of state instead of %s, and at most %s "
+        "are in flight.",
+        zero_text(run, own, ZERO_STATE), zero_text(run, all, ZERO_STATE),
+        zero_text(run, own, ZERO_IN_FLIGHT));
     say_cost(run,
              "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per rank "
              "instead of %s, and %s per step instead of %s.",

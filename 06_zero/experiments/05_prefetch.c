@@ -117,7 +117,7 @@ static void prefetch(Run *run) {
         .formula = { [ZERO_IN_FLIGHT] = reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2",
                      [ZERO_SENT] = reshard ? "the same" : "2m passes, not 3m",
                      [ZERO_EXPOSED] = "while a rank waits",
-                     [ZERO_HIDDEN] = "while it computes",
+                     [ZERO_HIDDEN] = "while a rank computes",
                      [ZERO_STEP] = "the slowest rank" },
     };
     ZeroMeasured seen[ZERO_COLUMNS];

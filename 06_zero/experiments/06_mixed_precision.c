@@ -184,16 +184,12 @@ static void conclude(Run *run, const Seen seen[WAYS]) {
                cost_value(run, "bf16.weight"), cost_value(run, "bf16.gradient"),
                cost_value(run, "bf16.optimizer"), seen[NO_MASTER].loss, seen[BF16].loss, name,
                seen[REAL].loss);
-    say_cost(
-        run,
-        "a master of %zu bytes per parameter, so 16-bit training saves %s. It saves activations "
-        "and, with 16-bit gradients, bytes sent. fp16 has no number between 0 and 6e-8, so very "
-        "small gradients become 0. So fp16 also needs a loss scale. This power of two multiplies "
-        "the loss, and with it every gradient. The update divides by the scale. Here the first "
-        "scale, 2^%.0f, is too large on purpose, and the scale doubles after %zu good steps; %zu "
-        "of %d steps overflow and are skipped.",
-        sizeof(real), state, log2(first_scale.factor), first_scale.patience, seen[FP16].skipped,
-        STEPS);
+    say_cost(run,
+             "a master of %zu bytes per parameter, so 16-bit training saves %s. 16-bit storage "
+             "saves activations and, with 16-bit gradients, bytes sent. fp16 also needs a loss "
+             "scale. The first scale, 2^%.0f, is too large on purpose: %zu of %d steps are "
+             "skipped.",
+             sizeof(real), state, log2(first_scale.factor), seen[FP16].skipped, STEPS);
     say_use_when(run,
                  "a GPU has fast products of 16-bit matrices (NVIDIA: fp16 since Volta, bf16 "
                  "since Ampere). Choose bf16 where it exists, because it needs no loss scale.");
@@ -223,9 +219,14 @@ static void mixed_precision(Run *run) {
     say(run,
         "o: master, m and v. main g: gradients in %s. no master: updates are added to the bf16 "
         "weights.\n"
-        "fp16 has 11 significant bits, bf16 8. fp16 reaches only from 6e-8 to 65504, bf16 as far "
-        "as fp32.",
-        name);
+        "fp16 has 11 significant bits, bf16 8. bf16 reaches as far as fp32, fp16 only up to 65504. "
+        "fp16 has\n"
+        "no number between 0 and 6e-8, so small gradients become 0. A loss scale (a power of two) "
+        "multiplies\n"
+        "the loss and so every gradient; the update divides by the scale. If a scaled gradient "
+        "overflows, the\n"
+        "step is skipped, and the scale is halved. The scale doubles after %zu good steps.",
+        name, first_scale.patience);
     table(run, seen);
     conclude(run, seen);
 }

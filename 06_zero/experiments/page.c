@@ -46,21 +46,23 @@ static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const 
     return seen;
 }
 
-// Prints the sizes of the model and of the training. `splits` means that a step has calls within a
+// Prints the sizes of the model and of the training. In stages 2 and 3 a step has calls within a
 // forward or a backward.
-static void say_sizes(Run *run, const Training *t, bool splits) {
+static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
+    const char *parallel = "";
+    if (page->column[0]->stage == 0)
+        parallel = page_text(run, "; data parallel: m=%zu", page->m[0]);
     say(run,
         "Psi = %zu parameters: wte (the table of embedding and head) %zu, %zu blocks of %zu, the "
         "rest %zu.\n"
         "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
-        "In each column a rank runs up to m micro-batches per step. Ranks with fewer sequences "
-        "wait.\n"
+        "m: the most micro-batches of a rank per step%s. Ranks with fewer sequences wait.\n"
         "F0: forward of micro-batch 0. On `links` a capital letter begins a call%s.",
-        all, wte, c->layers, block, all - wte - c->layers * block, run->world->size,
-        splits ? ", which splits F0 or B0" : "");
+        all, wte, c->layers, block, all - wte - c->layers * block, run->world->size, parallel,
+        page->column[1]->stage > 1 ? ", which splits F0 or B0" : "");
 }
 
 // Returns true if the page draws the memory in flight under each rank. In stage 3 the ranks' strips
@@ -87,7 +89,7 @@ static void show_table(Run *run, const ZeroPage *page, const char *const *names,
 void zero_page(Run *run, Comm *dp, const Training *t, const ZeroPage *page,
                ZeroMeasured seen[ZERO_COLUMNS]) {
     const char *names[ZERO_COLUMNS + 1] = { NULL };
-    say_sizes(run, t, page->column[1]->stage > 1);
+    say_sizes(run, t, page);
     say(run, "%s", page->explains);
     for (size_t i = 0; page->column[i]; i++) {
         const ZeroLesson *lesson = page->column[i];

@@ -35,10 +35,10 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
 }
 
 static void show(Run *run) {
-    static const char *const columns[] = { "elements kept", "multiplications", NULL };
+    static const char *const columns[] = { "elements, peak", "multiplications", NULL };
     static const char *const formula[WAYS] = {
         "4 L elements; 24 L multiplications", "4(L/k + k - 1) elements; 8(L - L/k) more",
-        "the same; fewest at k = sqrt(L)", "the same; longer segments", "the same; only x0 stays"
+        "the same; fewest at k = sqrt(L)", "the same; longer segments", "the same; only x0 is kept"
     };
     Result rows[WAYS + 1] = { [WAYS] = { 0 } };
     for (size_t i = 0; i < WAYS; i++)

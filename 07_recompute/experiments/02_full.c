@@ -94,10 +94,12 @@ static void full(Run *run) {
     say(run,
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
         "m = %zu micro-batches.\n"
-        "keep all: all items stay for backward. recompute blocks, stages: only inputs stay, "
-        "and a second\nforward makes one block's or stage's items again. A backward is 2 forwards, "
-        "so a step needs 3.\nMFU: the FLOPs of 3 forwards / what the ranks could compute in the "
-        "step. HFU: all FLOPs / the same.",
+        "keep all: all items stay for backward. recompute blocks (stages): a block (stage) keeps "
+        "only its\n"
+        "input; a second forward makes its other items again. A backward is 2 forwards, so a step "
+        "needs 3.\n"
+        "MFU: the FLOPs of 3 forwards / what the ranks could compute in the step. HFU: all FLOPs / "
+        "the same.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
         t.micro_batches);
     // The unsplit model keeps everything and takes the same micro-batches, one by one.

@@ -55,7 +55,7 @@ static void say_last_budget(Run *run, const Training *t) {
 // Prints the table and the answer. Rank 0, which prints, is stage 0.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
-    Result rows[] = { { "budget of stage 0", "min + x(max-min)", { 0 } },
+    Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },
                       { "activations, peak", "at most the budget", { 0 } },
                       { "full, selective", "recomputed, stage 0", { 0 } },
                       { "more work", "over all stages", { 0 } },
@@ -108,10 +108,13 @@ static void budget(Run *run) {
     config_require(&t.model);
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
-        "micro-batches, all in flight.\nA block keeps all its items for backward, or it is "
-        "recomputed. Selective: it drops its attention\nprobabilities. Full: it keeps only its "
-        "input. A budget limits a stage's peak of activations. max:\nall keep all items; min: "
-        "only inputs. Budget x: min + x (max - min). A plan takes the least work.",
+        "micro-batches, all in flight.\n"
+        "A block keeps all items for backward, or it is recomputed. Selective: it drops its "
+        "attention\n"
+        "probabilities. Full: it keeps only its input. A budget limits a stage's peak of "
+        "activations. max:\n"
+        "the peak if all blocks keep all items; min: if all keep only inputs. A plan takes the "
+        "least work.",
         t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[BUDGETS];

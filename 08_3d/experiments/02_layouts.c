@@ -128,7 +128,8 @@ static void layouts(Run *run) {
     Comm *other = layout_reordered(run->world, best, opposite_order);
     Layout opposed = run_layout(run, other, &d, best, opposite_order);
     comm_free(other);
-    layouts_page(run, layout, n, &opposed, BATCH / MICRO_BATCH);
+    TrainerConfig config = config_of(run, best);
+    layouts_page(run, layout, n, &opposed, &config);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
         run_layout(run, run->world, &d, best, NULL); // once more, for the picture

@@ -145,9 +145,9 @@ bool layout_lanes_as_played(const TrainerConfig *c);
 // Prints the page of the layouts (layout_page.c).
 // layout [n]: the fastest layout first.
 // opposed: the fastest layout, with its ranks numbered in the opposite order.
-// micro_batches: micro-batches per step, of all replicas together.
+// c: the sizes of the model and the batch. All layouts have the same sizes.
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
-                  size_t micro_batches);
+                  const TrainerConfig *c);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
 // Resets the ledgers and the peaks of memory before a step. After the step, train_costs_end()

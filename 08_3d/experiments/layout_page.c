@@ -13,10 +13,11 @@ static const char *layout_name(char text[NAME], const Layout *l) {
 }
 
 // A row of the table. The fastest layout is first, and the layout with the opposite order is last.
+// The last cell is the bubble as a part of a step, if messages took no time and stages were equal.
 typedef struct {
-    char name[NAME], cell[5][32];
+    char name[NAME], cell[6][32];
 } Row;
-static Row row_of(const Layout *l, const char *order) {
+static Row row_of(const Layout *l, const char *order, size_t micro_batches) {
     Row row;
     size_t end = strlen(layout_name(row.name, l));
     snprintf(row.name + end, sizeof row.name - end, "%s", order);
@@ -25,40 +26,67 @@ static Row row_of(const Layout *l, const char *order) {
         row.cell[i][0] = '=';
         page_value(row.cell[i] + 1, sizeof row.cell[i] - 1, value[i], i ? "bytes" : "ps");
     }
+    size_t idle_turns = l->n.pp - 1;
+    snprintf(row.cell[5], sizeof row.cell[5], idle_turns ? "=%zu/%zu" : "=0", idle_turns,
+             micro_batches / l->n.dp + idle_turns);
     return row;
 }
 static const char opposite[] = ", opposite";
-static void table(Run *run, const Layout *layout, size_t n, const Layout *opposed) {
+static void table(Run *run, const Layout *layout, size_t n, const Layout *opposed,
+                  size_t micro_batches) {
     static const char *const columns[] = { "step",  "sent in nodes", "between nodes",
-                                           "state", "activations",   NULL };
+                                           "state", "activations",   "bubble",
+                                           NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
-        text[i] = i < n ? row_of(&layout[i], "") : row_of(opposed, opposite);
+        const Layout *l = i < n ? &layout[i] : opposed;
+        text[i] = row_of(l, i < n ? "" : opposite, micro_batches);
         rows[i] = (Result){ .what = text[i].name };
-        for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
+        for (size_t k = 0; k < 6; k++) rows[i].cell[k] = text[i].cell[k];
     }
     results(run, columns, rows);
-    say(run, "  Bytes: of the rank with most; a call across nodes counts in full between nodes. "
-             "state: no "
-             "moments.");
+    say(run, "  Bytes: largest of all ranks; calls across nodes count as between nodes. state: "
+             "weights, gradients.");
+}
+
+// Returns whether a tensor-parallel group has ranks in two nodes, in the opposite order of ranks.
+static bool tp_crosses(Degrees n) {
+    bool crosses = false;
+    for (size_t r = 0; r < n.dp * n.tp * n.pp; r++) {
+        Coordinates first = mesh_coordinates(n, r);
+        first.tp = 0;
+        crosses |= !clock_same_node(opposite_order(n, r), opposite_order(n, mesh_rank(n, first)));
+    }
+    return crosses;
 }
 
 // Prints a bar per layout, whose length shows the time of the layout's step. A bar also shows how
 // the ranks spend the step, as a mean over the ranks.
 static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed,
-                 size_t micro_batches) {
+                 const TrainerConfig *c) {
     enum { WIDTH = 66 };
+    size_t micro_batches = c->batch / c->micro_batch;
     double longest = fmax(layout[n - 1].step, opposed->step);
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
-        "dp replicas x tp slices x pp stages; %zu/dp micro-batches. opposite: pp varies fastest, "
-        "tp "
-        "slowest.\n"
+        "%zu blocks of width %zu; a step of SGD on %zu sequences of %zu tokens, %zu/dp "
+        "micro-batches per replica.",
+        c->model.layers, c->model.width, c->batch, c->model.context, micro_batches);
+    const Degrees best = opposed->n;
+    // The axes in which neighbours differ, in the mesh's order and in the opposite order.
+    const char *near = best.tp > 1 ? "tp" : best.dp > 1 ? "dp" : "pp";
+    const char *near_opposed = best.pp > 1 ? "pp" : best.dp > 1 ? "dp" : best.tp > 1 ? "tp" : near;
+    const char *order = "the same order here";
+    if (near != near_opposed)
+        order = page_text(run, "neighbour ranks differ in %s, not %s%s", near_opposed, near,
+                          tp_crosses(best) ? "; tp crosses nodes" : "");
+    say(run, "dp replicas, tp slices, pp stages. opposite: %s.", order);
+    say(run,
         "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
         ". idle",
-        micro_batches, sign);
+        sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : opposed;
         char bar[WIDTH + 1];
@@ -67,7 +95,7 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed
         size_t waits = computing + (size_t)(l->exposed / longest * WIDTH + 0.5);
         for (size_t x = 0; x < all; x++) bar[x] = x < computing ? '=' : x < waits ? '#' : '.';
         bar[all] = 0;
-        say(run, "  %-30s %s", row_of(l, i < n ? "" : opposite).name, bar);
+        say(run, "  %-30s %s", row_of(l, i < n ? "" : opposite, micro_batches).name, bar);
     }
 }
 
@@ -81,59 +109,41 @@ static Cause cause(const Layout *fast, const Layout *slow) {
     if (waits >= idles && waits >= computes) return WAITS;
     return idles >= computes ? IDLES : COMPUTES;
 }
-// Returns whether a tensor-parallel group has ranks in two nodes, in the opposite order of ranks.
-static bool tp_crosses(Degrees n) {
-    bool crosses = false;
-    for (size_t r = 0; r < n.dp * n.tp * n.pp; r++) {
-        Coordinates first = mesh_coordinates(n, r);
-        first.tp = 0;
-        crosses |= !clock_same_node(opposite_order(n, r), opposite_order(n, mesh_rank(n, first)));
-    }
-    return crosses;
-}
-static void answer(Run *run, const Layout *layout, size_t n, const Layout *opposed,
-                   size_t micro_batches) {
-    static const char *const because[] = { "to communication", "to idle ranks", "to computation" };
+static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batches) {
+    static const char *const from[] = { "communication", "idle ranks", "computation" };
     const Layout *fast = &layout[0];
-    char name[NAME], step[32];
-    page_value(step, sizeof step, fast->step, "ps");
+    Row row = row_of(fast, "", micro_batches);
+    char name[NAME];
+    layout_name(name, fast);
     size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
     bool inside = node > 0 && stage <= node && node % stage == 0;
-    const size_t turns = micro_batches / fast->n.dp + fast->n.pp - 1;
     const char *reason = "";
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
-        reason = page_text(run,
-                           ": its sums over tp and dp stay in a node; without messages "
-                           "%zu/%zu of a step is bubble",
-                           fast->n.pp - 1, turns);
+        reason =
+            page_text(run, ": its sums over tp and dp stay in a node, and its bubble is only %s",
+                      row.cell[5] + 1);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
     const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others = page_text(run, "%s%s%zu%s %s", others, *others ? ", " : "", slower[i],
-                               *others          ? ""
-                               : slower[i] == 1 ? " loses most"
-                                                : " lose most",
-                               because[i]);
-    if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
+            others = page_text(run, "%s%s%zu %sfrom %s", others, *others ? ", " : "", slower[i],
+                               *others ? "" : "mostly ", from[i]);
+    if (n == 1) say_answer(run, "The only layout is %s. Its step takes %s.", name, row.cell[0] + 1);
     else
-        say_answer(run, "%s, %s%s. Of %zu others %s.", layout_name(name, fast), step, reason, n - 1,
+        say_answer(run, "%s, %s%s. The others are slower: %s.", name, row.cell[0] + 1, reason,
                    others);
     say_cost(run,
-             "a rank sends up to %s in its node and %s between nodes. No sum over dp is hidden "
-             "(01.04). In the opposite order %sa step takes %s.",
-             value_text(run, fast->sent.inside, "bytes"),
-             value_text(run, fast->sent.between, "bytes"),
-             tp_crosses(fast->n) ? "tp crosses nodes, and " : "",
-             value_text(run, opposed->step, "ps"));
+             "no dp sum is hidden (01.04). A step's bubble without messages: (pp-1)/(%zu/dp+pp-1).",
+             micro_batches);
     say_use_when(
         run,
         "the model does not fit on one device, or dp is slow between nodes. Keep tp in a node.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
-                  size_t micro_batches) {
-    bars(run, layout, n, opposed, micro_batches);
-    table(run, layout, n, opposed);
-    answer(run, layout, n, opposed, micro_batches);
+                  const TrainerConfig *c) {
+    const size_t micro_batches = c->batch / c->micro_batch;
+    bars(run, layout, n, opposed, c);
+    table(run, layout, n, opposed, micro_batches);
+    answer(run, layout, n, micro_batches);
 }
