@@ -67,7 +67,7 @@ my $victim = "$work/victim";
 make_path($victim);
 spew("$victim/thesis", 'ten years');
 
-# Returns the contents of a folder: names, links, files.
+# Returns the contents of a folder except the lock: names, links, files.
 sub whole {
     my ($dir) = @_;
     return

@@ -3,7 +3,7 @@
 # that do not divide. Either all checks and costs hold, or the method needs another number and its
 # message says so.
 # TEST_ALL=1 takes 1, 2, 3, 4 and 8 stages instead of 3.
-# slow: about fifty runs as virtual ranks and as processes
+# slow: about fifty runs with virtual ranks
 use strict;
 use warnings;
 use FindBin;
