@@ -13,7 +13,7 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
-my $text = "$work/text.txt";    # fixed, while the tree's text may change
+my $text = "$work/text.txt";    # the beginning of the tree's text
 {
     open my $f, '>', $text or die "$text: $!";
     print $f substr slurp('build/text.txt'), 0, 10000;
