@@ -224,7 +224,7 @@ SKIP: {
     my @jobs = map {
         { words => [@gpus, 3, $comm, '--timeout', $_->[1] =~ /waited/ ? $wait : $hang, $_->[0]] }
     } @cases;
-    my @ran = run_jobs(\@jobs, at_once => 4);    # some jobs only wait
+    my @ran = run_jobs(\@jobs, at_once => 4);    # more than usual, because some jobs only wait
     for (map { [$cases[$_], $ran[$_]] } 0 .. $#ran) {
         my ($case, $job) = @$_;
         is($job->{status}, 3, "NCCL, $case->[0]: status 3") or diag(complain($job));

@@ -15,7 +15,7 @@ my $train = program_of('fp32', '08_3d/train.c');
 my $sample = program_of('fp32', '08_3d/sample.c');
 my $spoil = "build/cpu-fp32/tests/nan_product.so";
 
-# The tree of a planted bug does not build sample.
+# The tree of a planted bug does not build sample, so the test also runs without sample.
 -x $_ or plan skip_all => "$_ is not built" for $train, $spoil;
 my $text = "$work/text.txt";
 {

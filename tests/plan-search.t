@@ -297,7 +297,7 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'the price of a billion tokens');
 
-# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names
+# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names must
 # suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;

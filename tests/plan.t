@@ -61,8 +61,8 @@ sub draw {
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
     my $attention = any('plain', 'blockwise');    # with cp > 1 attention is always blockwise
-        # Communication over dp runs beside computation: buckets with --zero 0, prefetch with --zero
-        # 3.
+        # Communication over dp may run beside computation: buckets with --zero 0, prefetch with
+        # --zero 3.
     my $beside = $zero % 3 == 0 && $dp * $cp > 1 && rand 2 < 1;
     my @beside = $beside ? ($zero ? '--prefetch' : '--overlap') : ();
     my @rails = any([], ['--rails', 1], ['--rails', 2])->@*;

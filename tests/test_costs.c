@@ -71,7 +71,7 @@ static void parameters(Run *run, const char *name, const ModelConfig *c) {
             bool units = true;
             for (size_t k = 0; k < m->n_layers; k++) {
                 const Layer *l =
-                    &m->layers[k]; // wte is the embedding's first unit and the head's second
+                    &m->layers[k]; // the unit beside wte: the embedding's second, the head's first
                 if (l->n_units == 0) continue; // the loss has no parameter
                 units = units && elements_unit(&z, k) == l->units[l->number == 0]->size;
             }
