@@ -23,9 +23,8 @@
 // two sums has lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
-static Arena storage = {
-    .category = MEM_REFERENCE
-}; // memory of the test itself, in no peak that is checked
+static Arena storage = { .category =
+                             MEM_REFERENCE }; // memory of the test itself, in no peak of a check
 
 // ---- finite differences ----
 

@@ -7,7 +7,8 @@
 //   3. Random programs of work, collectives and messages, emulated: the time of every rank; and, if
 //      the ranks deadlock, the call in which each rank waits.
 //   4. Exposed and hidden time, memory, and wrong lists, by hand.
-// tests/play-steps.t runs this program. TEST_ALL=1 takes every case. TEST_SEED=N draws other cases.
+// tests/play-steps.t runs this program. TEST_ALL=1 takes every case of 1., and more random cases of
+// 2. and 3. TEST_SEED=N draws other cases.
 //
 // ranks: 1
 // level: core
