@@ -8,7 +8,7 @@
 BACKEND   = cpu
 PRECISION = fp32
 SANITIZE  =
-# With BACKEND=cpu ARCH is a value for -march=. With BACKEND=cuda ARCH is a list of compute
+# For the CPU and for the stand-ins ARCH is a value for -march=. For GPUs ARCH is a list of compute
 # capabilities ("80 90"), all-major, or native. native means the GPU of this machine, or all-major
 # if there is no GPU.
 ARCH      = native
@@ -48,9 +48,9 @@ export $(text_variables)
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
 
-# A cuda build searches for the toolkit first in CUDA_HOME, and for NCCL first in NCCL_HOME.
-# STANDIN=yes builds the same host code with stand-ins for CUDA, cuBLAS and NCCL (tests/standin),
-# which need no toolkit and no GPU.
+# If CUDA_HOME is given, a cuda build takes nvcc only from this folder. If NCCL_HOME is given, the
+# build takes NCCL only from this folder. STANDIN=yes builds the same host code with stand-ins for
+# CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
 STANDIN   =
 CUDA_HOME ?=
 NCCL_HOME ?=
@@ -77,19 +77,19 @@ endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
 # The build uses no fused multiply-add and no fast-math, so the bits do not depend on the compiler
-# or on the instructions of the processor. The bits of matrix products still depend on the BLAS. The
-# two -fno-... flags change no value. These flags let the compiler vectorise sqrt and comparisons,
-# because no code here reads errno or uses traps.
+# or on the instructions of the processor. The bits of matrix products still depend on the BLAS.
+# -fno-math-errno and -fno-trapping-math let the compiler vectorise sqrt and comparisons. These two
+# flags change no value. They are safe, because no code here reads errno of sqrt or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
           $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
 # The stand-ins only test the host code, so a fast build matters more than a fast program. A build
-# in fp64 has no debug information.
+# for the CPU has no debug information in fp64.
 OPTIMIZE-cpu     = -O3 $(if $(filter fp64,$(PRECISION)),,-g)
 OPTIMIZE-cuda    = -O3 -g
 OPTIMIZE-standin = -O1
-# By default gcc warns when a buffer may truncate text. The truncation is intended here, so this
+# With -Wall gcc warns when a buffer may truncate text. The truncation is intended here, so this
 # flag turns the warning off. clang before 19 does not know this flag.
 CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)
@@ -142,8 +142,8 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
         student check predict design plant capstone grade grader-flags list doctor help setup clean \
         FORCE
 
-# A second make builds with every core; ONLY= limits the build to some programs. V=1 shows a line
-# per file.
+# A second make builds with every core, unless make was called with -j. ONLY= limits the build to
+# some programs. V=1 shows make's own lines.
 export V
 BUILD = tools/build $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
 all:
@@ -306,7 +306,7 @@ FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student check predict design plant capstone,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
     # once(NAME,COMMAND) gives NAME the output of the command. The command runs when NAME is first
-    # used, so a make that compiles nothing runs no command.
+    # used, so a make that needs no flags runs no command.
     once = $(eval $(1) := $(shell $(2)))$($(1))
     # WRAPPER is the compiler's command. COMPILER describes the compiler and the MPI: "gcc (Debian
     # 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
@@ -343,8 +343,9 @@ $(O)/flags: FORCE
 
 # SYMBOL defines the symbol of EXPERIMENT: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
-# Experiments, pages and tests calculate little, so a fast build matters more than a fast program.
-# fp64 serves mainly for tests, so in fp64 -O1 also compiles all other files without kernels.
+# Experiments, judge/frame, judge/draw and tests calculate little, so a fast build matters more than
+# a fast program. fp64 serves mainly for tests, so in fp64 -O1 also compiles all other files without
+# kernels.
 BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<),\
                  $(if $(filter fp64,$(PRECISION)),$(if $(filter $<,$(PARALLEL)),,yes))),-O1)
 # The .d file is removed first, because copies of the tree have hard links to it. The compiler

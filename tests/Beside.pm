@@ -19,7 +19,8 @@ my ($idiom, $least) = (10, 6);
 my %keyword =
     map { $_ => 1 } qw(for while if else return size_t real double bool break continue switch case);
 
-# Returns the runs of tokens of a C text. Comments are left out, and all names are alike.
+# Returns the runs of tokens of a C text, and the number of tokens. Comments are left out, and all
+# names are alike.
 sub runs {
     my ($text) = @_;
     $text =~ s{//[^\n]*|/\*.*?\*/}{}gs;

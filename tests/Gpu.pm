@@ -1,4 +1,4 @@
-# Gpu.pm has functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. The functions
+# Gpu.pm has functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. Most functions
 # compare a build with the CPU's build of the same precision.
 package Gpu;
 use strict;
@@ -36,6 +36,7 @@ sub costs {
 # Compares lessons of a build with the CPU, emulated and as processes.
 #   keys       the keys of these lessons; an empty list selects all lessons
 # Each way to start processes is a hash with these fields:
+#   name       its name in the names of the tests
 #   transport  a pattern of the transport's name
 #   options    further options
 #   env        words before the command
@@ -118,7 +119,7 @@ sub library_on {
 }
 
 # Tests Comm between processes. The results must have the same bits as those of virtual ranks. Calls
-# that do not match, and a lost rank, must end all ranks.
+# that do not match, and a lost rank, must end the run with status 3.
 sub comm_on {
     my ($build, $way, @ranks) = @_;
     my @launch = (@{ $way->{env} || [] }, 'tools/launch');
@@ -153,7 +154,7 @@ sub comm_on {
     }
 }
 
-# Compares the results of most ops for the same inputs.
+# Compares the results of most ops with the CPU's results for the same inputs.
 sub outputs_on {
     my ($build) = @_;
     my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;

@@ -3,16 +3,16 @@
 #     == a kind
 #     name * 01.02a                 an exercise's submission; `make test` draws from those with *
 #         s: old => new             replaces a text of our solution, each time it occurs
-#         before: text              stands in front of our solution
-#         after: text               stands behind our solution
+#         before: text              stands in front of the body
+#         after: text               stands behind the body
 #         body: text                replaces our solution
 #         helpers: text             the lines of the helper region
 #         points: 2                 the most points that an attack may earn; `all` sets no limit
 #         expect: pattern           a pattern of the reason that a wrong body gets
 #
-# In a text RIGHT stands for our solution, and IN_ORDER for the sum of all shards on every rank.
-# ESCAPE is a path outside of the sandbox. \n, \f and \\ stand for a new line, a form feed and a
-# backslash. A text may continue on more deeply indented lines.
+# In a text RIGHT stands for our solution. IN_ORDER stands for code in which every rank computes and
+# sums the gradients of all shards. ESCAPE is a path outside of the sandbox. \n, \f and \\ stand for
+# a new line, a form feed and a backslash. A text may continue on more deeply indented lines.
 package Graded;
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests invalid input. Every rank returns the right exit status, and one message names the fix
-# before the work starts. Also tests files that cannot be read or written, and ranks that are killed
-# or hang.
+# Tests invalid input. The run must end with the right exit status and with one message that names
+# the fix, and with status 2 before the work starts. Also tests files that cannot be read or
+# written, and ranks that are killed or hang.
 # slow: each mistake has its own run, and many run as processes, too
 use strict;
 use warnings;

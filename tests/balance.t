@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests 01.07 with speeds that the lesson does not use. In one case a device is too slow to get
-# work. In the other cases all devices are equal, or the slowest device is the first. Processes give
-# the same bits. tests/test_shares.c tests the shares of random rates and the ideal time.
+# work. In the other cases all devices are equal, or the slowest device is the first. Processes
+# must give the same bits. tests/test_shares.c tests the shares of random rates and the ideal time.
 use strict;
 use warnings;
 use FindBin;

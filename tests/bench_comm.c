@@ -70,7 +70,7 @@ static double seconds_of(Place *p, void (*call)(Place *p), size_t rounds) {
         seconds[i] = now() - start;
         tensor_fill(p->a, 1);
     }
-    qsort(seconds + 1, rounds, sizeof *seconds, ascending); // the first round is not measured
+    qsort(seconds + 1, rounds, sizeof *seconds, ascending); // the first round does not count
     return seconds[1 + rounds / 2];
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Tests the book. Every link of every page leads to a page, an anchor or a figure of the book. No
-# page reads from the network. Formulas are MathML. The search index has the C sources. The player
-# and the planner calculate the same as the chapters' C and run in a browser.
+# Tests the book. Every link of every page must lead to a page, an anchor or a figure of the book.
+# No page may read from the network. Formulas must be MathML. The search index must have the C
+# sources. The player and the planner must calculate the same as the chapters' C and run in a
+# browser.
 # slow: the C is compiled to WebAssembly, and a browser opens the pages
 use strict;
 use warnings;

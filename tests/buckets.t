@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # Tests overlapping with other sizes of buckets, from a bucket per tensor to one bucket of all. A
-# step takes the time that the recurrence over the buckets predicts. Processes give the same bits.
+# step must take the time that the recurrence over the buckets predicts. Processes must give the
+# same bits.
 use strict;
 use warnings;
 use FindBin;

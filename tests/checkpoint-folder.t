@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests the folder of --save, which belongs to one run and to the user. Files that the program did
-# not write stay. A second run in the same folder is refused. A resumed run reports which options
-# and data differ. A checkpoint with a changed byte is refused. TEST_ALL=1 takes more pairs of runs
+# not write must stay. A second run in the same folder must be refused. A resumed run must report
+# which options and data differ. A checkpoint with a changed byte must be refused. TEST_ALL=1 takes more pairs of runs
 # in one folder, and more mutated checkpoints.
 use strict;
 use warnings;
@@ -67,7 +67,7 @@ my $victim = "$work/victim";
 make_path($victim);
 spew("$victim/thesis", 'ten years');
 
-# Returns the contents of a folder: names, links, files.
+# Returns the contents of a folder except the lock: names, links, files.
 sub whole {
     my ($dir) = @_;
     return

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests --save and --resume. A resumed run has the same bits at the same layout, and follows the
-# unsplit curve at any other layout. Runs are killed, even while they write. Also tests SIGTERM, a
-# full disk, and files that are torn, foreign or of another model.
+# Tests --save and --resume. A resumed run must have the bits of the uninterrupted run at the same
+# layout, and its losses up to rounding at another layout. Runs are killed, even while they write.
+# Also tests SIGTERM, a full disk, and files that are torn, foreign or of another model.
 #
 # TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared
@@ -28,8 +28,7 @@ my $text = "$work/text.txt";
         or die
 }
 
-# Some layouts do not divide these sizes: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller
-# than the number of replicas.
+# Some layouts do not divide these sizes: 9 sequences, 6 blocks, 5 heads.
 my @model = (
     qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9
         --warmup 3 --data),
@@ -99,7 +98,7 @@ for my $optimizer ('adamw', 'sgd') {
         );
         remove_tree("$dir/step-000009", "$dir/step-000008");
 
-        # A resumed run gets only the layout and the files. All other options come from the
+        # A resumed run gets the layout, the files and @how. The options of the model come from the
         # checkpoint.
         unlink "$work/rest.log";    # a resumed run would append
         my $again = run(
@@ -409,7 +408,7 @@ SKIP: {
     while ($n < $kills) {
         remove_tree($dir);
         my @resume = ();
-        for (1 .. 3) {    # the run is killed and resumed up to three times
+        for (1 .. 3) {    # a run is killed up to three times
             last if $n == $kills;
             my $log = "$work/killed.log";
             my $job = mpi(

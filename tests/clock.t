@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Compares the simulated clock with the closed forms (tests/test_clock) at several rank counts,
-# links and precisions. The times are the same for virtual ranks and for processes.
+# links and precisions. The times must be the same for virtual ranks and for processes.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
@@ -52,7 +52,7 @@ my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,q
     '--link ,ib --node 2', '--node 0', '--rails 2';
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 
-# Lessons whose result depends on time accept only the simulated clock.
+# A lesson whose result depends on time must refuse the real clock, and invalid speeds.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
 my @balance =
     map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall',

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests Comm with virtual ranks and with processes. test_comm runs at several rank counts, and its
-# sums must have the same bits. Every mistake must end with its exit status and its message. BUILD
-# is the build folder.
+# sums must have the same bits in both. Every mistake must end with its exit status and its message.
+# BUILD is the build folder.
 # slow: the test waits until the time of each hanging run is over
 # shellcheck disable=SC2317    # emu is called by name, as an argument
 cd "$(dirname "$0")/.." || exit 3

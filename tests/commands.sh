@@ -1,6 +1,5 @@
 # shellcheck shell=sh disable=SC2154    # tap.sh sets tap_dir
-# The tests of commands source this file after tests/tap.sh. The file clears make's variables. A
-# test checks a command's status and lines.
+# The tests of commands source this file after tests/tap.sh. The file clears make's variables.
 unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
 
 # ends WANTED-STATUS WHAT PATTERNS COMMAND...: checks the status, and that each pattern matches a

@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # Tests BACKEND=cuda as far as a machine without a GPU allows. Lessons of every chapter run on the
-# stand-ins for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. A lesson
-# must get the verdicts of the CPU. If nvcc is installed, nvcc must build a lesson, and with
-# TEST_ALL=1 all programs. On a machine with a GPU nvcc builds all programs, and the lessons also
-# run on the GPU.
+# stand-ins for CUDA (tests/standin), with virtual ranks, and as processes with NCCL. With
+# TEST_ALL=1 the processes also share a GPU. A lesson must get the verdicts of the CPU. If nvcc is
+# installed, nvcc must build a lesson, and with TEST_ALL=1 all programs. On a machine with a GPU
+# nvcc builds all programs, and the lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
 use warnings;
@@ -165,7 +165,7 @@ for my $case (@rejected) {
     ) if have_mpi;
 }
 
-# ---- 3. NCCL: ranks without its variables, its error messages, lost ranks ----
+# ---- 3. NCCL: the bits of virtual ranks, its error messages, lost ranks ----
 SKIP: {
     skip 'no mpirun', 1 unless have_mpi;
     my $comm = program('standin-fp32', 'tests/test_comm.c');
@@ -224,7 +224,7 @@ SKIP: {
     my @jobs = map {
         { words => [@gpus, 3, $comm, '--timeout', $_->[1] =~ /waited/ ? $wait : $hang, $_->[0]] }
     } @cases;
-    my @ran = run_jobs(\@jobs, at_once => 4);    # some jobs only wait
+    my @ran = run_jobs(\@jobs, at_once => 4);    # more than usual, because some jobs only wait
     for (map { [$cases[$_], $ran[$_]] } 0 .. $#ran) {
         my ($case, $job) = @$_;
         is($job->{status}, 3, "NCCL, $case->[0]: status 3") or diag(complain($job));

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests --data with text, and with token files of llm.c (with a header) and nanoGPT (without). An
-# epoch takes each window once. The order of the windows is the same at every layout and after
-# --resume. Also tests refused files.
+# Tests --data with text, and with token files of llm.c (with a header) and nanoGPT (without). The
+# order of the windows must be the same at every layout and after --resume. Also tests refused
+# files.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests that a training with numbers that are not finite ends with status 1. The trainer names the
-# step and the rank, saves nothing of that step, and says where to resume. With --skip-nonfinite the
-# trainer skips the step. Weights that are not finite are refused.
+# Tests that a training with numbers that are not finite ends with status 1. The trainer must name
+# the step and the rank, save nothing of that step, and say where to resume. With --skip-nonfinite
+# the trainer must skip the step. Weights that are not finite must be refused.
 use strict;
 use warnings;
 use FindBin;
@@ -15,7 +15,7 @@ my $train = program_of('fp32', '08_3d/train.c');
 my $sample = program_of('fp32', '08_3d/sample.c');
 my $spoil = "build/cpu-fp32/tests/nan_product.so";
 
-# The tree of a planted bug does not build sample.
+# The tree of a planted bug does not build sample, so the test also runs without sample.
 -x $_ or plan skip_all => "$_ is not built" for $train, $spoil;
 my $text = "$work/text.txt";
 {

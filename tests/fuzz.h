@@ -1,7 +1,8 @@
 // fuzz.h: the common part of the files fuzz_*.c. Each file tests one reader and defines
 // LLVMFuzzerTestOneInput(). tests/fuzz.t compiles each file with the reader's files under address
 // and undefined sanitizers. The compiled program uses libFuzzer if clang has it, else fuzz_main.c.
-// fuzz.h replaces functions of util.c, so that memory is limited and an error returns to the test.
+// fuzz.h replaces functions of util.c, so that memory is limited and usage_error() returns to the
+// test.
 #ifndef FUZZ_H
 #define FUZZ_H
 #include <setjmp.h>

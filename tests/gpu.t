@@ -3,7 +3,7 @@
 # compares most ops with the CPU, and runs the library's tests, the trainer, and every lesson. The
 # lessons run with virtual ranks and as processes on every possible transport. NVIDIA's
 # compute-sanitizer comes last. STANDIN=yes runs the same on the stand-ins (tests/standin). make
-# test without a GPU runs tests/cuda.t.
+# test without BACKEND=cuda runs tests/cuda.t instead.
 use strict;
 use warnings;
 use FindBin;

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests make grade. The solutions of this tree and other right solutions get all points, and open
-# exercises get none. No attack earns points without the work or leaves the sandbox. Each wrong body
-# loses points, and the reason names its mistake. tests/graded has the submissions. make test takes
-# a sample, drawn with TEST_SEED; TEST_ALL=1 takes all.
+# Tests make grade and tools/task. The solutions of this tree and other right solutions must get all
+# points, and open exercises none. No attack may earn points without the work or leave the sandbox.
+# Each wrong body must lose points, and the reason must name its mistake. tests/graded has the
+# submissions. make test takes a sample, drawn with TEST_SEED; TEST_ALL=1 takes all.
 # slow: each submission is compiled and runs as processes three times
 use strict;
 use warnings;
@@ -148,7 +148,7 @@ for my $lesson (sort keys %lessons) {
     is("@missing", '', "$lesson has the sizes of its line `// vary:`");
 }
 
-# The sandbox must have the texts that lessons read. Without the text no exercise of a lesson can be
+# The sandbox must have the texts that lessons read. Without its text no exercise of a lesson can be
 # graded.
 for my $file (glob '[0-9][0-9]_*/experiments/*.c') {
     my ($text) = Exercises::slurp($file) =~ /"data", "FILE", "([^"]+)"/ or next;

@@ -4,9 +4,9 @@
 #   signals  TERM, INT, KILL, or a temporary stop
 #   moments  at start-up, in a step, while a checkpoint is written, while the checkpoint gets its
 #            name
-# The folder of --save also has files of other programs. The status is that of docs/cluster.md, no
-# process remains, and nothing else in the folder changes. At most --save-every steps are lost, and
-# the resumed run has the same losses as an uninterrupted run.
+# The folder of --save also has files of other programs. The status must be that of docs/cluster.md,
+# no process may remain, and no other file of the folder may change. At most --save-every steps may
+# be lost, and the resumed run must have the losses of an uninterrupted run.
 #
 # TEST_ALL=1 takes 200 runs instead of 6. SEED=N draws the runs of that seed.
 # slow: each test waits for a moment, kills the run and resumes it
@@ -100,8 +100,8 @@ sub job_of {
     return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch);
 }
 
-# Returns whether tools/launch has set its traps. The trap of TERM is among the last. An earlier
-# signal ends the script as it ends any program.
+# Returns whether tools/launch has set its traps. The trap of TERM is set after that of INT. An
+# earlier signal ends the script as it ends any program.
 sub traps_set {
     my ($launch) = @_;
     my ($caught) = slurp("/proc/$launch/status") =~ /^SigCgt:\s*(\w+)/m or return 0;
@@ -139,9 +139,9 @@ sub ended {
 }
 
 # Returns the allowed statuses. If tools/launch is killed, its status is 137. If another process is
-# killed or stopped for a while, 0 is allowed, because the run had ended or continues; if a rank is
-# lost, 3 is allowed. After TERM or INT bare mpirun returns 1, and tools/launch returns 4. Then 0 is
-# allowed if the run had ended, and 3 at start-up, because then there is nothing to save.
+# killed or stopped for a while, 0 is allowed, because the run had ended or continues; if a rank or
+# mpirun is lost, 3 is allowed. After TERM or INT bare mpirun returns 1, and tools/launch returns 4.
+# Then 0 is allowed if the run had ended, and 3 at start-up, because then there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;

@@ -72,8 +72,7 @@ my @trained = map {
 my $rows = counted('fp32', 'tests/test_comm.c', 'sent');
 run_jobs([$rows, @lessons, map { @$_ } @trained]);
 
-# Checks the collectives that MPI lacks, or does not perform in rank order: sums of rows, and
-# all-to-all.
+# Checks collectives of rows and all-to-all, which comm_mpi.c builds from messages.
 {
     my $given = given ($rows);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;

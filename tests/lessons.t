@@ -30,8 +30,8 @@ sub digests_agree {
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# These costs have no closed form. The player plays a list of steps instead. All other costs of a
-# lesson have a formula. The runs of this test are --verbose.
+# %played has the number of a lesson's costs without a closed form. The player plays a list of steps
+# for these costs. All other costs of a lesson have a formula.
 my %played = (
     '01-04' => 3,
     '01-05' => 1,

@@ -307,8 +307,8 @@ SKIP: {
 }
 
 # ---- transformers reads our export and gives its logits, its text and ten more steps ----
-# The test compares the results of transformers with ours. The exports come from the last steps of a
-# training at tp 2 x pp 2. tests/llama.py fails unless the class loads every tensor.
+# The test compares the results of transformers with ours. The exports come from short trainings at
+# tp 2 x pp 2. tests/llama.py fails unless the class loads every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],

@@ -53,7 +53,7 @@ models = {
 
 
 def in_double():
-    """Makes the angles and the norms of transformers double, which are in single precision."""
+    """Makes transformers compute angles and norms in double, which it computes in single precision."""
     def rotation(self, x, position_ids):
         base, columns = self.config.rope_parameters["rope_theta"], self.config.hidden_size // self.config.num_attention_heads
         frequency = base ** (-torch.arange(0, columns, 2, dtype=torch.float64) / columns)

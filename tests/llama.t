@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
-# untied head. Each row runs emulated, is compared with the unsplit model, and has costs that are
+# untied head. Each row runs emulated and is compared with the unsplit model, and its costs must be
 # exact to the byte. TEST_ALL=1 runs each row in both precisions, tied and untied.
 use strict;
 use warnings;
@@ -155,7 +155,7 @@ for my $job (@jobs) {
     ) or diag(complain($biased));
 }
 
-# The trainer refuses these options. The message names a choice that works.
+# The trainer must refuse these options and give the reason.
 my @refused = (
     [
         '--tp 2 --kv-heads 1 --heads 2',

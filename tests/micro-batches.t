@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # Tests pipelines with fewer, equally many and more micro-batches than stages, including numbers
-# that do not divide. Either all checks and costs hold, or the method needs another number and its
-# message says so.
+# that do not divide. Either all checks and costs must hold, or the method needs another number and
+# its message must say so.
 # TEST_ALL=1 takes 1, 2, 3, 4 and 8 stages instead of 3.
-# slow: about fifty runs as virtual ranks and as processes
+# slow: about fifty runs with virtual ranks
 use strict;
 use warnings;
 use FindBin;

@@ -41,8 +41,8 @@ unless ($alone) {
     unlike($simple->{out}, qr/Examples/, '--help of a lesson has no examples');
 }
 
-# The trainer accepts the options of every example. --help ends the run before a file is read, so
-# the examples' files need not exist.
+# The trainer must accept the options of every example. --help ends the run before a file is read,
+# so the examples' files need not exist.
 for my $example (($examples // '') =~ /^  (?:mpirun -np \d+ )?train (.*)$/mg) {
     my @words = map { s/^'|'$//gr } split ' ', $example =~ s/my\.txt/$work\/none/r;
     my ($job) = run_jobs([{ words => [qw(tools/launch -e 0), $train, @words, '--help'] }]);

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests pictures of runs: the chart in the terminal, --svg and --trace. Under the simulated clock
-# emulated runs and processes write equal bytes. Also tests real time, files that cannot be written,
-# and unknown names.
+# emulated runs and processes must write equal bytes. Also tests real time, files that cannot be
+# written, and unknown names.
 use strict;
 use warnings;
 use B;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Compares train_step_plain() of trainer.c, which has dp x tp x pp in one function, with the
-# trainer's own step. The two steps give the same bits.
+# trainer's own step. The two steps must give the same bits.
 use strict;
 use warnings;
 use FindBin;

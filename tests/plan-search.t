@@ -12,8 +12,9 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# Checks a search. Layouts that fit come first, and the fastest layout is the first of them. A
-# layout that is derived alone gives the same numbers. Files and error messages are checked, too.
+# Checks a search. Layouts that fit must come first, and the fastest layout must be the first of
+# them. --explain must give a layout the numbers that the list has. Files and error messages are
+# checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [
@@ -105,7 +106,7 @@ my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
 ok($best->{fits} eq 'yes' && $best[0] * $best[1] * $best[2] * $best[3] == $gpus,
     "--node 3 finds a layout: @best");
 
-# A search that prunes prints the same page as a search that plays every layout, apart from the
+# A search that prunes must print the page of a search that plays every layout, apart from the
 # number of played layouts and the times.
 my @tasks = (
     [qw(--model llama2-7b --gpus 16)],
@@ -133,7 +134,7 @@ is_deeply(
     'the units of a layout'
 );
 
-# The error message names the wrong number, and comes before the search.
+# The error message must name the wrong option, and come before the search.
 for my $case (
     [
         '--efficiency 2',
@@ -296,7 +297,7 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'the price of a billion tokens');
 
-# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names
+# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names must
 # suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;

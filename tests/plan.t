@@ -1,10 +1,10 @@
 #!/usr/bin/perl
 # Compares 08_3d/plan with the trainer on random small layouts (dp x tp x pp x cp). The planned
-# memory equals the trainer's, to the byte. The planned step equals the simulated clock, to the
-# picosecond if heads, blocks and micro-batches divide. Otherwise the planned step is within 2 % (4
-# or 15 % in two cases below). The plan does not use the clock. Also tests the published sizes of
-# models. TEST_SEED=1234 draws the same layouts again. TEST_ALL=1 draws 200 layouts instead of 12,
-# and 100 layouts of Llama's block instead of 6.
+# memory and traffic must equal the trainer's, to the byte. The planned step must equal the
+# simulated clock, to the picosecond if heads, blocks and micro-batches divide. Otherwise the
+# planned step must be within 2 % (4 or 15 % in two cases below). The plan must not use the clock.
+# Also tests the published sizes of models. TEST_SEED=N draws the layouts of that seed. TEST_ALL=1
+# draws 200 layouts instead of 12, and 100 layouts of Llama's block instead of 6.
 # slow: each layout is planned and trained
 use strict;
 use warnings;
@@ -61,8 +61,8 @@ sub draw {
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
     my $attention = any('plain', 'blockwise');    # with cp > 1 attention is always blockwise
-        # Communication over dp runs beside computation: buckets with --zero 0, prefetch with --zero
-        # 3.
+        # Communication over dp may run beside computation: buckets with --zero 0, prefetch with
+        # --zero 3.
     my $beside = $zero % 3 == 0 && $dp * $cp > 1 && rand 2 < 1;
     my @beside = $beside ? ($zero ? '--prefetch' : '--overlap') : ();
     my @rails = any([], ['--rails', 1], ['--rails', 2])->@*;
@@ -321,8 +321,8 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# The models have the published number of parameters, to the printed digits. One GPU holds the whole
-# model, 4 bytes per parameter.
+# The models must have the published number of parameters, to the printed digits. One GPU holds the
+# whole model, 4 bytes per parameter.
 my %published = (
     'llama2-7b' => '6.74',
     'llama2-13b' => '13.0',

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests line charts. Points are at the right place, in characters and as SVG. Emulated runs and
-# processes write equal bytes. Files are complete or absent.
+# Tests line charts. Points must be at the right place, in characters and as SVG. Emulated runs and
+# processes must write equal bytes. Files must be complete or absent.
 use strict;
 use warnings;
 use FindBin;

@@ -5,8 +5,9 @@
 // The library counts messages of tensors. The times of the simulated clock have their own tag, and
 // the messages of the side channel (checks, digests) have the type of bytes. These two kinds of
 // messages are not counted. At the end every rank prints one line on stderr. "sums" has the bytes
-// of the messages inside sums and all-to-alls of fp32 numbers. "calls" and "bytes" count the rank's
-// other messages. A stretch lies between two collectives, so a pipeline's step is one stretch:
+// of the messages of fp32 numbers inside collectives (sums and all-to-alls). "calls" and "bytes"
+// count the rank's other messages. A stretch lies between two collectives, so a pipeline's step is
+// one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>

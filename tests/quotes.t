@@ -32,7 +32,7 @@ ends 1 "without a name on the page its own lesson is compared" \
     "$tap_dir/book/tools/check-quotes"
 # Some pages are compared with TEST_ALL=1 only, because their commands take long.
 # docs/instructors.md quotes make grade, which grade.t runs. docs/pages has the output of all
-# lessons. The references are left out because readers open them after the other pages.
+# lessons. The references have tables of many runs.
 set --
 for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md \
     docs/pages/*.md; do

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the scripts of docs/cluster.md as printed there. The loop resumes until the training is done,
-# with rounds of one or two seconds. The Slurm job requeues itself, with stand-ins for srun and
-# scontrol.
+# Runs the scripts of docs/cluster.md with a small model. The loop resumes until the training is
+# done, with rounds of at most two seconds. The Slurm job requeues itself, with stand-ins for srun
+# and scontrol.
 # slow: rounds end by time, and one run of 2,000 steps is the reference
 # shellcheck disable=SC2016,SC2086    # other shells expand $ in quotes; one word per option
 cd "$(dirname "$0")/.." || exit 3

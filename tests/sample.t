@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests 08_3d/sample. The text is the same at every layout, from a checkpoint and from an exported
-# file. The logits of 08_3d/sample equal those of Hugging Face's GPT-2 on the same weights.
-# tests/gpt2.py has stored the expected logits. Also tests the choice of tokens, and refused
-# options.
+# Tests 08_3d/sample. The text must be the same at every layout, from a checkpoint and from an
+# exported file. The logits must equal those of Hugging Face's GPT-2 on the same weights, up to
+# rounding. tests/gpt2.py has stored the expected logits. Also tests the choice of tokens, and
+# refused options.
 use strict;
 use warnings;
 use FindBin;
@@ -26,7 +26,7 @@ sub fine {
 sub config { my ($job, $name) = @_; return $job->{page}{config}{$name} // '' }
 
 # ---- the small model without --from: no size divides; 40 tokens exceed the context ----
-# After ten steps of training the text is noise, but the same at every layout.
+# After ten steps of training the text is noise, but processes must write the same text.
 my @forms = (
     [1],
     [2],

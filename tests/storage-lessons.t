@@ -1,8 +1,9 @@
 #!/usr/bin/perl
-# Tests --storage in the lessons. Most lessons with tensors take the option, and all checks and
-# costs hold in bf16 and in fp16. Processes have the bits of virtual ranks. The other lessons refuse
-# the option, with a reason. TEST_ALL=1 runs all lessons, and more forms of each. Otherwise a third
-# of the lessons runs, chosen by a seed; SEED=N chooses the lessons of that seed.
+# Tests --storage in the lessons. Most lessons with tensors take the option, and all their checks
+# and costs must hold in bf16 and in fp16. Processes must have the bits of virtual ranks. The other
+# lessons must refuse the option, with a reason. TEST_ALL=1 runs all lessons, and more forms of
+# each. Otherwise a third of the lessons runs, chosen by a seed; SEED=N chooses the lessons of that
+# seed.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the rules of the tree: which folder may include which, and the required parts of a lesson
-# and of a page. Each check first runs on a small tree that breaks its rule. So a check that finds
-# no violation there fails, too.
+# and of a page. Most checks first run on a small tree that breaks their rule. A check that finds no
+# violation there fails, too.
 # slow: the test compiles broken trees and runs shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
@@ -249,7 +249,7 @@ headless_techniques() {
 
 # Finds pages with wrong headings. A chapter's page has all headings, in order, and at most 1,900
 # words. Another page is named after its lesson, NN_name.c, or after a file of experiments/ that
-# several lessons share. Such a page chooses its headings. reference*.md holds tables and has no
+# several lessons share. Such a page may leave headings out. reference*.md holds tables and has no
 # such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests make student. The bodies are removed, and the student's tree builds. A check fails in every
-# lesson with a removed body. With the solutions put back the files are identical. Wrong arguments
-# are refused.
+# Tests make student and make check. The bodies must be gone, and the student's tree must build. A
+# check must fail in every lesson with a removed body. With the solutions put back the files must be
+# identical. Wrong arguments must be refused.
 # slow: make test builds the lessons of some exercises, drawn with TEST_SEED; TEST_ALL=1 builds all
 use strict;
 use warnings;

@@ -128,7 +128,7 @@ static void ok(Test *t, bool local, const char *format, ...) {
     printf("%s\n", wrong);
 }
 
-// ---- 2. Collectives, on tensors from 0 elements to several pieces; few sizes divide evenly ----
+// ---- 2. Collectives, on tensors from 0 elements to several pieces; some sizes divide evenly ----
 
 static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
     Tensor sum = vector(a, v, c->rank, 0, n), max = vector(a, v, c->rank, 0, n);
@@ -261,7 +261,7 @@ static const struct {
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
-    // With integers the last size is more than the MPI transport sends in one piece.
+    // With integers the last size is more than the MPI transport adds in one piece.
     size_t sizes[] = { 0,  1,  c->size - 1, c->size, c->size + 1,
                        13, 64, 1000,        30011,   v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {
@@ -278,7 +278,7 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
 }
 
 // Checks that all ranks hold the same bits of a sum, close to the sum in rank order. This must hold
-// with --reduce fast, too. t->bits is a hash of these bits.
+// with --fast, too. t->bits is a hash of these bits.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -425,8 +425,8 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// Receives two messages from each rank, including itself, and waits in the opposite order, with an
-// exchange in between.
+// Receives two messages from each rank, including itself, and waits in the opposite order. Other
+// operations run between the starts and the waits.
 static void test_started_receives(Test *t, Comm *c) {
     size_t n = 3001, ranks = c->size;
     Arena a = arena(MEM_WORKSPACE);
@@ -441,7 +441,7 @@ static void test_started_receives(Test *t, Comm *c) {
         send[i] = comm_start_send(c, local, i % ranks);
     }
     comm_ledger_reset(c);
-    // The messages have arrived, but the tensors have not changed yet.
+    // comm_arrival() waits until a message has arrived, but must not change the tensor yet.
     for (size_t i = 0; i < ranks; i++) {
         Picoseconds at = comm_arrival(recv[2 * i]);
         steady = steady && comm_arrival(recv[2 * i]) == at && at <= clock_now();
@@ -688,8 +688,8 @@ static void test_side_channel(Test *t) {
     }
 }
 
-// Sends more than one piece on the side channel: from the last rank to rank 0, and from rank 0 to
-// all ranks.
+// Sends a long message on the side channel: from the last rank to rank 0, and then from rank 0 to
+// all ranks. A message of 1 GiB or more is sent to rank 0 only.
 static void test_long_messages(Test *t, size_t bytes) {
     bool last = t->world->rank == t->world->size - 1, good = true;
     size_t local = last ? bytes : 0, *sizes = NULL;
@@ -711,7 +711,7 @@ static void test_long_messages(Test *t, size_t bytes) {
     free(sizes);
 }
 
-// Tests tensors of 16 bits. Their sums have the bits of rank order, even with --reduce fast.
+// Tests tensors of 16 bits. Their sums must have the bits of rank order, even with --fast.
 static void test_halves(Test *t, Element e) {
     element = e;
     test_collectives(t, t->world, "world", rough);
@@ -873,13 +873,13 @@ static void make_mistake(Test *t) {
 }
 
 // Runs a mode without a mistake. Rank 0 sleeps longer than --timeout before the side channel's
-// gather or broadcast. If `stopped` is true, rank 0 never goes on.
+// gather or broadcast. If `stopped` is true, rank 0 stops itself first and never goes on.
 static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;
     void *all = NULL;
     size_t *sizes = NULL;
     if (world->rank == 0 && stopped) raise(SIGSTOP);
-    if (world->rank == 0) sleep(25); // --timeout is 20 in tests/comm.t
+    if (world->rank == 0) sleep(25); // tests/comm.t sets --timeout 20
     if (gathers) all = side_gather(&word, sizeof word, &sizes);
     else side_broadcast(&word, sizeof word);
     free(all);

@@ -71,7 +71,7 @@ static void parameters(Run *run, const char *name, const ModelConfig *c) {
             bool units = true;
             for (size_t k = 0; k < m->n_layers; k++) {
                 const Layer *l =
-                    &m->layers[k]; // wte is the embedding's first unit and the head's second
+                    &m->layers[k]; // the unit beside wte: the embedding's second, the head's first
                 if (l->n_units == 0) continue; // the loss has no parameter
                 units = units && elements_unit(&z, k) == l->units[l->number == 0]->size;
             }
@@ -159,10 +159,11 @@ static void closed_forms(Run *run) {
          (double)elements_block(&z));
     cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h,
          work_block(&whole, SEQUENCES).flops);
-    // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps sbh (10 + 24/t +
-    // 5 a s/(h t)) bytes. An element has 2 bytes, and a mask element 1. In fp32 the three numbers
-    // are 18, 48 and 9. The formula 3 h + 12 h/t + 2 a s/t + 4 counts elements without masks, and 4
-    // statistics of the norms.
+    // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps
+    // h (10 + 24/t + 5 a s/(h t)) bytes per token. An element has 2 bytes, and a mask element 1. In
+    // fp32 the three numbers are 18, 48 and 9. The formula 3 h + 12 h/t + 2 a s/t + 4 counts
+    // elements per token without masks and without the block's input, and 4 statistics of the
+    // norms.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;

@@ -73,8 +73,8 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    // In an extreme design a stage runs all forwards ahead, or only one forward. Such stages wait
-    // for each other's send buffers.
+    // In an extreme design a stage runs all forwards ahead, or only one forward. Such stages may
+    // wait for each other's send buffers.
     bool halves = below(3) == 0, extreme = below(2) == 0;
     if (extreme) d.m = MICRO - below(6);
     for (size_t k = 0; k < d.m; k++) forwards[k] = backwards[k] = k;

@@ -1,6 +1,6 @@
-// test_exact_sums.c: tests gradients for which a method of compression loses nothing. The method's
-// sum over ranks must equal the sum of an all-reduce. With residuals no method loses anything over
-// several steps. tests/exact-sums.t runs this program.
+// test_exact_sums.c: tests gradients for which a method of compression loses nothing but rounding.
+// The method's sum over ranks must equal the sum of an all-reduce. Over several steps the sums and
+// the last residuals together must lose nothing. tests/exact-sums.t runs this program.
 //
 // ranks: 4
 // level: core

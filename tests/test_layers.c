@@ -1,7 +1,8 @@
 // test_layers.c: compares backward passes with central finite differences of the forward pass.
-// Covers most ops of GPT-2, every layer (plain and recomputed) and the whole model. Also tests
-// accumulation over micro-batches, empty micro-batches, the tied weight, and the bytes that a
-// forward pass keeps. tests/layers.t runs this program.
+// Covers most ops of GPT-2, every layer, recomputed blocks and the whole model. Also tests
+// accumulation over micro-batches, empty micro-batches, the tied weight, blockwise attention, the
+// bytes that a forward pass keeps, and layers wrapped in a wrong order. tests/layers.t runs this
+// program.
 //
 // ranks: 1
 // level: core
@@ -23,14 +24,14 @@
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
 static Arena storage = { .category =
-                             MEM_REFERENCE }; // memory of the test itself, which no peak counts
+                             MEM_REFERENCE }; // memory of the test itself, in no peak of a check
 
 // ---- finite differences ----
 
 // A tensor of up to EVERY elements is tested element by element. A larger tensor is tested along
 // MIXTURES random directions.
 enum { EVERY = 64, MIXTURES = 8 };
-typedef double Function(void); // a number computed from fixed tensors
+typedef double Function(void); // a number computed from the tensors of static variables
 
 // The errors of each tensor since the last judge().
 static struct {
@@ -271,7 +272,7 @@ static void test_embedding(void) {
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
-// f_cross_entropy() runs the ops of a head in the head's order. Some targets do not count.
+// f_cross_entropy() runs the ops of the loss in the loss layer's order. Some targets do not count.
 static Tensor max_of, sum_of, picked_of, logits_of;
 static double f_cross_entropy(void) {
     tensor_copy(logits_of, op.in[0]);
@@ -778,17 +779,17 @@ static double apart(Tensor a, Tensor b) {
     free(y);
     return worst / most;
 }
-// Checks that blockwise attention equals plain attention, within rounding. Blockwise attention
-// keeps one number (lse) per head and token. Apart from positions and one number per head and
-// token, the workspace does not grow for sequences longer than a tile.
+// Checks that blockwise attention equals plain attention, within rounding. Blockwise attention must
+// keep only one number (lse) per head and token. Apart from positions and one number per head and
+// token, its workspace must not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)
         for (int l = 0; l < 2; l++) {
             Attended want = attended(heads_of(2, 150, drop[d], NULL), deviation[l]);
             Attended got = attended(heads_of(2, 150, drop[d], &attention_blockwise), deviation[l]);
-            // Scores in the hundreds have rounding errors of 1e-7 of their size, which become
-            // relative errors of their exp.
+            // Scores in the hundreds have rounding errors of 1e-7 (in fp32) of their size, which
+            // become relative errors of their exp.
             const double limit = (sizeof(real) == 8 ? 1e-11 : 5e-6) * (l ? 100 : 1);
             const double e = larger(apart(got.mix, want.mix), apart(got.dqkv, want.dqkv));
             ok(e <= limit, "blockwise attention equals plain attention, %sdropout%s: %.1e",
@@ -840,8 +841,8 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// The gradient of the logits [M, V] takes the memory of the logits. So the backward of head and
-// loss needs only the head's gradient of norm(x) in addition.
+// Checks that the gradient of the logits [M, V] takes the memory of the logits. Then the backward
+// of head and loss needs only the head's gradient of norm(x) in addition.
 static void test_logits_memory(void) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);

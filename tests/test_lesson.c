@@ -1,4 +1,5 @@
-// test_lesson.c: makes every mistake that the frame must notice. tests/lesson.t runs this program.
+// test_lesson.c: makes the mistake that --mode names. The frame must notice this mistake.
+// tests/lesson.t runs this program with every mode.
 //
 // ranks: 3
 // level: core
@@ -76,7 +77,8 @@ typedef struct {
 } Test;
 static bool mode_is(const Test *t, const char *mode) { return strcmp(t->mode, mode) == 0; }
 
-// Returns the snapshot of all parts. The last rank makes the mistake of the mode.
+// Returns the snapshot of all parts. The last rank makes the mistake of the mode. In mode `name`
+// all ranks leave out a tensor.
 static Snapshot *got_new(Test *t, size_t tensors) {
     Comm *world = t->run->world;
     Snapshot *s = snapshot_new(t->run);
@@ -132,8 +134,8 @@ static void check_prints(Test *t) {
         if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
         put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
     }
-    // This part overlaps the parts of the other ranks. Two ranks hold some elements, but the two
-    // ranks are no replicas.
+    // This part overlaps rank 0's part. Both ranks hold elements 0 and 1, but the two ranks are no
+    // replicas, because their parts differ.
     size_t index[COUNT];
     for (size_t i = 0; i < COUNT; i++) index[i] = i;
     if (t->last && mode_is(t, "print-overlap"))
@@ -175,7 +177,7 @@ static void check_rest(Test *t) {
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }
 
-// Checks the defaults of options. Each rank sets its own default, and afterwards the option has
+// Checks the defaults of options. Each rank sets its own default. Afterwards the option must have
 // this value, unless the command line gave a value.
 static void check_defaults(Run *run) {
     char text[24];

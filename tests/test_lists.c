@@ -1,7 +1,8 @@
 // test_lists.c: compares the judge of schedules with the executor on random lists. Every list that
-// the judge calls legal runs in the executor, and every message reaches its op. Every list that the
-// judge calls a deadlock also deadlocks in the executor, with the same stages waiting for the same
-// stages. The layers compute nothing; they only check that they got the right message.
+// the judge calls legal must run in the executor, and every message must reach its op. Every list
+// that the judge calls a deadlock must also deadlock in the executor, with the same stages waiting
+// for the same stages. The layers compute nothing; they only check that they got the right message.
+// Also tests the automatic lists of zero bubble and the lists of PipeDream against closed forms.
 // tests/lists.t runs this program. TEST_ALL=1 takes 10,000 legal lists. TEST_SEED=N draws other
 // lists.
 //
@@ -67,7 +68,7 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// Returns random lists. The stages take turns at random, some stages more often than other stages.
+// Returns random lists. The stages take turns at random; some stages add more ops in a turn.
 // A stage without a habit takes a random possible op. A stage with a habit always takes the first
 // possible op (forwards come first), or always the last.
 static Lists random_lists(void) {
@@ -104,7 +105,7 @@ static Lists random_lists(void) {
 }
 
 // Moves an op to an earlier place in its stage's list, past ops of the other direction, or past any
-// op. The op never passes another op that it needs.
+// op. The op never passes the op of this stage that it needs.
 static void pull_forward(Lists *l) {
     size_t i = below(l->p), e = below(l->stage[i].n);
     PipeOp *ops = l->stage[i].ops, op = ops[e];

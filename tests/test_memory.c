@@ -1,5 +1,6 @@
 // test_memory.c: tests the ledger, arenas, and tensors as storage: views, copies, values, sums.
-// tests/memory.t runs this program.
+// Also tests the device's marks, and that a step touches no new memory. tests/memory.t runs this
+// program.
 //
 // ranks: 1
 // level: core
@@ -297,7 +298,7 @@ static void test_randomize(void) {
 }
 
 static void test_sums(void) {
-    enum { R = 300, C = 1100 }; // more than one block of a row
+    enum { R = 300, C = 1100 }; // C: more terms than one BLOCK (real_math.h)
     Tensor t = tensor_new(&storage, R, C + 3), w = tensor_col_range(t, 2, C + 2);
     real *v = host_alloc(R * C * sizeof *v);
     long double sum = 0, squares = 0;
@@ -338,13 +339,13 @@ static void test_faults(void) {
 }
 
 // Tests the device's marks. On a GPU an op runs after its call has returned. A mark after the op
-// has the time of the op's end, not of the call.
+// must have the time of the op's end, not of the call.
 static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);
     bool stays = true, is_new = true, within = true;
-    // `share` is the largest share of the wait in five tries, because a busy machine may delay the
-    // host.
+    // `share` is the op's time by the mark, divided by the time that the host waited. The largest
+    // of five tries counts, because a busy machine may delay the host.
     double share = 0;
     for (int i = 0; i < 5; i++) {
         double begin = now();
@@ -364,7 +365,7 @@ static void test_marks(void) {
     arena_free(&a);
 }
 
-// Checks that a step uses the memory of the previous step again. The memory does not go back to the
+// Checks that a step uses the memory of the previous step again. The memory must not go back to the
 // system, so after some steps almost no page is touched for the first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };

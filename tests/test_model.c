@@ -1,7 +1,7 @@
 // test_model.c: tests the parts of a model other than its layers. These parts are ranges, cuts of
-// parameters and the map to whole tensors, initial weights, and sizes. The test also covers
-// gradient norm and clipping, the optimizer over shards, and the order of data. tests/model.t runs
-// this program.
+// parameters and the map to whole tensors, initial weights, and sizes. The test also covers the
+// loss (against plain loops), gradient norm and clipping, the optimizer over shards, the order of
+// data, and the size of a snapshot. tests/model.t runs this program.
 //
 // ranks: 1
 // level: core
@@ -582,8 +582,8 @@ static void three_steps(Optimizer o, Model *m) {
     }
 }
 
-// Checks an optimizer that owns a part. The optimizer updates this part to the same bits as an
-// optimizer that owns the whole, and changes no other element.
+// Checks an optimizer that owns a part. The optimizer must update this part to the same bits as an
+// optimizer that owns the whole, and must change no other element.
 static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     Model *m = whole_model(&small);
     Tensor initial = copied(m->w), want_m[8], want_v[8];
@@ -777,7 +777,8 @@ static void no_held_out(void) {
     data_eval_windows(&d);
 }
 
-// Checks that each epoch has every window once, in its own order, for every batch size.
+// Checks that each epoch has every window once, in its own order. An epoch may end within a batch.
+// Also checks that random_permute() reaches every place once.
 static void test_epochs(const Data *d) {
     enum { WINDOWS = (TRAIN - 1) / 8, EPOCHS = 3 };
     int *order = host_alloc(EPOCHS * WINDOWS * sizeof *order),

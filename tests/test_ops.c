@@ -306,8 +306,8 @@ static void plain_max(Mat y, const Mat *in) {
 
 static Tensor corner(Tensor t) { return tensor_row_range(tensor_col_range(t, 0, 1), 0, 1); }
 
-// Tests the ops with which Comm adds the ranks' tensors or takes their maxima. A sum of -0 stays
-// -0, and a NaN on any rank stays NaN.
+// Tests the ops with which Comm adds the ranks' tensors or takes their maxima. A sum of -0 must
+// stay -0, and a NaN on any rank must stay NaN.
 static void test_contributions(size_t M, size_t N) {
     Mat in[] = { normal(M, N, 1), normal(M, N, 2) }, want = mat(M, N);
     Tensor y = out(M, N), a = put(in[0]), b = put(in[1]);
@@ -595,8 +595,8 @@ static void test_swiglu(size_t M, size_t F) {
     forget("swiglu");
 }
 
-// Takes columns i and i + D/2 of a head as a complex number and multiplies this number by e^(i
-// angle) (Su et al. 2021, section 3.2.1).
+// Takes columns i and i + D/2 of a head as the two parts of a complex number and turns this number
+// by `angle` (Su et al. 2021, section 3.2.1).
 static void plain_rotate(Mat y, const Mat *in) {
     const size_t D = fixed.Tk;
     for (size_t r = 0; r < y.rows; r++)
@@ -808,7 +808,7 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     const HeadsPlace place = place_heads(Tq, Tk, B, H, gaps);
     Mat in[] = { normal(P, Tk, 1) }, want = mat(P, Tk), dy = normal(P, Tk, 2);
     fixed.scale = 0.7;
-    in[0].v[0] = 300; // a score whose exp overflows
+    in[0].v[0] = 300; // a score whose exp overflows in fp32
     Tensor s = put(in[0]), p = out(P, Tk), ds = out(P, Tk), dp = put(dy);
     plain_softmax(want, in);
     op_causal_softmax(p, s, (real)0.7, place);

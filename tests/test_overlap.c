@@ -30,8 +30,8 @@ static _Thread_local struct {
     bool silent, late;
 } me;
 
-// Computes until the neighbour `stage` has begun this op of micro-batch k. With `silent` the stage
-// sleeps instead, so no code of this tree runs meanwhile.
+// Computes until the neighbour `stage` has begun this op of micro-batch k, or sets me.late after
+// LIMIT seconds. With `silent` the stage sleeps instead, so no code of this tree runs meanwhile.
 static void compute_until(int what, size_t stage, size_t k) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 64, 64), y = tensor_new(&a, 64, 64);

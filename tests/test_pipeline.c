@@ -1,8 +1,8 @@
-// test_pipeline.c: runs lists in the executor. Most of the lists occur in no lesson of chapters 04
-// and 05. In these lists a stage has several chunks of a model, or splits only some backwards. The
-// test uses real models of the smallest sizes, on virtual ranks. The gradients have the bits of
-// gradient accumulation on one device. Also tests versions of weights, wrapped layers and functions
-// of chapter 05. The rule of all schedules, pipe_op_needs(), is tested on lists alone.
+// test_pipeline.c: runs lists in the executor, also lists that occur in no lesson of chapters 04
+// and 05. A stage may have several chunks of a model, or split only some backwards. The test uses
+// real models of the smallest sizes, on virtual ranks. The gradients must have the bits of gradient
+// accumulation on one device. Also tests versions of weights, wrapped layers and functions of
+// chapter 05. The rule of all schedules, pipe_op_needs(), is tested on single ops.
 // tests/pipeline.t runs this program.
 //
 // ranks: 1
@@ -322,7 +322,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut, rows, cube; // cut: tensor parallelism; rows: sequence parallelism; cube: 3D
+    bool cut, rows, cube; // cut: tensor parallelism, with rows also of sequences, with cube 3D
     Recompute recompute;
     size_t zero;
 } Wrapping;
@@ -462,8 +462,8 @@ static void run_cube_kept(Comm *world, void *unused) {
     data_free(&d);
 }
 
-// Tests blocks recomputed in pairs. The bits equal those of the plain model, and one input is kept
-// per pair.
+// Tests blocks recomputed in pairs. The gradients must have the bits of the plain model, and only
+// one input may be kept per pair.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
     static const ModelConfig four = {
@@ -507,7 +507,7 @@ static void run_pairs(Comm *world, void *unused) {
 // ---------------------------------------------------------------- functions of chapter 05
 
 // Checks a message between two stages of t tensor-parallel ranks each, sent in t parts (05.03). The
-// next stage gets every bit, and all ranks together send the message once.
+// next stage must get every bit, and all ranks together must send the message once.
 static void run_scattered(Comm *world, void *unused) {
     (void)unused;
     size_t t = world->size / 2, i = world->rank;
@@ -535,7 +535,7 @@ static void run_scattered(Comm *world, void *unused) {
 }
 
 // Checks 2BW (05.05), which adds the tied table's gradient into two buffers in turn. After the
-// training every gradient is in the model's own memory again.
+// training every gradient must be in the model's own memory again.
 static void run_2bw(Comm *pp, void *unused) {
     (void)unused;
     enum { M = 3 }; // micro-batches of the batch

@@ -298,8 +298,8 @@ static bool ring_closed_form(void) {
 // ---------------------------------------------------------------- the constants of a GPU
 
 // Returns whether the efficiency and the bandwidth of plan_presets.c have the smallest sum of
-// squared errors, among efficiencies from 40 to 100 % and bandwidths from 50 to 100 % of `sheet`,
-// the bandwidth of the data sheet.
+// squared errors over the rows of the fit (every second row), among efficiencies from 40 to 100 %
+// and bandwidths from 50 to 100 % of `sheet`, the bandwidth of the data sheet.
 static bool fitted(const PublishedTable *t, double sheet) {
     const PlanCluster *preset = plan_clusters;
     while (strcmp(preset->name, t->cluster) != 0) preset++;

@@ -1,13 +1,14 @@
 // test_play.c: compares the player of expected steps (judge/play) with closed forms and with
 // emulated runs.
-//   1. The schedule lists of chapters 04 and 05 against the recurrence of their start times, to the
-//      picosecond.
-//   2. The executor with the same lists, emulated, on the simulated clock: times, bytes and buffers
-//      of every rank.
-//   3. Random programs of products, collectives and messages, emulated: times and bytes of every
-//      rank; and, if the ranks deadlock, the call in which each rank waits.
+//   1. The lists of six schedules of chapters 04 and 05 against the recurrence of their times, to
+//      the picosecond.
+//   2. The executor with such lists, emulated, on the simulated clock: the time and the peak of the
+//      buffers of every rank.
+//   3. Random programs of work, collectives and messages, emulated: the time of every rank; and, if
+//      the ranks deadlock, the call in which each rank waits.
 //   4. Exposed and hidden time, memory, and wrong lists, by hand.
-// tests/play-steps.t runs this program. TEST_ALL=1 takes every case. TEST_SEED=N draws other cases.
+// tests/play-steps.t runs this program. TEST_ALL=1 takes every case of 1., and more random cases of
+// 2. and 3. TEST_SEED=N draws other cases.
 //
 // ranks: 1
 // level: core
@@ -39,7 +40,8 @@ static Found *found; // [MOST_RANKS], shared with the children
 
 static const ClockLink fast = { "fast", 50e-9, 400e6, "" },
                        slow = { "slow", 250e-9, 400e6 / 12, "" };
-// Returns the clock of all cases. In nodes of 3 ranks the inside link is the slow link.
+// Returns the clock of a case with nodes of `node` ranks (0: one node). In nodes of 3 ranks the
+// inside link is the slow link.
 static ClockConfig clock_of(size_t node) {
     ClockConfig c = { .simulated = true,
                       .device = { "lesson", 1e9, 1e9, "" },
@@ -367,7 +369,7 @@ static Programs random_programs(void) {
                 Action a = { START, kinds[kind], which, 0, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
                 if (kinds[kind] ==
-                    COMM_ALL_TO_ALL) { // the collective comes after the open operations
+                    COMM_ALL_TO_ALL) { // is waited for at once, after its group's open operations
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;

@@ -467,8 +467,8 @@ static void zero(void) {
     double single = pass(8, 7e9), step = 6 * 7e9 * 8192, computing = step / (A100 / 2);
     double wte = (double)elements_wte(&z) * BF16, block = 12.0 * 12288 * 12288 * BF16;
     double tokens = 1536 * 2048.0 / 1024;
-    // Stage 3 can hide its communication if three passes take no longer than the computation of M
-    // tokens.
+    // hides / (bytes/s of a link) is the number of tokens whose computation takes as long as the
+    // three passes of stage 3. With more tokens stage 3 can hide its communication.
     double hides = 3 * 7.0 / 8 * BF16 * (A100 / 2) / 6;
     page = "06_zero/README.md";
     on_page("$16\\cdot7$ | %.0f", 7 * state_of_zero(0, 8));

@@ -134,8 +134,8 @@ static void check_rounding(Run *run) {
 }
 
 // Checks the formula of the time of halving-doubling, for powers of two and every link. This time
-// is at most the time of the ring and at most that of the tree. A time is rounded to picoseconds
-// once per message.
+// must be at most the time of the ring and at most that of the tree. A time is rounded to
+// picoseconds once per message.
 static void check_halving(Run *run) {
     bool fastest = true;
     for (const ClockLink *l = clock_links; l->name; l++)

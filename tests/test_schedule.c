@@ -1,7 +1,8 @@
 // test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
 // = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
-// each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
-// stage. The test uses lists only, no ranks. tests/schedule.t runs this program.
+// each pair of stages, the published orders and figures, wrong lists in the timeline, the judges of
+// lists, and the layers of a stage. The test uses lists only, no ranks. tests/schedule.t runs this
+// program.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -119,7 +120,7 @@ static const Kind kinds[] = {
         } \
     } while (0)
 
-// Runs one test for each kind and p, over all m. A failed test names the first m that fails.
+// Runs one test of this kind and p, over all m. A failed test names the first m that fails.
 static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -382,8 +383,9 @@ static void lists_that_deadlock(void) {
 // ---- backwards in halves ----
 
 // Checks the steps of lists with split backwards. ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and
-// W is not longer than the gap that it fills. The automatic list with unit times takes 3m + p - 1
-// with cap 2p - 1. With cap p this list takes at most 2 more, for p = 2, 4, 8 and m = p, 2p, 4p.
+// W is not longer than the gap that it fills. The automatic list with unit times and cap 2p - 1
+// takes 3m + p - 1 if m >= p. With cap p it takes at most 2 more, for p = 1, 2, 4, 8 and m = p, 2p,
+// 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -484,7 +486,8 @@ static void no_flush_forms(size_t p) {
 
 // ---- figures of papers (05.07) ----
 
-// Returns the makespan of split backwards with p = 4, m = 8 and F = B = W = 1.
+// Returns the makespan of the rule's lists with p = 4, m = 8 and F = B = W = 1. A backward that is
+// not split takes B + W.
 static size_t units_of_halves(ScheduleRule rule) {
     return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
 }
@@ -496,8 +499,9 @@ static size_t interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, siz
     return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
 static void published_figures(void) {
-    // PTD-P's bubbles are (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. A chunk
-    // takes 1/v of these times, so v chunks take v times as many of their units.
+    // PTD-P's bubbles are (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. In the paper
+    // a chunk takes 1/v of these times. Here a chunk takes 1 and 2 units, so a makespan with v
+    // chunks is v times as large.
     ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
            makespan(schedule_1f1b, 4, 8, 1, 2) == 33 && makespan(schedule_1f1b, 8, 32, 1, 2) == 117,
        "PTD-P: naive 96, GPipe and 1F1B 33 units for p = 4, m = 8; 1F1B 117 for p = 8, m = 32");

@@ -39,7 +39,7 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
 }
 
 // Returns the lines of the log that follow from the times alone. A push arrives at the time of the
-// answer, plus the worker's computation, plus the push's message.
+// answer, plus the answer's message, plus the worker's computation, plus the push's message.
 static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     const double weights = server_answer(z), push_time = server_push(z);
     size_t n = log->workers, lines = n * log->steps;

@@ -1,9 +1,9 @@
-// test_shares.c: tests the shares that balance_shares() makes of random rates. The shares add up to
-// the batch. With n devices and B sequences, a step takes at most the ideal time of B + n - 1
-// sequences. In the ideal time fractions of a sequence are allowed. This bound holds because each
-// further sequence goes to the device that would finish first with one more sequence. The ideal
-// time that the page of 01.07 prints follows from the summed speed of the devices. tests/balance.t
-// runs this program.
+// test_shares.c: tests the shares that balance_shares() makes of random rates. The shares must add
+// up to the batch. With n devices and B sequences, a step must take at most the ideal time of B + n
+// - 1 sequences. In the ideal time fractions of a sequence are allowed. This bound holds because
+// each further sequence goes to the device that would finish first with one more sequence. The
+// ideal time that the page of 01.07 prints must follow from the summed speed of the devices.
+// tests/balance.t runs this program.
 //
 // ranks: 1
 // level: core

@@ -316,7 +316,7 @@ static void streams() {
         float *p = on_gpu(1, 1), *h = pinned(1, 0);
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
-        add(s, p, 1, 1); // a kernel: its memory is unknown, but the kernel comes too late
+        add(s, p, 1, 1); // the memory of a kernel is unknown, so there is no error
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
         MUST(*h == 1);
@@ -640,7 +640,8 @@ static Shared *share() {
     return static_cast<Shared *>(mmap(nullptr, sizeof(Shared), may, is, -1, 0));
 }
 
-// Runs every rank as a process with its own GPU. Returns the worst exit status.
+// Returns a test that runs every rank as a process with its own GPU. The test exits with the worst
+// status of a rank.
 static std::function<void()> ranks_bare(int n, const std::function<void(Rank &)> &body) {
     return [=] {
         int worst = 0, how;
@@ -1065,7 +1066,7 @@ static void communicators() {
            }));
     passes("a rank that dies: the others get an error", ranks(3, [](Rank &me) {
                float *p = on_gpu(1, 1);
-               // Waits until the other ranks have begun, because NCCL would refuse their calls.
+               // Waits until the other ranks have begun, because NCCL would refuse later calls.
                if (me.rank == 1) {
                    me.wait_for(0, 1);
                    me.wait_for(2, 1);

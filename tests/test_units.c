@@ -1,7 +1,7 @@
 // test_units.c: tests over which ranks a unit's gradient is summed. Six ranks are two rows of
 // three. A parameter may be partial over a row, a unit may have its own replicas, and the shards of
-// ZeRO are gathered again. If rank 0 cannot read a text, every rank gets the reason and continues.
-// tests/units.t runs this program.
+// ZeRO are gathered again. If rank 0 cannot read a text, every rank must get the reason and
+// continue. tests/units.t runs this program.
 // ranks: 6
 // level: core
 // question: Is each gradient summed over the ranks that its unit names, once, and found whole again?
@@ -248,7 +248,7 @@ static void compare_state(Test *t) {
 }
 
 // ---- forwards without a backward ----
-// After a step of SGD every stage of ZeRO has the loss of data parallelism.
+// After a step of SGD every stage of ZeRO must have the loss of data parallelism.
 
 static double loss_after_a_step(Test *t, size_t stage) {
     size_t zero = stage == PREFETCH ? 3 : stage;

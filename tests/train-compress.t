@@ -13,7 +13,7 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
-my $text = "$work/text.txt";    # fixed, while the tree's text may change
+my $text = "$work/text.txt";    # the beginning of the tree's text
 {
     open my $f, '>', $text or die "$text: $!";
     print $f substr slurp('build/text.txt'), 0, 10000;
@@ -104,8 +104,8 @@ sub bits {
         @options);
 }
 
-# If all elements count as largest, or no matrix becomes smaller, the sum is exact in every bit.
-# With the default settings the training differs.
+# If all elements count as largest, or no matrix becomes smaller, the sum must be exact in every
+# bit. If elements are left out, or with --power-rank 1, the training must differ.
 for my $mesh ([4, 1, 1], [2, 1, 2]) {
     my @same = map { bits($mesh, @adamw, @$_) } [], [qw(--compress top-k --keep-one-of 1)],
         [qw(--compress power-sgd --power-rank 32)],
@@ -173,8 +173,8 @@ cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
 my %took;    # jobs by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
-    # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's
-    # text such a vocabulary is refused.
+    # A text that the user chooses excludes a vocabulary of more than 256 entries. The tree's own
+    # text allows such a vocabulary.
     $took{$options} ||= {
         %{
             emu(

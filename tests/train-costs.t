@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks every cost of the trainer at three sizes and many meshes, with degree 1 among them. The
+# Checks every cost of the trainer at several sizes and many meshes, with degree 1 among them. The
 # program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Runs are
 # emulated. One of three rows runs in fp32 and one in fp64, because only sizes in bytes differ.
 # TEST_ALL=1 runs every row in both precisions.
@@ -150,7 +150,8 @@ for precision in fp32 fp64; do
     done
 done
 
-# The suggested faster layout takes the predicted time, and its own page calls it the fastest.
+# The suggested faster layout must take the predicted time, and its own page must call it the
+# fastest.
 small="--emulate 8 $large --steps 1 --eval-every 0 --data LICENSE"
 # shellcheck disable=SC2086,SC2046    # options in one variable
 set -- $(build/cpu-fp32/08_3d/train $small --dp 2 --tp 1 --pp 4 |

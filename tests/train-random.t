@@ -4,7 +4,7 @@
 # --check, with options that --check excludes. Some have one wrong option, which must give status 2,
 # one message that names the option, and no work. The draws follow from a seed. make test makes 20
 # draws from seed 1, always the same. TEST_ALL=1 makes 5,000 draws from a seed that is printed.
-# TEST_SEED=1234 draws the same again; TEST_RUNS=100 makes 100 draws.
+# TEST_SEED=N draws from seed N; TEST_RUNS=100 makes 100 draws.
 use strict;
 use warnings;
 use FindBin;
@@ -298,7 +298,7 @@ sub judge {
         or diag("TEST_SEED=$seed", complain($job));
 }
 
-# The trainings run in batches, so that results are printed while the next trainings run.
+# The trainings run in batches, so that the results of a batch are printed before the next batch.
 my @jobs;
 for (my $i = 1; $i <= $runs; $i += 100) {
     my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Trains with 16-bit storage. Layouts, storage and gradients are compared with the unsplit model.
-# Processes have the bits of virtual ranks. At the same layout a resumed run has the bits of the
-# whole run. A run may also resume at another layout or in another storage. All ranks skip a step
-# after an overflow. Weights are exported.
+# Processes must have the bits of virtual ranks. At the same layout a resumed run must have the bits
+# of the whole run. A run may also resume at another layout or in another storage. All ranks must
+# skip a step whose gradients overflow. Also tests exported weights.
 use strict;
 use warnings;
 use FindBin;

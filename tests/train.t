@@ -20,8 +20,7 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# The text is fixed, because the tree's text may change. Little text is held out, because this test
-# does not test evaluation.
+# The text is short, so little text is held out, because this test does not test evaluation.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -238,7 +237,7 @@ note($_) for @table;
         );
         push @jobs, row($mesh, $combination, %how);
 
-        # One row of each ZeRO stage also runs as processes, which give the same bits.
+        # Some rows, with every ZeRO stage, also run as processes, which must give the same bits.
         next unless have_mpi && $i % 5 == 0;
         push @jobs, row($mesh, $combination, %how, mpi => 1);
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). The traffic of the stages is 2, m + 1 and
-# 3 m passes over the parameters. The state takes 8 + 8/N, 4 + 12/N and 16/N bytes per parameter.
+# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). The traffic of the stages must be 2, m + 1
+# and 3 m passes over the parameters. The state must take 8 + 8/N, 4 + 12/N and 16/N bytes per
+# parameter.
 # Also checks the unit in flight and the time of every ring. The test has its own formulas, for
 # several N, m, links and precisions.
 use strict;

@@ -1,5 +1,4 @@
-# Exercises.pm finds the exercises in the sources of the chapters. An exercise is a solution between
-# two markers:
+# Exercises.pm finds the exercises in the sources. An exercise is a solution between two markers:
 #
 #     // EXERCISE 01.02a (4 points): a title. The task, as many
 #     // lines as it takes.
@@ -9,8 +8,8 @@
 # The id names the lesson that judges the exercise, 01.02. The exercise may be in another file: a
 # module of the chapter or of common/. The id of a program without a number has the program's name:
 # 08.sample-a. 00.unsplit-a is an exercise of week 0, judge/run_00.c.
-# tools/student, tools/check, tools/task, tools/grade and the tests use this module. Its functions
-# die with a message for the user that ends in a newline.
+# tools/student, tools/check, tools/task, tools/grade and the tests use this module. After an error
+# its functions die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
 use warnings;

@@ -7,8 +7,8 @@ use Exporter 'import';
 
 our @EXPORT = qw(code_of structure_fault text_faults public_functions object_facts large_variables);
 
-# Removes the comments of a body and empties its strings. Returns (code, undef) or (undef, the
-# mistake).
+# Removes the comments of a body and replaces its strings by "" and '0'. Returns (code, undef) or
+# (undef, the mistake).
 sub code_of {
     my ($text) = @_;
     return (undef, 'a line that ends in \\') if $text =~ /\\[ \t]*\r?\n/;
@@ -30,8 +30,8 @@ sub code_of {
     return ($code, undef);
 }
 
-# $forbidden matches suspicious names. Such a name stops the run, reaches the system, or reads what
-# the check measures. The name is not suspicious if our solution of the same exercise uses the name,
+# $forbidden matches suspicious names. Most of these names stop the run, reach the system, or read
+# what the check measures. A name is not suspicious if our solution of the same exercise uses it,
 # too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
@@ -63,7 +63,7 @@ my %harmless = map { $_ => 1 }
     round tanh tanhf
     ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_ __stack_chk_fail);
 
-# Returns the functions that these headers declare.
+# Returns the functions that these texts of headers declare, without the suspicious ones.
 sub public_functions {
     my %known;
     for my $text (@_) {

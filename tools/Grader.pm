@@ -1,13 +1,14 @@
 # Grader.pm builds a program with a submitted body and runs it in a sandbox. The results are judged
 # outside the sandbox. tools/grade uses this module.
 #
-# The sandbox is bubblewrap. The sandbox has no network, its own processes and user, and a read-only
-# file system. To compile, the file system has the compiler and headers; to run, it has the program.
-# The sandbox limits processor time, memory, processes and files. The file that is compiled has our
-# own bodies of its other exercises. No sandbox has other sources with solutions, the bugs or the
-# tests. All processes in the sandbox end when the sandbox ends. Each rank has its own sandbox, so
-# ranks meet only in the broker (tools/grader/broker.c). The broker runs outside and counts the
-# bytes of the ranks. The compared tensors leave the sandbox as records (tools/grader/probe.c).
+# The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. Its file
+# system has /usr and the libraries, and the headers to compile or the program to run. Only /tmp,
+# the compiler's output and the folder of --save may be written. The sandbox limits processor time,
+# memory, processes and files. The file that is compiled has our own bodies of its other exercises.
+# No sandbox has other sources with solutions, the bugs or the tests. All processes in the sandbox
+# end when the sandbox ends. Each rank has its own sandbox, so ranks meet only in the broker
+# (tools/grader/broker.c) and in the folder of --save. The broker runs outside and counts the bytes
+# that the ranks send. The compared tensors leave the sandbox as records (tools/grader/probe.c).
 # tools/grader/compare.c compares these records with those of our own run.
 package Grader;
 use strict;
@@ -83,9 +84,10 @@ my %environment = (
     OMP_NUM_THREADS => 1
 );
 
-# Returns the words that start a command with limits, in the sandbox. `files` is a hash of path
-# outside => path inside. A path that ends in + may be written. `bytes` limits the memory of each
-# process, because all ranks together must fit into the machine's memory.
+# Returns the words that start a command with limits, and in the sandbox unless submissions are
+# trusted. `files` is a hash of path outside => path inside. A path inside that ends in + may be
+# written. `bytes` limits the memory of each process, because all ranks together must fit into the
+# machine's memory.
 sub confined {
     my ($seconds, $files, $bytes, $processes, @command) = @_;
     my @limits = (
@@ -159,7 +161,7 @@ sub grader_begin {
 
 # Returns the folder of the build for parts that are the same in every grading. The name of the
 # folder depends on the commands, on tools/grader, on the headers of common/, on the sources of
-# common/comm, and on judge/frame/process.c. So a change there gives another folder.
+# common/comm, and on judge/frame/process.[ch]. So a change there gives another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
@@ -276,7 +278,7 @@ sub run_program {
         '/tmp/page.json'
     );
 
-    # Lessons read these texts. 06.06 learns LICENSE.
+    # Beside the program the sandbox has two texts that lessons read. 06.06 learns LICENSE.
     my %seen = (
         $o{program} => '/work/program',
         "$work/text.txt" => '/work/build/text.txt',
@@ -352,8 +354,9 @@ sub signal_text {
 
 # ---- the judge ----
 
-# Compares the records of two runs. Returns { other => text } or { wrong => [what, name, why]...,
-# page => text }.
+# Compares the records of two runs. Returns { wrong => [[what, name, why]...] }, with page => text,
+# or with other => text if the records are not those of this run. Returns only { other => text } if
+# the records cannot be read.
 sub compare_runs {
     my ($theirs, $ours, $bits) = @_;
     my ($good, $out) =

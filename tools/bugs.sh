@@ -3,8 +3,9 @@
 # and apply the patch to a scratch copy of the tree. The head of tools/try-bug describes the format
 # of a patch.
 
-# bug_read PATCH: sets patch, lesson, test, precision, kind, sanitizers and build. SANITIZE in the
-# environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers:
+# bug_read PATCH: sets patch, diff (the patch's full path), lesson, test, precision, kind,
+# sanitizers and build, and reads the header for bug_field(). SANITIZE in the environment selects
+# sanitizers, as for make. Three kinds of bugs are built without sanitizers:
 #   - bugs with a test, because tests run the plain build
 #   - bugs on the stand-ins for CUDA
 #   - bugs whose header says "sanitizers: no"

@@ -84,7 +84,8 @@ probe_cxx() {
 
 # Checks that nvcc of the CUDA Toolkit compiles a kernel, and that MPI's wrapper links a C program
 # that calls CUDA's runtime and cuBLAS. Sets nvcc, cuda_cflags, cuda_libs and cuda_version. If
-# CUDA_HOME is given, no other folder is searched.
+# CUDA_HOME is given, only this nvcc counts. Headers and libraries may then be in CUDA_HOME or in
+# the compiler's own folders.
 probe_cuda() {
     cat >"$probe_dir/kernel.cu" <<'END'
 #include <cuda_runtime.h>

@@ -69,7 +69,7 @@ class GPT(torch.nn.Module):
             x = x + self.linear(mix.transpose(1, 2).reshape(B, T, -1), f"{h}_attn_c_proj")
             middle = F.gelu(self.linear(self.norm(x, f"{h}_ln_2"), f"{h}_mlp_c_fc"), approximate="tanh")
             x = x + self.linear(middle, f"{h}_mlp_c_proj")
-        logits = F.linear(self.norm(x, "ln_f"), self.p["wte_weight"]).float()      # bf16: tools/torch_storage.py
+        logits = F.linear(self.norm(x, "ln_f"), self.p["wte_weight"]).float()      # torch_storage.py runs in bf16
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 

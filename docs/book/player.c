@@ -34,8 +34,8 @@ static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, s
 enum { INTERLEAVED = 3, ZB_AUTO = 5, TWO_VERSIONS = 7 };
 
 // Plays a schedule. t_f, t_b and message are in whole units. Returns the time of the step in half
-// units, -1 if the lists deadlock, -2 if m is no multiple of p, or -3 if m is less than p. The
-// schedules are
+// units, or -1 if the lists deadlock. Schedule 3 returns -2 if m is no multiple of p, and schedule
+// 7 returns -3 if m is less than p. The schedules are
 //   0 naive, 1 GPipe, 2 1F1B, 3 interleaved with two chunks, 4 ZB-H1
 //   5 a zero-bubble list for these times with 2p micro-batches in flight
 //   6 PipeDream, whose micro-batches are mini-batches

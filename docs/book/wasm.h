@@ -8,8 +8,8 @@
 
 #ifdef __wasm__
 #define EXPORT(name) __attribute__((export_name(#name))) name
-// common/base/util.c ends ranks on a fault. A page has no ranks, so these functions trap. A trap
-// ends the call with an error in the browser's console.
+// common/base/util.c ends ranks on a fault. A page has no ranks, so fault() and usage_error() trap.
+// A trap ends the call with an error in the browser's console.
 void *host_alloc(size_t bytes) {
     void *memory = calloc(bytes ? bytes : 1, 1);
     if (!memory) __builtin_trap();

@@ -344,8 +344,8 @@ struct Work {
     std::string why(bool *for_ever) const;
 };
 
-// Adds the messages of one collective. A collective exchanges a message with every other rank, at
-// least to check that all ranks make the same call.
+// Adds the messages of one task. A collective exchanges a message with every other rank, at least
+// to check that all ranks make the same call. A point-to-point message has one other rank.
 void Work::add(const Task &t) {
     const bool one_to_all = t.kind == BROADCAST, all_to_one = t.kind == REDUCE,
                root = t.comm->rank == t.root;

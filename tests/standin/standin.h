@@ -29,8 +29,8 @@ struct Access {
     bool write;
 };
 bool on_device(const void *p);
-// Returns the address that an operation uses for p. For device memory this address is at `shadow`,
-// and otherwise it is p itself.
+// Returns the address that an operation uses for p. For device memory this is an address in a
+// second mapping of the memory (runtime.cpp), and otherwise it is p itself.
 char *reach(const void *p);
 // The next two functions tell the ranks of other processes where memory is. bus_id() returns the
 // name of a GPU. device_file() returns the file of device memory, and the offset of p in this file.

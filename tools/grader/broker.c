@@ -1,5 +1,5 @@
-// broker.c: starts the ranks of a graded run and carries every byte between them. tools/Grader.pm
-// starts this program.
+// broker.c: starts the ranks of a graded run and carries every message between them.
+// tools/Grader.pm starts this program.
 //
 //     broker RANKS SECONDS ALTER FILES COMMAND...
 //
@@ -208,7 +208,7 @@ static Message *message(const Frame *f, int from, const char *data) {
 }
 
 static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
-    enum { TAG_TIME = 1, TAG_COLLECTIVE = 16 }; // as in comm_mpi.c
+    enum { TAG_TIME = 1, TAG_COLLECTIVE = 16 }; // TAG_TIME: TAG_NOTE of comm_mpi.c
     if (f->tag != TAG_TIME) change(rank, f, data);
     count_bytes(rank, c, f->tag >= TAG_COLLECTIVE ? "collective" : "message", f->type, f->bytes);
     Message *m = message(f, from, data), *r = remove_match(&c->wanted[f->peer], from, f->tag);

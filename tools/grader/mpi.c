@@ -1,5 +1,5 @@
-// mpi.c: MPI for a graded rank. Every call becomes a frame to the broker, on the socket that the
-// broker has opened. mpi.h gives the reason.
+// mpi.c: MPI for a graded rank. Every send, receive, collective and split becomes a frame to the
+// broker, on the socket that the broker has opened. mpi.h gives the reason.
 #include "tools/grader/mpi.h"
 #include "tools/grader/wire.h"
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// Pending is an operation that the broker has not completed. Requests of sends that need no answer
-// are done at once.
+// Pending is an operation that this rank has started and not yet finished. A send that needs no
+// answer of the broker is done at once.
 struct Pending {
     uint64_t id;
     bool done, too_long;
@@ -79,7 +79,8 @@ static void put(Frame f, const void *data, size_t bytes) {
     write_all(whole, sizeof f + bytes);
 }
 
-// probe.c uses these functions. A build gives these functions other names.
+// probe.c uses these functions. tools/Grader.pm compiles both files with random names for these
+// functions, so that no body can call them.
 void grader_result(const void *data, size_t bytes);
 void grader_mark(int step);
 void grader_result(const void *data, size_t bytes) {

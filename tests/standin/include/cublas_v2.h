@@ -28,7 +28,8 @@ typedef enum {
     CUBLAS_TF32_TENSOR_OP_MATH = 3,
     CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 } cublasMath_t;
-// cudaDataType_t names the types of factors, results and sums in the products of the Ex calls.
+// cudaDataType_t names the types of factors and results in the products of the Ex calls, and
+// cublasComputeType_t the types of sums.
 typedef enum cudaDataType_t {
     CUDA_R_32F = 0,
     CUDA_R_64F = 1,
