@@ -128,7 +128,9 @@ static double gradient_check(Run *run, const Data *data) {
         "loss / 2h.\nv is a direction in w. For a gain or bias v has a single 1, so one element "
         "moves. In a matrix v\nmoves all elements by random amounts; %d such v are tested.",
         MIXTURES);
-    say(run, "%zu tensors, worst %s: its error is %.1e of its largest derivative\n\n",
+    say(run,
+        "%zu tensors, worst %s: its error is %.1e of its largest derivative\nTensors have the "
+        "names of GPT-2's files.\n\n",
         config_tensors(&c), name[where], worst);
     // In fp32 the difference of two losses loses half its digits, so the fp32 limit finds gross
     // errors only. fp64 also finds small errors.

@@ -311,8 +311,7 @@ static void executions(void) {
         one_execution(&c);
         for (size_t i = 0; i < c.p; i++) schedule_free(&c.stage[i]);
     }
-    ok(!wrong, "%zu runs of the executor: times, bytes and buffers of every rank are the player's",
-       cases);
+    ok(!wrong, "%zu runs of the executor: end and buffers of every rank are the player's", cases);
 }
 
 // ---------------------------------------------------------------- 3. random programs

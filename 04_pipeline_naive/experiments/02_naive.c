@@ -67,7 +67,8 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
         "smallest and\n"
         "  largest value of a rank. Ends: the first rank also holds the embedding, the last rank "
         "the head.\n"
-        "  A: all ranks add the loss, and the squares of their gradients for the gradient norm.\n"
+        "  A: first and last rank add wte's two gradients; all add the loss, and squares for the "
+        "norm.\n"
         "  Without messages the ranks are idle for 1-1/p = %.0f %% of the step, mean over the "
         "ranks (04.03).",
         cut_line(run, &t->model), m, m > 1 ? "es" : "", t->sequences / m, t->model.context,
@@ -76,10 +77,13 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
                "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of weights. But "
                "only one rank works at a time, so the ranks are idle for %.0f %% of the step.",
                p, cost_text(run, "parameters"), weights / 1e3, 100 * seen->timing.idle_of_total);
-    say_cost(run,
-             "%s of messages per rank and step, and the time in which a rank waits for the "
-             "others.",
-             cost_text(run, "sent.bytes"));
+    const char *tied = "";
+    if (p > 1)
+        tied = page_text(run, ", %s more on the first and the last rank for wte's gradient",
+                         value_text(run, (double)(t->model.vocab * t->model.width * sizeof(real)),
+                                    "bytes"));
+    say_cost(run, "%s of messages per rank and step%s, and the time in which a rank waits.",
+             cost_text(run, "sent.bytes"), tied);
     say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
 

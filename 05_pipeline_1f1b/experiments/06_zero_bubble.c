@@ -56,9 +56,9 @@ static void table(Run *run) {
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
     say(run,
-        "  Planner: if F = B = W and m >= p, the bubble is (p-1)F, as in ZB-H1. p stages, m = %d. "
-        "Kept until\n"
-        "  W: the most micro-batches between their F and their W.",
+        "  Planner: at least m(F+B+W) + (p-1)F, as the last stage begins after p-1 forwards. p "
+        "stages, m = %d.\n"
+        "  Kept until W: the most micro-batches between their F and their W.",
         MICRO);
 }
 

@@ -50,8 +50,8 @@ static void update_by_hand(Run *run) {
              "of %d gradients and an all-gather of %d weights. ZeRO-2 sends more if a step has "
              "several micro-batches (06.03). ZeRO-3 always sends more (06.04).",
              SIZE, SIZE, SIZE);
-    say_use_when(run, "there is data parallelism and memory is short. Try ZeRO-1 first, because "
-                      "it sends no more bytes. Try ZeRO-3 last, because it sends most.");
+    say_use_when(run, "there is data parallelism and memory is short. Try ZeRO-1 first, because it "
+                      "sends about as much as data parallelism. ZeRO-3 sends most.");
 }
 
 // ---------------------------------------------------------------- bytes per parameter

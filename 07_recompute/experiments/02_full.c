@@ -94,10 +94,11 @@ static void full(Run *run) {
     say(run,
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
         "m = %zu micro-batches.\n"
-        "keep all: all items stay for backward. recompute blocks (stages): a block (stage) keeps "
-        "only its\n"
-        "input; a second forward makes its other items again. A backward is 2 forwards, so a step "
-        "needs 3.\n"
+        "keep all: all items (tensors of a block's forward) stay for backward. recompute blocks "
+        "(stages): a\n"
+        "block (stage) keeps only its input; a second forward makes the rest again. A backward is "
+        "2 "
+        "forwards.\n"
         "MFU: the FLOPs of 3 forwards / what the ranks could compute in the step. HFU: all FLOPs / "
         "the same.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
