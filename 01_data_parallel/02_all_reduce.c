@@ -63,7 +63,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
     // ranks.
     double token_weight = 1 / (double)data_count(d, step, 0, sequences); // of ALL shards
     loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), token_weight);
-    // Psi elements, once: m->g is now the whole batch's gradient, on every rank.
+    // Sums Psi elements, once. Then m->g is the whole batch's gradient, on every rank.
     data_parallel_all_reduce(dp, m);
     // END
     return loss; // the part of this rank's shard

@@ -75,7 +75,7 @@ typedef struct {
 } Seen;
 
 // Trains in one way. loss[s] receives the loss of step s. Unless `directory` is NULL, also writes
-// the model's start and its tokens into `directory`, as a reference.
+// the initial weights and the tokens of all steps into `directory`, for --reference.
 static Seen train(Run *run, const Way *way, double *loss, const char *directory) {
     Training t = training(run, way);
     Comm *dp = comm_split(run->world, 0, 0, "dp");

@@ -1,8 +1,9 @@
-// openblas_choice.c: a preloaded library (LD_PRELOAD) that makes OpenBLAS choose the kernels of
-// another processor or of another version. OpenBLAS alone sees a changed OPENBLAS_CORETYPE. All
-// other code sees the unchanged environment. Two variables set the kernels:
-//     CHOICE=Prescott   for OpenBLAS's own choice, if OPENBLAS_CORETYPE is not set
-//     ANSWER=Haswell    for OpenBLAS's choice if OPENBLAS_CORETYPE is set
+// openblas_choice.c: a library for LD_PRELOAD. Its getenv() gives OpenBLAS another value of
+// OPENBLAS_CORETYPE, so OpenBLAS loads other kernels. All other code sees the real environment.
+//     CHOICE=Prescott   the value if OPENBLAS_CORETYPE is not set, as if OpenBLAS had chosen
+//                       Prescott itself
+//     ANSWER=Haswell    the value if OPENBLAS_CORETYPE is set, as if this OpenBLAS had Haswell's
+//                       kernels for every name
 #define _GNU_SOURCE // dladdr
 #include <dlfcn.h>
 #include <stdlib.h>

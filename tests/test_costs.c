@@ -231,10 +231,10 @@ static void cube_closed_forms(Run *run) {
 }
 
 // Checks each kind of context parallelism, with attention alone, on N = 4 ranks with chunks of c
-// positions. The unit of sent elements is c h. Without exposed messages, the ranks of the ring with
-// contiguous chunks compute for N/(2N-1) of the time on average. The exact fraction is a little
-// larger, because it counts the diagonal of the pairs, too. With zigzag all ranks compute all the
-// time.
+// positions. The unit of sent elements is c HEADS COLUMNS. Without exposed messages, the ranks of
+// the ring with contiguous chunks compute for N/(2N-1) of the time on average. The exact fraction
+// is a little larger, because a query also attends to its own position. With zigzag all ranks
+// compute all the time.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",

@@ -1,6 +1,6 @@
 // 03_gpipe.c (experiment): checks that GPipe's training equals gradient accumulation in every bit,
-// with the two loops and with the executor. The page shows GPipe's times and memory, and the times
-// of the naive order, for equal stages and m = 1 to 32.
+// with the loops of pipeline_gpipe() and with the executor. The page shows GPipe's times and
+// memory, and the times of the naive order, for equal stages and m = 1 to 32.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 

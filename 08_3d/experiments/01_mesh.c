@@ -1,5 +1,6 @@
 // experiments/01_mesh.c checks the map from rank to coordinates with its formula, then checks the
-// communicators that are made from the map. The page shows on which link each group communicates.
+// communicators that are made from the map. The page shows the link of rank 0's group, for each
+// kind of group.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -56,13 +56,13 @@ void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_
 }
 
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
-                    size_t forwards) {
+                    size_t passes) {
     if (mesh_cp(c->mesh) == 1) return 0;
     size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
     const size_t position = 2 * z->key_heads * z->D; // elements of key and value
     const size_t passed_on = (z->Tk - positions_count(&others)) * element_size(z->storage);
-    return (forwards * passed_on + z->Tk * E) * B * position;
+    return (passes * passed_on + z->Tk * E) * B * position;
 }
 
 void predict_partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m) {

@@ -22,9 +22,9 @@ const PublishedSystem published_systems[] = {
     [ZERO3_2021] = { .format = "mixed", .rails = 1 },
 };
 
-// PTD-P table 1. The paper gives neither micro-batches nor chunks. b (sequences per micro-batch), v
-// (chunks per stage) and DDP=torch (the first four rows) are from examples/sc21/run_table_1.sh in
-// Megatron-LM. TFLOP/s count full recomputation.
+// Narayanan et al. 2021 (PTD-P, arXiv 2104.04473), table 1. The paper gives neither micro-batches
+// nor chunks. b (sequences per micro-batch), v (chunks per stage) and DDP=torch (the first four
+// rows) are from examples/sc21/run_table_1.sh in Megatron-LM. TFLOP/s count full recomputation.
 #define PTDP(name, L, h, a, gpus, batch, tp, pp, b, v, value, ddp) \
     { \
         "PTD-P table 1", name, PAPER_GPT(L, h, a), gpus, batch, tp, pp, 1, b, v, 0, false, \

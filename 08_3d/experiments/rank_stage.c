@@ -35,7 +35,7 @@ size_t rank_stage_unit(const RankStage *own, size_t i) {
            : own->is_grid ? grid_elements_unit(&own->grid, &own->z, i)
                           : elements_unit(&own->z, i);
 }
-// Returns the number of a micro-batch's B sequences whose activations are on this rank.
+// Returns how many of a micro-batch's B sequences have activations on this rank. Not for a cube.
 static size_t rank_stage_sequences(const RankStage *own, size_t B) {
     return own->is_grid ? grid_sequences(&own->grid, B) : B;
 }

@@ -33,11 +33,11 @@ void predict_tensor(Prediction *out, const RankStage *own, size_t B, bool again)
 // Adds the traffic of `blocks` forwards that backward repeats, for B sequences.
 void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_t blocks);
 // Returns the bytes that a rank sends for ring attention of B sequences in a block. In each of
-// `forwards` passes, a forward or a backward, the rank sends the keys and values of all ranks
-// except the next one. The gradients of all keys and values are sent once. Keys and values travel
+// `passes` forwards or backwards the rank sends the keys and values of all ranks except the next
+// one. The gradients of all keys and values are sent once. Keys and values travel
 // as they are stored. The gradients are sums over ranks, so they travel as reals.
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
-                    size_t forwards);
+                    size_t passes);
 // Adds the sums of partial gradients, which precede ZeRO's reduction. The sums run once per step,
 // or in every micro-batch if ZeRO reduces and drops the gradients in every micro-batch. The partial
 // gradients of wte are always summed once.

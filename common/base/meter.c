@@ -1,4 +1,5 @@
-// meter.c: defines the two pointers of meter.h.
+// meter.c: defines the pointers to the functions that matrix products and the ledger of memory
+// call. Each rank has its own pointers.
 #include "common/base/meter.h"
 
 _Thread_local void (*meter_product)(double flops);

@@ -56,7 +56,7 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 void *host_alloc(size_t bytes);
 // Returns a copy of text, in memory of host_alloc(). free() the result.
 char *text_copy(const char *text);
-double now(void); // returns the wall clock in seconds
+double now(void); // returns the seconds of real time since an arbitrary start
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems
 // send these signals as a warning. Only another SIGINT, a second or more after the first SIGINT,
 // ends the process. stop_asked() returns the seconds since the first signal, or -1 if no signal has

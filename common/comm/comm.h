@@ -51,7 +51,7 @@ typedef enum {
 extern const char *const comm_kind_name[COMM_KINDS]; // "all-reduce", ...
 
 typedef struct Comm {
-    const char *name;  // such as "world", "dp", "tp" or "pp"; messages and the ledger show the name
+    const char *name;  // such as "world", "dp", "tp" or "pp"; error texts and traces show the name
     size_t rank, size; // this rank's number in the group, and the group's number of ranks
     bool one_node;     // all ranks share a node (clock.h)
     size_t cards;      // network cards per node for collectives; 0 if all ranks share a node

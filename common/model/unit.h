@@ -16,8 +16,8 @@ typedef struct {
     double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
-    // The gradient g must still be summed over these ranks, because each rank has seen only some of
-    // the rows. NULL means that g needs no such sum.
+    // The gradient g must still be summed over these ranks, because each rank has computed g from
+    // only some of the tokens. NULL means that g needs no such sum.
     Comm *partial;
     size_t offset;          // place of the parameter's first local element in the unit
     Tensor w, g;            // the local part [local rows, local cols]; data NULL while absent

@@ -74,7 +74,8 @@ static void write_text(const char *part) {
     memcpy(text + length, part, n + 1);
     length += n;
 }
-// Writes the names of an array of structures, which begin with their name. NULL ends the array.
+// Writes the names of at most `most` structures of `size` bytes. Each structure begins with its
+// name. A NULL name ends the array earlier.
 static void write_names(const void *first, size_t size, size_t most) {
     const char *comma = "\"";
     write_text("[");

@@ -69,8 +69,8 @@ static void arrows(FILE *f, const Recording *r, size_t height) {
             }
 }
 
-// Draws memory as steps. At each sample the line goes up to the peak, then down to the remaining
-// bytes.
+// Draws memory as steps. At each sample the line goes to m->high, the most bytes of the sample, and
+// then down to m->bytes, the bytes that remain. The strip's height is `peak` bytes.
 static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, double y,
                          size_t peak) {
     double bottom = y + STRIP_HEIGHT, scale = STRIP_HEIGHT / (double)peak;

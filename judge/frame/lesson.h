@@ -94,7 +94,8 @@ void report_picture(Run *run); // records that the lesson has written --svg itse
 // 4. All ranks call this function.
 void report_stopped(Run *run);
 double run_seconds(const Run *run); // returns the seconds since the program started
-// Records that the run ended before its picture, so --svg and --trace are no mistake.
+// Records that the run ended before its picture. Then --svg and --trace are accepted without a
+// picture; otherwise they end in usage_error().
 void report_ended_early(Run *run);
 
 // Calls usage_error() if the simulated clock has several nodes, and the link inside a node differs

@@ -26,7 +26,7 @@ static const size_t ROOM = size_t(1) << 40; // addresses; none is given out twic
 static const size_t FREED = size_t(256)
                             << 20; // bytes of freed blocks that stay NaN; older blocks read as zero
 static const size_t ZONE = 256;    // least number of bytes before, between and behind blocks
-static const int POISON = 0xff;    // each byte: a NaN as a real, negative as an index
+static const int POISON = 0xff;    // value of each byte; a real of such bytes is NaN
 static const size_t QUEUE = 1024;  // operations that a stream holds back at most
 
 struct Block {
