@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Tests the folder of --save, which belongs to one run and to the user. Files that the program did
 # not write must stay. A second run in the same folder must be refused. A resumed run must report
-# which options and data differ. A checkpoint with a changed byte must be refused. TEST_ALL=1 takes more pairs of runs
-# in one folder, and more mutated checkpoints.
+# which options and data differ. A checkpoint with a changed byte must be refused. TEST_ALL=1 takes
+# more pairs of runs in one folder, and more mutated checkpoints.
 use strict;
 use warnings;
 use FindBin;

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Tests that train --export writes config.json beside the weights, for
 # GPT2LMHeadModel.from_pretrained(FOLDER) and for sample --from FOLDER. Another program's
-# config.json must never be replaced. PYTHON=python3 names an environment with torch and transformers. In
-# this environment Hugging Face's model of that folder must write the same text.
+# config.json must never be replaced. PYTHON=python3 names an environment with torch and
+# transformers. In this environment Hugging Face's model of that folder must write the same text.
 use strict;
 use warnings;
 use FindBin;

@@ -61,7 +61,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     const char *worker = value_cell(run, (double)pushed, "bytes");
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "pushes/ms until a worker ends", "synchronous: n/(t + 2c)", { 0 } },
+                      { "pushes/ms until the first ends", "synchronous: n/(t + 2c)", { 0 } },
                       { "most updates, pull to push", "0; bound s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", NULL, { 0 } },
                       { "loss at equal work", NULL, { 0 } },
@@ -78,8 +78,8 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     }
     say(run,
         "\nsynchronous: a server waits for all pushes, then updates once; else it updates after "
-        "every push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. t: computing of "
-        "the slowest. c: a message.\nThe losses are of another model, on a text. Equal time: half "
+        "every push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. t: time of the "
+        "slowest. c: of a message.\nThe losses are of another model, on a text. Equal time: half "
         "of that model's synchronous time.\n",
         z->workers, z->servers, z->servers > 1 ? "s" : "");
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, rows);
@@ -133,8 +133,7 @@ static void parameter_server(Run *run) {
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
         "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
         "long per\nsequence, and has %zu of the %d sequences. A server only sends weights (>). "
-        "Workers "
-        "send gradients (<).\n",
+        "Workers send gradients (<).\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "",
         part_size(SEQUENCES, c.workers, 0), SEQUENCES);
     const char *servers = "rank 0 is the server";

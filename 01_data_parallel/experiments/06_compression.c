@@ -67,7 +67,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     Result rows[] = { { "sent per rank and step", NULL, { 0 } },
                       { "formula, with c = 2(N-1)/N",
                         NULL,
-                        { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + scales" } },
+                        { "=c Psi e", "=2 c Psi + scales", "=(N-1) k (4+e)",
+                          "=c Psi/8 + scales" } },
                       { "calls per step; exact: no buckets", NULL, { 0 } },
                       { "formula, calls per bucket", NULL, { "=-", "=N+1", "=1", "=N+2" } },
                       { "step", NULL, { 0 } },
@@ -84,16 +85,14 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
     }
     say(run,
-        "\nfp16: every element in 16 bits. top-k: the k largest absolute values, 1 of %d, with "
-        "indices.\n1-bit: the sign of every element, and a scale per message. With top-k and "
-        "1-bit a rank adds the\nresidual, the part that it has not sent, to its next gradient. N "
-        "ranks, Psi elements of e bytes.\nfp16 and 1-bit: rank i adds part i of a bucket, so a "
-        "bucket takes N-1 sends, an all-gather of the\nsums, and 1 (fp16) or 2 (1-bit) collectives "
-        "for scales. The last row: the same rule on one device.\nCompare 1-bit with this row, not "
-        "with exact%s.%s\n",
-        ONE_OF,
-        last[ONEBIT_ALONE] < last[EXACT] ? ": in this short training the rule itself ends lower"
-                                         : "",
+        "\nfp16: every element in 16 bits, scaled so that no sum overflows. top-k: the k largest "
+        "absolute\nvalues, 1 of %d, with indices. 1-bit: the sign of every element, and a scale "
+        "per message. With\ntop-k and 1-bit a rank adds the residual, the part that it has not "
+        "sent, to its next gradient. N\nranks, Psi elements of e bytes. fp16 and 1-bit: rank i "
+        "adds part i of a bucket, so a bucket takes\nN-1 sends, an all-gather of the sums, and 1 "
+        "(fp16) or 2 (1-bit) collectives for scales. Last row:\nthe same rule on one device. "
+        "Compare 1-bit with this last row%s.%s\n",
+        ONE_OF, last[ONEBIT_ALONE] < last[EXACT] ? ", which ends below exact, too" : "",
         uneven_shares(run, "\n", SEQUENCES));
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
 }

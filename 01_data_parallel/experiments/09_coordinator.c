@@ -132,8 +132,9 @@ static void deadlock(Run *run) {
             if (tensor_at(rank, 0) == i) first = page_text(run, "%s %zu", first, rank);
     }
     if (N > 4) first = "Each rank calls in its own order";
-    say(run, "Each tensor has a communicator of its own. %s: %s\n%.*s", first,
-        stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
+    say(run,
+        "Each tensor has its own communicator: a call waits until all ranks call.\n%s: %s\n%.*s",
+        first, stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
 }
@@ -254,19 +255,18 @@ static void page(Run *run, size_t cycle) {
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
-        "finished "
-        "%zu more of\nits %d gradients. Then each rank reports which gradients it has, and all "
-        "ranks start one all-reduce\nof the ones new on all ranks, if any. The first %zu of %zu "
-        "cycles%s:\n",
+        "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
+        "and all ranks start one all-reduce\nof the ones new on all ranks, if any. The first %zu "
+        "of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has rank 0's order)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\nnames (first step): per cycle each other rank sends rank 0 two messages: how many new "
-        "names it has,\n  and these names (number and size). Rank 0 broadcasts how many names all "
-        "ranks have now (in K = %zu\n  cycles), and these names (in J = %zu). Formulas: of rank 0, "
-        "of another rank. e = %zu bytes per number.\ncache (later steps): per cycle one all-reduce "
-        "(a ring) counts the ranks that have each gradient,\n  during the next cycle. Its q = %zu "
-        "elements hold %zu counts of %zu bits each.\nsingle: as cache, but each of the n = %d "
+        "\nnames (first step): in each of K = %zu cycles the other ranks send rank 0 a count and "
+        "new names (two\n  numbers each). Rank 0 broadcasts a count K times, and agreed names in "
+        "J = %zu cycles. Formulas: of\n  rank 0, of another rank. A broadcast counts at rank 0 "
+        "only. e = %zu bytes per number.\ncache (later steps): per cycle one all-reduce (a ring) "
+        "counts the ranks that have each gradient,\n  during the next cycle. The q = %zu elements "
+        "hold %zu counts each, a count in %zu bits.\nsingle: as cache, but each of the n = %d "
         "gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has one "
         "all-reduce, when all its %d gradients are final.\n",
         K, answers, sizeof(real), question_size(N), 24 / count_bits(N), count_bits(N), TENSORS,
@@ -292,16 +292,14 @@ static void answer(Run *run) {
             "%d different orders, need %s all-reduces, which all ranks start in the same order. "
             "The sums have the bits of one device.",
             TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
-    const char *times = "", *bytes = "With the cache";
-    if (cost_value(run, "bytes.cache") > cost_value(run, "bytes.names"))
-        bytes = "The cache sends more bytes than names, but sends them while ranks compute:";
+    const char *times = "";
     if (clock_config()->simulated)
         times = page_text(run,
-                          " %s a step takes %s, with names %s, in a fixed order %s, because the "
-                          "orders differ only inside a layer.",
-                          bytes, cost_text(run, "time.cache"), cost_text(run, "time.names"),
+                          " Only the cache's messages travel while ranks compute: %s per step, "
+                          "names %s, fixed order %s.",
+                          cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
-    say_cost(run, "a gradient waits for its cycle's end and for the answer.%s", times);
+    say_cost(run, "a gradient waits for its cycle's end and the answer.%s", times);
     say_use_when(run,
                  "no order is known before the step, and each rank finishes every gradient. If all "
                  "ranks share an order of layers, as here, a fixed order, as DDP's, is cheaper.");

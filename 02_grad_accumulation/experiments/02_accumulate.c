@@ -131,8 +131,8 @@ static void costs(Run *run, const Training *t, const Measured seen[2], Picosecon
     say_cost(run,
              "no message, and scratch memory for the new gradients of one operation. All "
              "micro-batches add to one gradient buffer (%s). Weights and moments need as much as "
-             "before. Forward and backward take "
-             "as long as before, if small matrix products are as fast as large ones.",
+             "before. Forward and backward take as long as before, if small matrix products are "
+             "as fast as large ones.",
              cost_text(run, "gradients"));
     say_use_when(run, "the activations of the batch do not fit, but those of one sequence do. Take "
                       "the largest micro-batch that fits, because small ones use a GPU poorly.");

@@ -97,12 +97,12 @@ static void ending(Run *run) {
     const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
     const char *compared = "as with tensor parallelism";
     if (strcmp(kept, tensor)) compared = page_text(run, "with tensor parallelism %s", tensor);
-    const char *verdict = "Yes. In the layers no more is sent:";
+    const char *verdict = "Nearly. In the layers no more is sent:";
     if (more) verdict = "Only where t divides the rows. Here the layers send";
     if (!answer_alone(run))
         say_answer(
             run,
-            "%s %s per rank, %s. Norms and biases add a sum of gradients per step (%s). "
+            "%s %s per rank, %s. Once per step %s are added, for gradients of norms and biases. "
             "Activations fall from %s to %s. If inputs are gathered again, activations fall to %s, "
             "and a rank sends %s.",
             verdict, kept, compared, cost_text(run, "partial.sent.kept"),

@@ -24,7 +24,7 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
                                     page_text(run, "2D on %zu x %zu", q, q), NULL };
     const Result rows[] = {
         { "parameters",
-          "1/q² of matrices; row 0: vectors",
+          "1/q² matrices; row 0: bias, gain",
           { one.parameters, line.parameters, "parameters" } },
         { "activations, peak", "cut in q² parts", { one.kept, line.kept, "kept" } },
         { "received along the row",
@@ -50,9 +50,9 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
              "sums of dW.");
     say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
              "So 2D receives");
-    say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). %s",
+    say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on, here %zu. %s",
         fewest_tokens(at), sequences * c->context,
-        q == 2 ? "In time 2 x 2 ranks never win." : "To be faster 2D needs more.");
+        q == 2 ? "2 x 2 is never faster (grids.md)." : "To be faster 2D needs more.");
 }
 
 // Prints the end of the page. If 1D has a head for each rank, the text compares received bytes and

@@ -22,7 +22,7 @@ static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t 
                                     page_text(run, "d grids, %zu x %zu x %zu", q, q, d), NULL };
     const Result rows[] = {
         { "parameters",
-          "1/q² of the weights, in each grid",
+          "the same: 1/q² of the weights",
           { bytes(run, (double)(alone.parameters * weight_bytes(c))), "parameters" } },
         { "activations, peak",
           "1/(q² d) of all activations",
@@ -67,16 +67,15 @@ static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t
                    "receives %s per step.",
                    at->q, at->q, cost_text(run, "received"));
     else
-        say_answer(
-            run,
-            "Inside a grid nothing. New is one sum: the %zu grids add their gradients, as in "
-            "data parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
-            "of activations instead of %s, and receives at most %s per step instead "
-            "of %s.%s",
-            d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
-            value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
-            value_text(run, cost_value(run, "received"), "bytes"),
-            value_text(run, alone.received, "bytes"), times);
+        say_answer(run,
+                   "Inside a grid nothing changes. One sum is new: the %zu grids add their "
+                   "gradients, as in data parallelism. With %zu ranks instead of %zu, a rank "
+                   "keeps at most %s of activations instead of %s, and receives at most %s per "
+                   "step instead of %s.%s",
+                   d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
+                   value_text(run, share_kept_bytes(at->c, &alone), "bytes"),
+                   value_text(run, cost_value(run, "received"), "bytes"),
+                   value_text(run, alone.received, "bytes"), times);
     say_cost(run,
              "all weights are held d = %zu times, and a rank receives %s per step for the sums of "
              "their gradients.",

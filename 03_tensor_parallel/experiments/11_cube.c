@@ -64,8 +64,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         { 0 },
     };
     results(run, columns, rows);
-    say(run, "  keep: gathered X and W stay in memory. gather again: in backward. vectors: biases, "
-             "gains of norms.");
+    say(run, "  keep: gathered X, W stay. gather again: backward gathers them again. vectors: "
+             "biases, gains.");
     say(run,
         "  GPT: %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",
@@ -80,9 +80,9 @@ static void ending(Run *run) {
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
-                   "Forward: (q-1)/q³ of X along its column, of W along the depth, of partial sums "
-                   "of Y along its row. Backward: as much of dY, and of sums of dX and dW. With "
-                   "keep a rank sends %s per step and keeps %s of activations.",
+                   "Forward: along its column (q-1)/q³ of X, along its depth as much of W, along "
+                   "its row as much of Y's partial sums. Backward sends the same parts of dY, dX "
+                   "and dW. With keep a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
@@ -104,9 +104,8 @@ static void introduction(Run *run, size_t q) {
     const char *stores = "need the same part of %s. Each stores 1/%zu of it, and they gather it";
     say(run,
         "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu of X, "
-        "of W and of Y.\n(layer: a place in the cube; in the picture, of a model.) Rank 0 works in "
-        "three "
-        "lines of ranks:",
+        "of W and of Y.\n(layer: a place in the cube; in the picture, a product.) Rank 0 works in "
+        "three lines of ranks:",
         q, q, q, q * q * q);
     say_line(run, "column", q, q, page_text(run, stores, "X", q));
     say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));

@@ -82,8 +82,9 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
         tied = page_text(run, ", %s more on the first and the last rank for wte's gradient",
                          value_text(run, (double)(t->model.vocab * t->model.width * sizeof(real)),
                                     "bytes"));
-    say_cost(run, "%s of messages per rank and step%s, and the time in which a rank waits.",
-             cost_text(run, "sent.bytes"), tied);
+    say_cost(run,
+             "%s of messages per rank and step%s, and ranks that are idle for %.0f %% of the step.",
+             cost_text(run, "sent.bytes"), tied, 100 * seen->timing.idle_of_total);
     say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
 

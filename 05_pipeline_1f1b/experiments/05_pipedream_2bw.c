@@ -127,11 +127,11 @@ static void two_bw(Run *run) {
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
         "and keeps two versions.",
         p < 4 ? (size_t)4 : p);
-    say(run, "A batch does not wait for the update of the batch before. Its micro-batches read the "
-             "version before\n"
-             "that update. With m >= p this version exists when the batch begins, and the last op "
-             "that reads\n"
-             "version n ends before version n+2 is made. So two are enough.");
+    say(run, "A batch does not wait for the update of the batch before: batch t reads version t-1. "
+             "With m >= p\n"
+             "this version exists when the batch begins, and the last op that reads version n ends "
+             "before\n"
+             "version n+2 is made. So two are enough.");
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "
                  "shared table.");

@@ -156,7 +156,7 @@ static void table(Run *run, const Seen seen[WAYS]) {
                      { "gradient",
                        sizeof(real) == 8 ? "as the weight; main g: 8" : "as the weight; main g: 4",
                        EACH_WAY("gradient") },
-                     { "master, m, v", "no master: m, v", EACH_WAY("optimizer") },
+                     { "master, m, v", "fp32, no master: m, v", EACH_WAY("optimizer") },
                      { "per parameter", "sum", EACH_WAY("state") },
                      { "sent per rank", "2 (N-1)/N of gradients", EACH_WAY("sent") },
                      { "loss", "mean, last 20 steps", { 0 } },

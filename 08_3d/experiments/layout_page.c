@@ -130,14 +130,15 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
                                *others ? "" : "mostly ", from[i]);
     if (n == 1) say_answer(run, "The only layout is %s. Its step takes %s.", name, row.cell[0] + 1);
     else
-        say_answer(run, "%s, %s%s. The others are slower: %s.", name, row.cell[0] + 1, reason,
-                   others);
+        say_answer(run, "%s, %s%s. The other %zu are slower: %s.", name, row.cell[0] + 1, reason,
+                   n - 1, others);
     say_cost(run,
-             "no dp sum is hidden (01.04). A step's bubble without messages: (pp-1)/(%zu/dp+pp-1).",
+             "no dp sum is hidden (01.04); hidden, dp alone could win. Bubble: "
+             "(pp-1)/(%zu/dp+pp-1).",
              micro_batches);
-    say_use_when(
-        run,
-        "the model does not fit on one device, or dp is slow between nodes. Keep tp in a node.");
+    say_use_when(run,
+                 "the model does not fit one device, or dp's sum outlasts a bubble. Keep tp in "
+                 "a node.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
