@@ -164,7 +164,7 @@ static void server(void) {
     on_page("8 · 14 = %.0f GB", 8 * S);
     on_page("%.0f ÷ 25 = %.2f s", 8 * S, 8 * S / link);
     on_page("2 · 7/8 · 14 = %.1f GB … %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
-    on_page("carries 14 GB: %.2f s each way", S / link);
+    on_page("carries 14 GB: %.2f s to push", S / link);
 }
 
 static void compressed(void) {
@@ -213,7 +213,7 @@ static void accumulation(void) {
     on_page("On InfiniBand (25 GB/s, one GPU per node) it takes %.1f s", sent / IB);
     on_page("6 · 7B · %.2fM tokens = %.1f · 10¹⁶ FLOP", tokens / 1e6, flops / 1e16);
     on_page("At half of an A100's 312 TFLOP/s it takes %.0f s", computing);
-    on_page("`no_sync` loses %.1f %%", 100 * sent / IB / computing);
+    on_page("`no_sync` takes %.1f %%", 100 * sent / IB / computing);
     on_page("takes %.0f s more", 127 * sent / IB);
 }
 
@@ -394,7 +394,8 @@ static void one_f_one_b(void) {
             39 * 3 * message / G, 8 * kept_one / G);
     on_page("8 of %.1f MB … %.1f ms each at 25 GB/s", message / 1e6, 1e3 * message / IB);
     on_page("chunk's forward takes %.0f ms", 1e3 * f / 4);
-    on_page("scatter/gather %.2f ms", 1e3 * message / IB / 8);
+    on_page("scatter/gather a message takes %.2f ms", 1e3 * message / IB / 8);
+    on_page("all-gather inside the node %.2f ms", 1e3 * message / NVLINK * 7 / 8);
     page = "05_pipeline_1f1b/04_pipedream.md";
     on_page("$%.2f \\cdot 10^9$ parameters per GPU", psi / G);
     on_page("16 bits takes %.2f GB … 7 more than 1F1B: %.1f GB", version / G, 7 * version / G);
