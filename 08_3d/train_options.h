@@ -93,7 +93,7 @@ static const Option train_options[] = {
       "with --save: keep the newest N checkpoints, and the best by held-out loss" },
     { "save-over", NULL, NULL, "with --save: first remove the checkpoints of other runs in DIR" },
     { "exit-after", "MINUTES", NULL,
-      "with --save: save and end before this time, as at SIGTERM and SIGINT; status 4" },
+      "with --save: end the last step before this time, save, and end with status 4" },
     { "resume", "DIR", NULL,
       "resume the newest checkpoint in DIR, at any layout, with the options of its training" },
     { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
