@@ -78,8 +78,8 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     }
     say(run,
         "\nsynchronous: a server waits for all pushes, then updates once; else it updates after "
-        "every push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. t: time of the "
-        "slowest. c: of a message.\nThe losses are of another model, on a text. Equal time: half "
+        "every push.\nn = %zu workers, k = %zu server%s. S: bytes of all weights. Times: t of the "
+        "slowest, c of a message.\nThe losses are of another model, on a text. Equal time: half "
         "of that model's synchronous time.\n",
         z->workers, z->servers, z->servers > 1 ? "s" : "");
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, rows);

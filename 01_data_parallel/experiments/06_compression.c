@@ -106,8 +106,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     else
         say_answer(run,
                    "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. On one "
-                   "device top-k and 1-bit give these losses within %.2f. %d "
+                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. The "
+                   "same rules on one device end within %.2f of top-k and 1-bit. %d "
                    "steps are too few to say which trains best.",
                    compression_share(&seen[FP16], &seen[EXACT]),
                    compression_share(&seen[TOPK], &seen[EXACT]),
@@ -127,8 +127,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         "%s for its part of the sum, and makes %.0f calls per step instead of %.0f.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
         seen[ONEBIT].calls, seen[EXACT].calls,
-        clock_config()->simulated ? " Times: a rank sends all parts of a bucket at once; choosing "
-                                    "and packing take no time."
+        clock_config()->simulated ? " Times: a bucket's N-1 sends overlap, as if a rank had N-1 "
+                                    "ports. Packing is free."
                                   : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits.");

@@ -256,19 +256,19 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
         "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
-        "and all ranks start one all-reduce\nof the ones new on all ranks, if any. The first %zu "
-        "of %zu cycles%s:\n",
+        "and all ranks start one all-reduce\nof the gradients new on all ranks, if any. The first "
+        "%zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has rank 0's order)" : "");
     picture(run, cycle, shown);
     say(run,
         "\nnames (first step): in each of K = %zu cycles the other ranks send rank 0 a count and "
         "new names (two\n  numbers each). Rank 0 broadcasts a count K times, and agreed names in "
-        "J = %zu cycles. Formulas: of\n  rank 0, of another rank. A broadcast counts at rank 0 "
-        "only. e = %zu bytes per number.\ncache (later steps): per cycle one all-reduce (a ring) "
-        "counts the ranks that have each gradient,\n  during the next cycle. The q = %zu elements "
-        "hold %zu counts each, a count in %zu bits.\nsingle: as cache, but each of the n = %d "
-        "gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has one "
-        "all-reduce, when all its %d gradients are final.\n",
+        "J = %zu cycles. Formulas: of\n  rank 0, of another rank. The bytes of a broadcast count "
+        "at rank 0 only. e = %zu bytes per number.\ncache (later steps): per cycle one all-reduce "
+        "(a ring) counts the ranks that have each gradient,\n  during the next cycle. The q = %zu "
+        "elements hold %zu counts each, a count in %zu bits.\nsingle: as cache, but each of the n "
+        "= %d gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has "
+        "one all-reduce, when all its %d gradients are final.\n",
         K, answers, sizeof(real), question_size(N), 24 / count_bits(N), count_bits(N), TENSORS,
         BRANCHES);
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
@@ -288,14 +288,14 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The next all-reduce adds the gradients that all ranks have. %d gradients, finished in "
-            "%d different orders, need %s all-reduces, which all ranks start in the same order. "
-            "The sums have the bits of one device.",
+            "The next all-reduce adds the gradients that all ranks have. %d gradients, finished "
+            "in %d different orders, need %s fused all-reduces, which all ranks start in the same "
+            "order. The sums have the bits of one device.",
             TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
     const char *times = "";
     if (clock_config()->simulated)
         times = page_text(run,
-                          " Only the cache's messages travel while ranks compute: %s per step, "
+                          " With the cache this answer travels while ranks compute: %s per step, "
                           "names %s, fixed order %s.",
                           cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));

@@ -88,7 +88,7 @@ static void table(Run *run, const Training *t) {
     results(run, columns, rows);
     say(run,
         "  C = %zu, L = %zu blocks, H = %zu heads, T = %zu positions, M up to %zu, t = %zu; exact "
-        "where t divides\n  M and H. Norms take no time here. On a GPU SP divides their time by t.",
+        "if t divides\n  M. Norms take no time here. On a GPU SP divides their time by t.",
         t->model.width, t->model.layers, t->model.heads, t->model.context, M, n);
 }
 
@@ -117,8 +117,9 @@ static void ending(Run *run) {
     say_cost(run,
              "once per step each rank sends %s more, to sum the gradients of norms and biases.%s",
              cost_text(run, "partial.sent.kept"), time);
-    say_use_when(run, "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does, and "
-                      "start the gather before the product for dX, which can hide it.");
+    say_use_when(run,
+                 "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does. Start "
+                 "the gather before the product for dX, and this product can hide the gather.");
 }
 
 // ---------------------------------------------------------------- three trainings, and the run

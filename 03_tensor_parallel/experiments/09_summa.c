@@ -46,12 +46,14 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
     if (q == 1) return;
     gpt_say_uneven(run, c, sequences, q, q);
-    say(run, "  The factor 3: Y = X W sends X and W, dX = dY Wᵀ W and sums of dX, dW = Xᵀ dY X and "
-             "sums of dW.");
-    say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
-             "So 2D receives");
-    say(run, "  less from 36 C/(8q-13) = %.0f tokens per micro-batch on, here %zu. %s",
-        fewest_tokens(at), sequences * c->context,
+    say(run,
+        "  The factor 3, a term per product Y, dX, dW. Row: X, sums of dX, X. Column: W, W, sums "
+        "of dW.");
+    say(run,
+        "  Weights do not grow with the tokens, and 1D receives none. So 2D receives less than 1D "
+        "only from");
+    say(run, "  36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). %s", fewest_tokens(at),
+        sequences * c->context,
         q == 2 ? "2 x 2 is never faster (grids.md)." : "To be faster 2D needs more.");
 }
 

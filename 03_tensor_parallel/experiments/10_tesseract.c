@@ -81,7 +81,7 @@ static void ending(Run *run, const GridPlace *at, const GridPlace *first, size_t
              "their gradients.",
              d, cost_text(run, "depth.received"));
     say_use_when(run,
-                 "a layer calls for 2D (03.09), but there are more than q² ranks. The weights must "
+                 "a layer needs 2D (03.09), but there are more than q² ranks. The weights must "
                  "fit in q² ranks, and the batch must have q d sequences or more.");
 }
 

@@ -80,9 +80,9 @@ static void ending(Run *run) {
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
-                   "Forward: along its column (q-1)/q³ of X, along its depth as much of W, along "
-                   "its row as much of Y's partial sums. Backward sends the same parts of dY, dX "
-                   "and dW. With keep a rank sends %s per step and keeps %s of activations.",
+                   "it sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
+                   "partial sums of Y along its row. Backward sends as much of dX, dW and dY. With "
+                   "keep a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
@@ -104,8 +104,8 @@ static void introduction(Run *run, size_t q) {
     const char *stores = "need the same part of %s. Each stores 1/%zu of it, and they gather it";
     say(run,
         "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu of X, "
-        "of W and of Y.\n(layer: a place in the cube; in the picture, a product.) Rank 0 works in "
-        "three lines of ranks:",
+        "of W and of Y.\n(This layer is a place, not a layer of the model.) Rank 0 works in three "
+        "lines of ranks:",
         q, q, q, q * q * q);
     say_line(run, "column", q, q, page_text(run, stores, "X", q));
     say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));

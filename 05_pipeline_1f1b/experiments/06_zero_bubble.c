@@ -76,8 +76,8 @@ static void answer(Run *run) {
     }
     say_cost(
         run,
-        "activations of %s per rank, not %s: p micro-batches wait for their W, and a B copies what "
-        "W reads. Planner: %s, %s of %d micro-batches.",
+        "activations of %s per rank, not %s: a stage keeps p micro-batches until their W, and B "
+        "copies what W reads. Planner: %s, %s of %d.",
         cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
         cost_text(run, "activations.planner"), cost_text(run, "flight.planner"), MICRO);
     say_use_when(run, "m is only a few times p, and every stage has memory for p micro-batches.");

@@ -117,28 +117,28 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     layout_name(name, fast);
     size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
     bool inside = node > 0 && stage <= node && node % stage == 0;
-    const char *reason = "";
+    const char *reason = "", *less = "", *others = "";
+    const Layout *next = n > 1 ? &layout[1] : fast;
+    if (fast->n.tp < next->n.tp && fast->sent.inside < next->sent.inside)
+        less = page_text(run, "tp %zu sends less than tp %zu, ", fast->n.tp, next->n.tp);
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason =
-            page_text(run, ": its sums over tp and dp stay in a node, and its bubble is only %s",
-                      row.cell[5] + 1);
+            page_text(run, ": its sums stay in a node, %sits bubble is %s", less, row.cell[5] + 1);
     for (size_t i = 1; i < n; i++) slower[cause(fast, &layout[i])]++;
-    const char *others = "";
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
-            others = page_text(run, "%s%s%zu %sfrom %s", others, *others ? ", " : "", slower[i],
-                               *others ? "" : "mostly ", from[i]);
+            others =
+                page_text(run, "%s%s%s (%zu)", others, *others ? " or " : "", from[i], slower[i]);
     if (n == 1) say_answer(run, "The only layout is %s. Its step takes %s.", name, row.cell[0] + 1);
     else
-        say_answer(run, "%s, %s%s. The other %zu are slower: %s.", name, row.cell[0] + 1, reason,
-                   n - 1, others);
+        say_answer(run, "%s, %s%s. The other %zu lose by %s.", name, row.cell[0] + 1, reason, n - 1,
+                   others);
     say_cost(run,
-             "no dp sum is hidden (01.04); hidden, dp alone could win. Bubble: "
+             "no dp sum is hidden. If hidden (01.04), dp could win. Bubble: "
              "(pp-1)/(%zu/dp+pp-1).",
              micro_batches);
-    say_use_when(run,
-                 "the model does not fit one device, or dp's sum outlasts a bubble. Keep tp in "
-                 "a node.");
+    say_use_when(run, "dp with ZeRO (06) does not fit, or dp's sum outlasts a bubble. Keep tp in a "
+                      "node.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
