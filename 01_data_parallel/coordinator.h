@@ -27,8 +27,9 @@ typedef struct {
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
-    // With `cached`: a field for each tensor, 1 if its gradient is final on this rank and not yet
-    // agreed. The sum over ranks counts the ranks. Several fields share an element.
+    // The question has a field for each tensor if `cached`: 1 if the tensor's gradient is final on
+    // this rank and not yet agreed. The sum over ranks counts the ranks. Several fields share an
+    // element.
     Tensor question;
     Request *asked; // the question's sum over ranks, in flight
     Arena state, buffers;

@@ -193,7 +193,9 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
 // Returns new rings for a forward or backward of a transformer block. About a quarter of a block's
 // products, those of q, k and v, come before the ring in forward, and after the ring in backward.
 // With grouped heads this part is smaller (a tenth for llama2-70b), but the plan uses a quarter for
-// all models.
+// all models. With full recomputation a backward also repeats the forward. Of 12 equal parts 1
+// comes before the first ring, 9 between the rings (3 of the forward, 6 of the gradients), and 2
+// after the second ring.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;
@@ -203,9 +205,7 @@ PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStag
                           .B = B,
                           .ring = ring_with_times(t, l, &s->z, forward, B),
                           .first = full ? 1.0 / 12 : 0,
-                          .before = forward ? 0.25
-                                    : full  ? 9.0 / 12
-                                            : 0.75 };
+                          .before = forward ? 0.25 : 0.75 };
     if (full) rings->again = ring_with_times(t, l, &s->z, true, B);
     rings->p = host_alloc(rings->ring.n * sizeof *rings->p);
     for (size_t r = 0; r < rings->ring.n; r++) rings->p[r].near = link_near(t, l, s, r);

@@ -137,17 +137,11 @@ ok(!-e "$dir/step-000001/index.json" && !glob("$dir/step-*[0-9]"),
 # TERM. mpirun starts any program as ranks.
 sub signal_of_rank {
     my (@catches) = @_;
-    my $got = "$work/got";
-    unlink $got;
     my $rank = "\$SIG{\$_} = sub { print {\$f} shift; exit } for qw(TERM @catches);"
-        . "open \$f, '>', '$got'; \$f->autoflush; sleep 1 while 1";
-    my $pid = start(
-        { words => ['tools/launch', 1, $^X, '-MIO::Handle', '-e', $rank, '--', '--save', 1] });
-    my $deadline = time + $hang;
-    sleep 0.01 until -e $got || time > $deadline;
-    kill 'INT', $pid;
-    ended($pid);
-    return slurp($got);
+        . "open \$f, '>', '$log'; \$f->autoflush; print {\$f} 'ready '; sleep 1 while 1";
+    my @words = ('tools/launch', 1, $^X, '-MIO::Handle', '-e', $rank, '--', '--save', 1);
+    signalled({ words => \@words }, sub { kill 'INT', $_[0] });
+    return slurp($log) =~ s/^ready //r;
 }
 SKIP: {
     skip 'no mpirun', 2 unless have_mpi;

@@ -261,7 +261,7 @@ static const struct {
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
-    // With integers the last size is more than the MPI transport adds in one piece.
+    // The last size of integers is more than the MPI transport adds in one piece.
     size_t sizes[] = { 0,  1,  c->size - 1, c->size, c->size + 1,
                        13, 64, 1000,        30011,   v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {

@@ -158,7 +158,7 @@ static void overlap(Run *run) {
     Trajectory got = replica_train(run, &t, overlapped, capacity, &seen[BUCKETS]);
     Trajectory whole = training_unsplit(run, &t, 1);
     training_compare(run, "overlapped = unsplit", &got, &whole, rounding_limit(run));
-    // With --reduce ordered each element is added in rank order, so neither the cut in buckets nor
+    // Each element is added in rank order with --reduce ordered, so neither the cut in buckets nor
     // the time of a message changes a bit.
     training_compare(run, "overlapped = at the end", &got, &late, exact_limit(run));
     costs(run, &t.model, capacity, seen);

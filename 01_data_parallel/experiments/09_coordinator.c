@@ -112,6 +112,19 @@ static Snapshot *one_device(Run *run) {
     return want;
 }
 
+// Returns the tensor that each rank calls first. The line has no room for many ranks.
+static const char *first_calls(Run *run) {
+    const size_t N = run->world->size;
+    if (N > 4) return "Each rank calls in its own order";
+    const char *text = page_text(run, "Called first: A by rank%s", N > BRANCHES ? "s" : "");
+    for (size_t i = 0; i < BRANCHES && i < N; i++) {
+        if (i > 0) text = page_text(run, "%s, %c by", text, (int)('A' + i));
+        for (size_t rank = 0; rank < N; rank++)
+            if (tensor_at(rank, 0) == i) text = page_text(run, "%s %zu", text, rank);
+    }
+    return text;
+}
+
 // Plays a deadlock. Every rank calls the all-reduces of the first layer in its own order, and each
 // all-reduce has a group of its own.
 static void deadlock(Run *run) {
@@ -125,16 +138,9 @@ static void deadlock(Run *run) {
     const bool stuck = !play_run(p);
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
-    const char *first = page_text(run, "Called first: A by rank%s", N > BRANCHES ? "s" : "");
-    for (size_t i = 0; i < BRANCHES && i < N; i++) {
-        if (i > 0) first = page_text(run, "%s, %c by", first, (int)('A' + i));
-        for (size_t rank = 0; rank < N; rank++)
-            if (tensor_at(rank, 0) == i) first = page_text(run, "%s %zu", first, rank);
-    }
-    if (N > 4) first = "Each rank calls in its own order";
     say(run,
         "Each tensor has its own communicator: a call waits until all ranks call.\n%s: %s\n%.*s",
-        first, stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
+        first_calls(run), stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
 }

@@ -150,13 +150,13 @@ static void three_ways(void *nothing, const Training *t, Trajectory *shard) {
 
 // Returns a sentence about ranks with fewer heads than others, or nothing if all have as many.
 static const char *uneven_heads(Run *run, const ModelConfig *c) {
-    const size_t n = run->world->size, fewest = c->heads / n, fuller = c->heads % n;
+    const size_t n = run->world->size, fuller = c->heads % n;
     if (fuller == 0) return "";
     const char *first = fuller == 1 ? "Rank 0 has" : page_text(run, "%zu ranks have", fuller);
     return page_text(run,
                      "\n%s %zu of the %zu heads, the others have %zu, so the others wait in "
                      "attention.",
-                     first, fewest + 1, c->heads, fewest);
+                     first, part_size(c->heads, n, 0), c->heads, part_size(c->heads, n, n - 1));
 }
 
 static void sequence(Run *run) {

@@ -79,9 +79,10 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
                p, cost_text(run, "parameters"), weights / 1e3, 100 * seen->timing.idle_of_total);
     const char *tied = "";
     if (p > 1)
-        tied = page_text(run, ", %s more on the first and the last rank for wte's gradient",
-                         value_text(run, (double)(t->model.vocab * t->model.width * sizeof(real)),
-                                    "bytes"));
+        tied = page_text(
+            run, ", %s more on the first and the last rank for wte's gradient",
+            value_text(run, (double)(t->model.vocab * t->model.width * gradient_bytes(&t->model)),
+                       "bytes"));
     say_cost(run,
              "%s of messages per rank and step%s, and ranks that are idle for %.0f %% of the step.",
              cost_text(run, "sent.bytes"), tied, 100 * seen->timing.idle_of_total);

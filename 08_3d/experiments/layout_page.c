@@ -17,10 +17,14 @@ static const char *layout_name(char text[NAME], const Layout *l) {
 typedef struct {
     char name[NAME], cell[6][32];
 } Row;
+static const char *row_name(char text[NAME], const Layout *l, const char *order) {
+    size_t end = strlen(layout_name(text, l));
+    snprintf(text + end, NAME - end, "%s", order);
+    return text;
+}
 static Row row_of(const Layout *l, const char *order, size_t micro_batches) {
     Row row;
-    size_t end = strlen(layout_name(row.name, l));
-    snprintf(row.name + end, sizeof row.name - end, "%s", order);
+    row_name(row.name, l, order);
     const double value[5] = { l->step, l->sent.inside, l->sent.between, l->state, l->activations };
     for (size_t i = 0; i < 5; i++) {
         row.cell[i][0] = '=';
@@ -77,7 +81,7 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed
     const Degrees best = opposed->n;
     // The axes in which neighbours differ, in the mesh's order and in the opposite order.
     const char *near = best.tp > 1 ? "tp" : best.dp > 1 ? "dp" : "pp";
-    const char *near_opposed = best.pp > 1 ? "pp" : best.dp > 1 ? "dp" : best.tp > 1 ? "tp" : near;
+    const char *near_opposed = best.pp > 1 ? "pp" : best.dp > 1 ? "dp" : near;
     const char *order = "the same order here";
     if (near != near_opposed)
         order = page_text(run, "neighbour ranks differ in %s, not %s%s", near_opposed, near,
@@ -89,13 +93,13 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *opposed
         sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : opposed;
-        char bar[WIDTH + 1];
+        char bar[WIDTH + 1], name[NAME];
         size_t all = (size_t)(l->step / longest * WIDTH + 0.5);
         size_t computing = (size_t)(l->computing / longest * WIDTH + 0.5);
         size_t waits = computing + (size_t)(l->exposed / longest * WIDTH + 0.5);
         for (size_t x = 0; x < all; x++) bar[x] = x < computing ? '=' : x < waits ? '#' : '.';
         bar[all] = 0;
-        say(run, "  %-30s %s", row_of(l, i < n ? "" : opposite, micro_batches).name, bar);
+        say(run, "  %-30s %s", row_name(name, l, i < n ? "" : opposite), bar);
     }
 }
 
