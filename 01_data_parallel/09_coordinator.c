@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Which all-reduce comes next, if the ranks finish their gradients in different orders?
+// question: Which all-reduce comes next, if ranks finish gradients in different orders?
 // vary: LAYERS 5..9, BATCH 6..8, ROWS 4|5
 //
 // Holds:  every rank has a replica, as in 02_all_reduce, and copies of the fused tensors in flight.

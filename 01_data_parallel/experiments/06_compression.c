@@ -5,6 +5,7 @@
 // which each method is exact.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
+#include <string.h>
 
 enum { SEQUENCES = 7, STEPS = 3, ONE_OF = 32 };
 static const ModelConfig tiny = {
@@ -61,40 +62,40 @@ static const char *loss_cell(Run *run, const double last[CURVES], Course i) {
 }
 
 static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
-    enum { SENT, FORMULA, CALLS, EACH, STEP, LOSS, FORGETS, ALONE };
     static const Course forgets[] = { CURVES, CURVES, TOPK_FORGETS, ONEBIT_FORGETS };
     static const Course alone[] = { CURVES, CURVES, TOPK_ALONE, ONEBIT_ALONE };
-    Result rows[] = { { "sent per rank and step", NULL, { 0 } },
-                      { "formula, with c = 2(N-1)/N",
-                        NULL,
-                        { "=c Psi e", "=2 c Psi + scales", "=(N-1) k (4+e)",
-                          "=c Psi/8 + scales" } },
-                      { "calls per step; exact: no buckets", NULL, { 0 } },
-                      { "formula, calls per bucket", NULL, { "=-", "=N+1", "=1", "=N+2" } },
-                      { "step", NULL, { 0 } },
-                      { "loss of another model, on a text", NULL, { 0 } },
-                      { "loss without the residual", NULL, { 0 } },
-                      { "loss of the same rule on one device", NULL, { 0 } },
+    static const char *const columns[] = { "sent per rank", "calls",      "step", "loss",
+                                           "no residual",   "one device", NULL };
+    Result rows[] = { { "exact", "c Psi e", { 0 } },
+                      { "fp16", "c Psi 2, and scales", { 0 } },
+                      { "top-k", "(N-1) k (4+e)", { 0 } },
+                      { "1-bit", "c Psi/8, and scales", { 0 } },
                       { 0 } };
     for (Course i = EXACT; i <= ONEBIT; i++) {
-        rows[SENT].cell[i] = compression_sent(run, &seen[i], &seen[EXACT]);
-        rows[CALLS].cell[i] = page_text(run, "=%.0f", seen[i].calls);
-        rows[STEP].cell[i] = page_text(run, "=%.2f ms", seen[i].step * 1e-9);
-        rows[LOSS].cell[i] = loss_cell(run, last, i);
-        rows[FORGETS].cell[i] = loss_cell(run, last, forgets[i]);
-        rows[ALONE].cell[i] = loss_cell(run, last, alone[i]);
+        const char *cell[] = { compression_sent(run, &seen[i], &seen[EXACT]),
+                               page_text(run, "=%.0f", seen[i].calls),
+                               value_cell(run, seen[i].step, "ps"),
+                               loss_cell(run, last, i),
+                               loss_cell(run, last, forgets[i]),
+                               loss_cell(run, last, alone[i]) };
+        memcpy(rows[i].cell, cell, sizeof cell);
     }
     say(run,
-        "\nfp16: every element in 16 bits, scaled so that no sum overflows. top-k: the k largest "
-        "absolute\nvalues, 1 of %d, with indices. 1-bit: the sign of every element, and a scale "
-        "per message. With\ntop-k and 1-bit a rank adds the residual, the part that it has not "
-        "sent, to its next gradient. N\nranks, Psi elements of e bytes. fp16 and 1-bit: rank i "
-        "adds part i of a bucket, so a bucket takes\nN-1 sends, an all-gather of the sums, and 1 "
-        "(fp16) or 2 (1-bit) collectives for scales. Last row:\nthe same rule on one device. "
-        "Compare 1-bit with this last row%s.%s\n",
-        ONE_OF, last[ONEBIT_ALONE] < last[EXACT] ? ", which ends below exact, too" : "",
-        uneven_shares(run, "\n", SEQUENCES));
-    results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, rows);
+        "\n  exact  the all-reduce of 02_all_reduce: one call for all gradients\n"
+        "  fp16   every element in 16 bits, scaled so that no sum overflows; N+1 calls per bucket\n"
+        "  top-k  the k largest absolute values, 1 of %d, with their indices; 1 call per bucket\n"
+        "  1-bit  the sign of every element, and one scale per message; N+2 calls per bucket\n"
+        "Each block and each table is a bucket, %.0f in all. With top-k and 1-bit a rank adds the"
+        "\nresidual, the part that it has not sent, to its next gradient.%s",
+        ONE_OF, seen[TOPK].calls, uneven_shares(run, "\n", SEQUENCES));
+    results(run, columns, rows);
+    say(run,
+        "  sent, calls: per step. loss: of another model, after %d steps on a text. no residual: "
+        "the"
+        "\n  part that is not sent is dropped. one device: the same rule without ranks and "
+        "messages."
+        "\n  formula: of the bytes sent. N ranks, Psi elements of e bytes, c = 2(N-1)/N.",
+        COMPRESSION_LONG);
 }
 
 static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
@@ -106,29 +107,26 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     else
         say_answer(run,
                    "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. The "
-                   "same rules on one device end within %.2f of top-k and 1-bit. %d "
-                   "steps are too few to say which trains best.",
+                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. So short "
+                   "a training cannot rank the methods: compare top-k and 1-bit with the same rule "
+                   "on one device, from which they differ by at most %.2f.",
                    compression_share(&seen[FP16], &seen[EXACT]),
                    compression_share(&seen[TOPK], &seen[EXACT]),
                    compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
                    last[TOPK], last[ONEBIT], last[EXACT],
                    fmax(fabs(last[TOPK] - last[TOPK_ALONE]),
-                        fabs(last[ONEBIT] - last[ONEBIT_ALONE])),
-                   COMPRESSION_LONG);
+                        fabs(last[ONEBIT] - last[ONEBIT_ALONE])));
     // Top-k sends (N-1) (4+e) Psi/ONE_OF, the exact sum 2(N-1)/N e Psi.
     const size_t e = sizeof(real), as_much = ceil_div(2 * ONE_OF * e, 4 + e);
     const double workers = (double)(config_parameters(&tiny) * e);
     const double servers = cost_value(run, "gradients.1-bit") - cost_value(run, "gradients.top-k");
     say_cost(
         run,
-        "top-k's bytes grow with the ranks. From %zu ranks on top-k sends at least as much as the "
-        "exact sum. Top-k and 1-bit keep a residual of %s per rank. 1-bit also keeps one of "
-        "%s for its part of the sum, and makes %.0f calls per step instead of %.0f.%s",
+        "from %zu ranks on top-k sends at least as much as the exact sum. Top-k and 1-bit keep a "
+        "residual of %s per rank. 1-bit also keeps one of %s for its part of the sum.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
-        seen[ONEBIT].calls, seen[EXACT].calls,
-        clock_config()->simulated ? " Times: a bucket's N-1 sends overlap, as if a rank had N-1 "
-                                    "ports. Packing is free."
+        clock_config()->simulated ? " The times leave out packing, and let the N-1 sends of a "
+                                    "bucket overlap, as if a rank had N-1 ports."
                                   : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits.");

@@ -261,31 +261,42 @@ static void page(Run *run, size_t cycle) {
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
-        "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
-        "and all ranks start one all-reduce\nof the gradients new on all ranks, if any. The first "
-        "%zu of %zu cycles%s:\n",
-        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 has rank 0's order)" : "");
+        "finished "
+        "%zu more of\nits %d gradients. Then each rank reports which gradients it has, and all "
+        "ranks "
+        "start one all-reduce\n(fused) for the gradients that are new on all ranks. The first %zu "
+        "of "
+        "%zu cycles%s:\n",
+        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3: as rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\nnames (first step): in each of K = %zu cycles the other ranks send rank 0 a count and "
-        "new names (two\n  numbers each). Rank 0 broadcasts a count K times, and agreed names in "
-        "J = %zu cycles. Formulas: of\n  rank 0, of another rank. The bytes of a broadcast count "
-        "at rank 0 only. e = %zu bytes per number.\ncache (later steps): per cycle one all-reduce "
-        "(a ring) counts the ranks that have each gradient,\n  during the next cycle. The q = %zu "
-        "elements hold %zu counts each, a count in %zu bits.\nsingle: as cache, but each of the n "
-        "= %d gradients has its own all-reduce.\nfixed order: no messages to agree. A layer has "
-        "one all-reduce, when all its %d gradients are final.\n",
-        K, answers, sizeof(real), question_size(N), 24 / count_bits(N), count_bits(N), TENSORS,
+        "\n  fixed order  no messages to agree: an all-reduce per layer, when its %d gradients are "
+        "final\n"
+        "  names        (first step) in each cycle ranks send rank 0 the names of their new "
+        "gradients;"
+        "\n               rank 0 broadcasts the names that all ranks have\n"
+        "  cache        (later steps) an all-reduce per cycle counts how many ranks have each "
+        "gradient\n"
+        "  single       as cache, but every gradient has its own all-reduce",
         BRANCHES);
-#define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
-    results(run, (const char *const[]){ "fixed order", "names", "cache", "single", NULL },
-            (const Result[]){
-                { "calls to agree", "names: K+J, 3K+J; cache: K", EACH("calls") },
-                { "bytes to agree", "names: (K+n)e, (K+2n)e; cache: K rings", EACH("bytes") },
-                { "all-reduces", "single: n", EACH("sums") },
-                { clock_config()->simulated ? "step" : NULL,
-                  "computing + copies + exposed messages", EACH("time") },
-                { 0 } });
+#define ROW(id) \
+    { "calls." id, "bytes." id, "sums." id, simulated ? "time." id : "=-" }
+    const bool simulated = clock_config()->simulated;
+    results(run, (const char *const[]){ "calls", "bytes", "all-reduces", "step", NULL },
+            (const Result[]){ { "fixed order", NULL, ROW("fixed") },
+                              { "names", "calls K+J, 3K+J; bytes (K+n)e, (K+2n)e", ROW("names") },
+                              { "cache", "calls K; bytes K rings of q e", ROW("cache") },
+                              { "single", "as cache", ROW("single") },
+                              { 0 } });
+    say(run,
+        "  calls, bytes: per rank, of the messages to agree. all-reduces: of gradients, which "
+        "follow. "
+        "names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. K = %zu "
+        "cycles; "
+        "in J = %zu of\n  them all ranks have new gradients. n = %d gradients. q = %zu numbers of "
+        "e = "
+        "%zu bytes hold all counts.",
+        K, answers, TENSORS, question_size(N), sizeof(real));
 }
 
 static void answer(Run *run) {
@@ -294,10 +305,11 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The next all-reduce adds the gradients that all ranks have. %d gradients, finished "
-            "in %d different orders, need %s fused all-reduces, which all ranks start in the same "
-            "order. The sums have the bits of one device.",
-            TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
+            "The next all-reduce adds the gradients that all ranks have. All ranks start the same "
+            "%s fused all-reduces in one order, for %d gradients that were finished in %d "
+            "different "
+            "orders.",
+            cost_text(run, "sums.cache"), TENSORS, N < BRANCHES ? (int)N : BRANCHES);
     const char *times = "";
     if (clock_config()->simulated)
         times = page_text(run,

@@ -24,14 +24,14 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
                                     page_text(run, "2D on %zu x %zu", q, q), NULL };
     const Result rows[] = {
         { "parameters",
-          "1/q² matrices; row 0: bias, gain",
+          "matrices: 1/q²; vectors: in row 0",
           { one.parameters, line.parameters, "parameters" } },
-        { "activations, peak", "cut in q² parts", { one.kept, line.kept, "kept" } },
+        { "activations, peak", "1/q² of all", { one.kept, line.kept, "kept" } },
         { "received along the row",
-          "3(q-1)/q² of X; norms, loss",
+          "3(q-1)/q² of X; sums of norms, loss",
           { "=0 B", "=-", "row.received" } },
         { "received along the column",
-          "3(q-1)/q² of W, and biases",
+          "3(q-1)/q² of W; biases",
           { "=0 B", "=-", "column.received" } },
         { "received per step", "row + column", { one.received, line.received, "received" } },
         { clock_config()->simulated ? "time of the layers" : NULL,
@@ -47,14 +47,12 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     if (q == 1) return;
     gpt_say_uneven(run, c, sequences, q, q);
     say(run,
-        "  The factor 3, a term per product Y, dX, dW. Row: X, sums of dX, X. Column: W, W, sums "
-        "of dW.");
-    say(run,
-        "  Weights do not grow with the tokens, and 1D receives none. So 2D receives less than 1D "
-        "only from");
-    say(run, "  36 C/(8q-13) = %.0f tokens per micro-batch on (here: %zu). %s", fewest_tokens(at),
-        sequences * c->context,
-        q == 2 ? "2 x 2 is never faster (grids.md)." : "To be faster 2D needs more.");
+        "  1D: 03.06. vectors: biases, gains. Factor 3: for each product (Y, dX, dW) a rank "
+        "receives "
+        "X or dX\n  along the row, W or dW along the column. 1D receives no weights, so only many "
+        "tokens favour 2D:\n  it receives less than 1D from %.0f tokens per micro-batch on (here: "
+        "%zu).",
+        fewest_tokens(at), sequences * c->context);
 }
 
 // Prints the end of the page. If 1D has a head for each rank, the text compares received bytes and
@@ -82,12 +80,12 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
              "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is sent while "
              "ranks compute%s.",
              q, q == 1 ? "" : "s", times);
-    say_use_when(run,
-                 "more ranks than a node has must share one layer. With 3 x 3 ranks 2D is faster "
-                 "than 1D from %.0f C tokens per micro-batch on, with 8 x 8 from %.1f C on, with "
-                 "2 x 2 never (grids.md). If only 1D's activations do not fit, use sequence "
-                 "parallelism (03.07).",
-                 fewest_in_time(3), fewest_in_time(8));
+    say_use_when(
+        run,
+        "more ranks than a node has must share one layer, and a micro-batch has many "
+        "tokens. 2D is faster than 1D on 8 x 8 ranks from %.1f C tokens on, on 2 x 2 never "
+        "(grids.md). If only 1D's activations do not fit, use sequence parallelism (03.07).",
+        fewest_in_time(8));
 }
 
 static void summa_lesson(Run *run) {
@@ -96,13 +94,13 @@ static void summa_lesson(Run *run) {
     CommGrid g = comm_grid(run->world, q, q, 1);
     const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
-        "A grid of q x q ranks, q = %zu. A rank holds one block of X, of W and of Y = X W. There "
-        "are q turns.",
+        "A grid of q x q ranks, q = %zu. A rank holds one block of X, of W and of Y = X W. A "
+        "product "
+        "takes q\nturns: in turn l column l of the grid sends X along the rows, row l sends W "
+        "along "
+        "the columns, and\nall ranks multiply. Backward has two such products, dX and dW. Picture: "
+        "one layer. Table: a GPT.",
         q);
-    say(run, "In turn l the ranks of column l send X along rows, and the ranks of row l "
-             "send W along columns.");
-    say(run, "Then all ranks multiply. Picture: one layer. Table: a GPT. 1D: tensor parallelism "
-             "(03.06). 2D: here.");
     grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));
     training_store(run, &t);

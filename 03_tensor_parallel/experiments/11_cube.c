@@ -56,9 +56,9 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const Result rows[] = {
         { "parameters", "matrices: 1/q³; vectors: 1/q", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
-        { "sent along row", "matrix 1, 3: sums of Y; 2, 4: X", BOTH("=0 B", "sent.row") },
-        { "sent along column", "matrix 1, 3: X; 2, 4: sums of Y", BOTH("=0 B", "sent.column") },
-        { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
+        { "sent along row", "X, Y and their gradients", BOTH("=0 B", "sent.row") },
+        { "sent along column", "X, Y and their gradients", BOTH("=0 B", "sent.column") },
+        { "sent along depth", "W and its gradient", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(one.time, "step") },
         { 0 },
@@ -80,7 +80,7 @@ static void ending(Run *run) {
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
-                   "it sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
+                   "It sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
                    "partial sums of Y along its row. Backward sends as much of dX, dW and dY. With "
                    "keep a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
@@ -111,9 +111,8 @@ static void introduction(Run *run, size_t q) {
     say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));
     say_line(run, "row", 1, q, "multiply, add their products, and each keeps a part of the sum Y");
     say(run,
-        "Y is cut as X is, with row and col swapped. So in the next product the ranks gather X "
-        "along the row\nand add their products along the column. Matrices of a block: 1 q, k "
-        "and v; 2 W_O; 3 and 4 MLP.");
+        "Y is cut as X is, with row and col swapped. So the next layer gathers its X along the "
+        "row, and\nadds its products along the column.");
 }
 
 // Trains both ways with one optimizer: backward reads the gathered X and W that forward kept, or
