@@ -114,9 +114,11 @@ static void ending(Run *run) {
             page_text(run, " A step takes %s, or %s if inputs are gathered again, instead of %s.",
                       cost_text(run, "step.kept"), cost_text(run, "step.again"),
                       cost_text(run, "step.tensor"));
-    say_cost(run,
-             "once per step each rank sends %s more, to sum the gradients of norms and biases.%s",
-             cost_text(run, "partial.sent.kept"), time);
+    say_cost(
+        run,
+        "two collectives in place of each all-reduce, and one sum per step for the gradients of "
+        "norms and biases.%s",
+        time);
     say_use_when(run,
                  "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does. Start "
                  "the gather before the product for dX, and this product can hide the gather.");

@@ -73,10 +73,8 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
         "ranks (04.03).",
         cut_line(run, &t->model), m, m > 1 ? "es" : "", t->sequences / m, t->model.context,
         t->model.width, 100 * (1 - 1 / (double)p));
-    say_answer(run,
-               "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of weights. But "
-               "only one rank works at a time, so the ranks are idle for %.0f %% of the step.",
-               p, cost_text(run, "parameters"), weights / 1e3, 100 * seen->timing.idle_of_total);
+    say_answer(run, "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of weights.",
+               p, cost_text(run, "parameters"), weights / 1e3);
     const char *tied = "";
     if (p > 1)
         tied = page_text(
@@ -84,8 +82,9 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
             value_text(run, (double)(t->model.vocab * t->model.width * gradient_bytes(&t->model)),
                        "bytes"));
     say_cost(run,
-             "%s of messages per rank and step%s, and ranks that are idle for %.0f %% of the step.",
-             cost_text(run, "sent.bytes"), tied, 100 * seen->timing.idle_of_total);
+             "only one rank works at a time, so the ranks are idle for %.0f %% of the step. %s of "
+             "messages per rank and step%s.",
+             100 * seen->timing.idle_of_total, cost_text(run, "sent.bytes"), tied);
     say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
 
