@@ -1,6 +1,6 @@
 // context_costs.c: predicts bytes, calls, memory, FLOPs and times of the four kinds of context
-// parallelism, from sizes alone, and checks the measurements. The predictions are for attention
-// alone on n ranks, with one sequence whose T positions n divides.
+// parallelism, from sizes alone, and checks the measurements. The predictions hold for one sequence
+// of T positions on n ranks, where n divides T.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 

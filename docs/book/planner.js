@@ -53,7 +53,7 @@ function search() {
       C._initialize?.();
       data.values.forEach((v, i) => C.planner_set(i, v));
       for (const cp of [1, 0])
-        postMessage({ plans: said(C, C.planner_search(cp)), last: !cp }); // any cp has many layouts
+        postMessage({ plans: said(C, C.planner_search(cp)), last: !cp }); // cp = 1 is faster
     };
   };
   worker = new Worker(

@@ -92,8 +92,9 @@ int EXPORT(player_op_to)(int slot, int stage, int k) {
     return sends && feeds.stage != (size_t)stage ? (int)feeds.stage : -1;
 }
 
-// Returns the number of micro-batches (of each chunk) that a stage keeps at a time. The forward of
-// these micro-batches has begun, and their backward, or its half for the weights, has not ended.
+// Returns the number of micro-batches that a stage keeps at a time. A micro-batch counts once for
+// each chunk whose forward has begun and whose backward, or the half for the weights, has not
+// ended.
 int EXPORT(player_in_flight)(int slot, int stage, int time) {
     int n = 0;
     const Timeline *t = &shown[slot];
