@@ -2,7 +2,7 @@
 # and a shell; tools/setup installs the rest.
 #
 # A new file needs no entry here. Chapters are the folders NN_name/. A file that contains
-# EXPERIMENT(...) is a program. The first lines of its lesson give its rank count, level and
+# EXPERIMENT(...) is a program. The first lines of its lesson give the rank count, the level and the
 # question. Every other C file of a chapter is a module, and the chapter's library has the module's
 # functions.
 

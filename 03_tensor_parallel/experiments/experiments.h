@@ -187,8 +187,7 @@ typedef struct {
 // title and picture are those of picture_show(), for the forward. If title is NULL, nothing is
 // drawn.
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
-// Runs attention on one device, rank 0, and returns the output and the gradients. The ledger does
-// not count this run.
+// Runs attention on one device, rank 0, and returns the output and the gradients.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
 // Compares attention as attend() does, on two sequences with grouped heads, dropout and rotary
 // positions. If there are several ranks, their number does not divide the positions. The other

@@ -121,7 +121,7 @@ static StepResult step(void *cut_gpt, Model *m, Optimizer *o, const Training *t,
     // On the ring every rank has the whole gradient. In the other ways each element of the gradient
     // counts on one rank.
     const double norm = model_grad_norm(m, x->way == WAY_RING ? NULL : x->world);
-    optimizer_step(o, m, clip_factor(norm, t->clip)); // each rank updates its parts
+    optimizer_step(o, m, clip_factor(norm, t->clip));
     return (StepResult){ loss, norm };
 }
 
