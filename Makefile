@@ -2,8 +2,9 @@
 # and a shell; tools/setup installs the rest.
 #
 # A new file needs no entry here. Chapters are the folders NN_name/. A file that contains
-# EXPERIMENT(...) is a program. The first lines of its lesson give its rank count, level and
-# question. Every other file of a chapter is a module, and the chapter's library has its functions.
+# EXPERIMENT(...) is a program. The first lines of its lesson give the rank count, the level and the
+# question. Every other C file of a chapter is a module, and the chapter's library has the module's
+# functions.
 
 BACKEND   = cpu
 PRECISION = fp32
@@ -25,8 +26,7 @@ WERROR    = $(if $(STRICT),-Werror)
 # lines.
 ARGS =
 NP   =
-# break, student, check, grade, predict, design and plant use these variables. make help describes
-# the variables.
+# break, student, check, grade, predict, design and plant use these variables.
 BUG =
 DIR =
 EXERCISES =
@@ -123,8 +123,8 @@ FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
 CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
 # ARROWS are the includes between chapters. 05_pipeline_1f1b>04_pipeline_naive means that 05
 # includes a header of 04. A program links with the libraries of its chapter, of the chapters
-# reached from there, of judge and of common. So run-05 compiles no other chapter. A test links with
-# all libraries.
+# reached from there, of judge and of common. So make run-05 compiles no chapter that 05 does not
+# reach. A test links with all libraries.
 ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/"); split(substr($$2, 2), to, "/"); \
                 if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/*/*.[ch]))))
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))

@@ -18,8 +18,7 @@
 // Sets row i of y [M, C] to row tokens[i] of the whole table. `table` has this rank's rows of the
 // whole table, from row `first` on. The backward of this lookup is embedding_gradients() of
 // common/model/layer.c. That backward sends nothing, because dy is whole on every rank, and each
-// rank adds the rows of its own entries. model_fold_tied() then adds the gradients of the lookup
-// and of the head.
+// rank adds the rows of its own entries.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first); // zeros for entries of other ranks
     // For each token one rank has put the row, and the other ranks have put zeros. Adding zeros

@@ -27,8 +27,8 @@
 // the output over its own heads or hidden columns. Before all-reduces 3 and 4 a rank has the
 // partial sum of the input's gradient over the same heads or columns. After the all-reduce the
 // result is whole on every rank, so all other calls are those of the unsplit block
-// (common/model/layer.c). The comments 1 to 4 below mark the calls of these functions.
-// vocab_layers.c has the embedding, the head and the loss.
+// (common/model/layer.c). The comments 1 to 4 below mark these calls. vocab_layers.c has the
+// embedding, the head and the loss.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
@@ -104,9 +104,9 @@ static void cut_vocabulary(Layer *l, Param *table, Comm *tp, const LayerKind *ki
 }
 
 void tensor_parallel(Model *m, Comm *tp) {
-    // More ranks than heads of key and value would have to copy some of these heads. Then an
-    // element would have several owners: the norm would count it several times, and its gradient
-    // would need a sum over the copies. Here every element of a cut tensor has one owner.
+    // More ranks than heads of key and value would have to copy some of these heads. The gradient
+    // norm would then count a copied element several times, and the gradient of this element would
+    // need a sum over the copies.
     REQUIRE(tp->size <= config_kv_heads(&m->config) || tp->size > m->config.heads,
             "%zu tensor-parallel ranks need as many heads of key and value; the model has %zu: "
             "choose %zu ranks or fewer, or more --kv-heads",

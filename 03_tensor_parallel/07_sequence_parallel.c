@@ -30,11 +30,10 @@
 #include "03_tensor_parallel/sequence_rows.h"
 
 // -------------------------------------------------------- from own rows to all rows, and back
-// In these comments A is a matrix cut by columns and B is a matrix cut by rows, as in 03_mlp.c. The
-// paper is Korthikanti et al. 2022.
+// In these comments A is a matrix cut by columns and B is a matrix cut by rows, as in 03_mlp.c.
 
-// Gathers all rows, in forward before A (the paper's g). A rank multiplies all rows by its columns
-// of A, but has only its own rows.
+// Gathers all rows, in forward before A (g of Korthikanti et al. 2022). A rank multiplies all rows
+// by its columns of A, but has only its own rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
 // Adds the ranks' dh_i A_i^T, in backward after A. Each product is a partial sum of all rows of dX,
 // over the rank's columns of A. The norm's backward needs the finished sum, but only of the rank's
@@ -42,7 +41,7 @@ void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(t
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
     comm_reduce_scatter_rows(tp, d_own, dpartial);
 }
-// Adds the ranks' GELU(h_i) B_i, in forward after B (the paper's g with a bar). Each product is a
+// Adds the ranks' GELU(h_i) B_i, in forward after B (g bar of this paper). Each product is a
 // partial sum of all rows of Y. Bias, dropout and the residual path need the finished sum, but only
 // of the rank's own rows.
 void sequence_leave(Comm *tp, Tensor own, Tensor partial) {

@@ -41,7 +41,6 @@
 // groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns whole. For
 // q = 2 shard_range then cuts the 20 columns into 12 and 8.
 
-// Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
     Range r = shard_range(cut.n, q, l);
     return (Range){ r.lo * cut.each, r.hi * cut.each };

@@ -46,8 +46,8 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
 // Returns the elements that a rank receives in an all-reduce over n ranks, per element of the
 // tensor.
 static double all_reduce(double n) { return 2 * (n - 1) / n; }
-// Returns the elements that a rank receives per block. X counts the inputs of the block's four
-// matrices, BTC (1 + 1 + 1 + 4). W counts the elements of these matrices, 12 C^2.
+// X counts the inputs of the block's four matrices, BTC (1 + 1 + 1 + 4). W counts the elements of
+// these matrices, 12 C^2.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width) {
     const TensorWayShape s = tensor_way_shape(way, ranks);
     const double t = (double)ranks, q = (double)s.q, d = (double)s.depth;
@@ -65,8 +65,8 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     return 0;
 }
 
-// Returns the number of tokens at which both ways receive the same volume. A volume is a straight
-// line over the tokens, with a constant and a slope, here for width 1.
+// The elements that a way receives are a straight line over the tokens, with a constant and a
+// slope, here for width 1. The lines of both ways cross at the result.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks) {
     const double constant = tensor_way_received(way, ranks, 0, 1);
     const double other_constant = tensor_way_received(other, ranks, 0, 1);

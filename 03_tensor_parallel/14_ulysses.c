@@ -18,7 +18,7 @@
 #include "03_tensor_parallel/context_parallel.h"
 
 // Returns the number of heads of k and of v on this rank. With grouped heads k has fewer heads than
-// q, and q is `ratio` blocks as wide as k.
+// q, and q has `ratio` blocks, each as wide as k.
 static size_t key_heads(const AttentionHeads *h) {
     return range_size(h->heads) / attention_ratio(h);
 }

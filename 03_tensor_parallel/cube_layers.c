@@ -32,7 +32,6 @@ static Range own_columns(CubeLayout at, size_t n) {
     return shard_range(n, at.cols->size, at.cols->rank);
 }
 
-// Returns the batch with only the sequences that this rank has in a layout.
 Batch cube_rows(const Batch *b, CubeLayout at) {
     Range own = cube_sequences(at, b->B);
     Batch r = *b;

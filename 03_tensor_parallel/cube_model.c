@@ -140,15 +140,15 @@ static const LayerKind cube_loss = { .name = "3D loss",
 
 // ------------------------------------------------ the parts of each rank
 
-// Cuts a matrix. rows and cols are the ranges of the gathered weights. Of `rows` this rank holds
-// the part that belongs to its layer of the cube.
+// Cuts a matrix. rows and cols are the ranges of the gathered weights. This rank holds the part of
+// `rows` that belongs to its layer of the cube.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
     p->own_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->own_cols = cols;
 }
 // Cuts a vector or wpe. `same` has the ranks of a plane, which hold the same columns. Each of these
-// ranks computes a partial gradient, over its own rows.
+// ranks computes a partial sum of the gradient, over its own rows.
 static void cut_vector(Comm *same, Param *p, Range cols) {
     p->own_cols = cols;
     p->partial = same;

@@ -16,8 +16,8 @@ static Shape losses_shape(const Layer *l, const Batch *b) {
 // ----------------------------------------------- embedding: a product of one-hot rows with a table
 
 // Sets row i of y [M/q, C/q] to this rank's columns of row ids[i] of the whole table. `table` is
-// this rank's block [V/q, C/q]. The one-hot rows need not be sent, because all ranks of a row have
-// the same ids.
+// this rank's block [V/q, C/q]. The one-hot rows need not be sent, because all ranks of a row of
+// the grid have the same ids.
 static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, SummaCut rows) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_like(&scratch, y);

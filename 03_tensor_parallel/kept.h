@@ -1,6 +1,6 @@
 // kept.h: declares functions that count the elements that a rank keeps between forward and
 // backward. The rank belongs to a grid (09_summa.c, 10_tesseract.c) or to a cube (11_cube.c). The
-// functions count from sizes alone, as common/model/costs.h does for 1D.
+// functions count from sizes alone, as those of common/model/costs.h do for 1D.
 #ifndef KEPT_IN_SHARDS_H
 #define KEPT_IN_SHARDS_H
 #include "03_tensor_parallel/tensor_parallel.h"

@@ -22,8 +22,8 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     op_dropout(y, y, sequence_dropout(l, b, SITE_EMBEDDING));
     arena_free(&scratch);
 }
-// Adds the gradients of wte and wpe, from dy in S_DY. embedding_backward() calls this function. A
-// pipeline that runs the two halves of a backward apart calls it as the second half.
+// Adds the gradients of wte and wpe, from dy in S_DY. A pipeline that runs the two halves of a
+// backward apart calls this function as the second half.
 static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)x;
     Arena scratch = arena(MEM_WORKSPACE);
@@ -78,10 +78,8 @@ const LayerKind sequence_parallel_head = { .name = "sequence-parallel head",
                                            .backward = head_backward };
 
 // ---------------------------------------------------------------- the model
-// Cuts the parameters with tensor_parallel(), and replaces the layers. Norms, and biases that are
-// added after a sum, have seen only this rank's rows, so their gradients are partial.
-// model_partial_sums() adds these gradients over tp once per step. Under ZeRO-2 and ZeRO-3 every
-// backward adds them.
+// Norms, and biases that are added after a sum, have seen only this rank's rows, so their gradients
+// are partial sums over tp.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
     static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
     tensor_parallel(m, tp);

@@ -88,16 +88,15 @@ typedef struct {
     Comm *in_col;                              // the ranks of this column and layer, ordered by row
     Comm *in_depth;                            // the ranks of this row and column, ordered by layer
 } CommGrid;
-// Makes a grid of c's ranks, with this rank's communicators. All ranks of c must call this
-// function. Calls usage_error() if rows * cols * depth is not c's size.
+// Makes a grid of c's ranks. All ranks of c must call this function. Calls usage_error() if rows *
+// cols * depth is not c's size.
 CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
 void comm_grid_free(CommGrid *g);
 
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks. grid_layers.c has summa_side() and
 //      the two functions summa_cut_*(). ----
 // Block (i, j) is on the rank of row i and column j. A SummaCut says how one side of a matrix is
-// cut in q pieces. The side has n groups of `each` elements, and shard_range cuts only between
-// groups.
+// cut in q pieces. The side has n groups of `each` elements. shard_range cuts only between groups.
 typedef struct {
     size_t n, each;
 } SummaCut;
@@ -116,8 +115,8 @@ void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut 
 // a, for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
 // summa_linear_forward() and summa_linear_backward() run a linear layer. p[0] has this rank's block
-// of the weights [K, N]. p[1] has its part of the bias [N], on row 0 only. Backward adds to the
-// gradients of weights and bias, and overwrites dx.
+// of the weights [K, N]. p[1] has the rank's part of the bias [N], on row 0 only. Backward adds to
+// the gradients of weights and bias, and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
@@ -134,9 +133,9 @@ Batch summa_batch(const CommGrid *g, const Batch *b);
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
 // ---- 10_tesseract.c: d grids of q x q ranks hold the same weights and share the sequences. ----
-// tesseract_sides() returns the sides of a grid of q x q x depth ranks with depth <= q. For depth 0
-// the function takes the smallest depth that fits. Calls usage_error() if the ranks do not form
-// such a grid.
+// tesseract_sides() returns the sides of a grid of q x q x depth ranks with depth <= q. If depth is
+// 0, the function chooses the smallest depth that fits. Calls usage_error() if the ranks do not
+// form such a grid.
 typedef struct {
     size_t q, depth;
 } TesseractSides;

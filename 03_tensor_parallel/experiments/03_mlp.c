@@ -93,8 +93,7 @@ static double gelu_of(double u) {
 }
 
 // Prints the table, with a column for A cut by rows. With this cut each rank's X A is a partial
-// sum. GELU(u + v) is not GELU(u) + GELU(v), so the ranks would have to add [M, F] before GELU. If
-// F = 4 C, [M, F] has four times as many elements as [M, C].
+// sum. GELU(u + v) is not GELU(u) + GELU(v), so the ranks would have to add [M, F] before GELU.
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "columns first", "rows first", NULL };
     const size_t n = run->world->size, e = element_size(option_storage(run));

@@ -85,9 +85,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Checks the costs. All parameters but b_O are cut. A rank keeps all of X. Of its own heads it
-// keeps q, k and v, the probabilities before and after dropout, and the output. The two all-reduces
-// add Y and dX.
+// Checks the costs. All parameters but b_O are cut. A rank keeps all of X. Of its own heads the
+// rank keeps q, k and v, the probabilities before and after dropout, and the output. The two
+// all-reduces add Y and dX.
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
     const size_t heads = range_size(own_heads(tp));

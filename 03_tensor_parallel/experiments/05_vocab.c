@@ -18,7 +18,7 @@ static double first_element(Tensor t) { return tensor_sum(tensor_row_range(t, 0,
 
 enum { MAX, PICKED, SUM, FIELDS };
 // Prints the three numbers of token 0 that each rank puts into the all-reduces of
-// vocab_parallel_loss, and the loss. own has the numbers of this rank.
+// vocab_parallel_loss, and the loss.
 static void one_token(Run *run, const double own[FIELDS], double loss) {
     const size_t n = run->world->size;
     double(*all)[FIELDS] = host_alloc(n * sizeof *all); // a row per rank

@@ -15,7 +15,6 @@ enum { SEQUENCES = 3, MICRO_BATCHES = 2 }; // micro-batches of 2 sequences and o
 
 // ---------------------------------------------------------------- costs
 
-// Returns the number of sequences in micro-batch k.
 static size_t sequences_of(const Training *t, size_t k) {
     return range_size(training_micro_batch(t, 1, 0, k));
 }
@@ -150,7 +149,6 @@ static void three_ways(void *nothing, const Training *t, Trajectory *shard) {
     trajectory_free(&whole);
 }
 
-// Returns a sentence about ranks with fewer heads than others, or nothing if all have as many.
 static const char *uneven_heads(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size, fuller = c->heads % n;
     if (fuller == 0) return "";

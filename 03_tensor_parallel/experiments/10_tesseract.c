@@ -8,8 +8,7 @@ enum { BATCH = 4 }; // a sequence for each row, if 2 grids have 2 rows each
 
 static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
 
-// Prints the table. `first` is rank 0 of one grid that trains the same batch alone, as in lesson
-// 09.
+// `first` is rank 0 of one grid that trains the same batch alone, as in lesson 09.
 static void table(Run *run, const GridPlace *at, const GridPlace *first, size_t sequences,
                   double took) {
     const ModelConfig *c = at->c;

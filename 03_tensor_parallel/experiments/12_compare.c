@@ -36,8 +36,8 @@ static void cut_free(CutGpt *x) {
 
 // ---------------------------------------------------------------- costs
 
-// Returns whether the time is predicted. Unequal blocks of a grid, and unequal chunks of a ring,
-// make ranks wait, and then the time is not predicted.
+// Returns whether a formula predicts the time. There is no formula if unequal blocks of a grid, or
+// unequal chunks of a ring, make ranks wait.
 static bool time_predicted(TensorWay way, const Training *t, size_t n) {
     const TensorWayShape s = tensor_way_shape(way, n);
     const GridPlace at = grid_place_of(&t->model, s.q, s.depth, 0);

@@ -1,5 +1,5 @@
-// attend.c: compares a kind of context parallelism with one device. The comparison has two parts:
-// attention alone, and the training of a GPT. context_costs.c checks the costs of attention alone.
+// attend.c: compares a kind of context parallelism with one device: attention alone, and the
+// training of a GPT.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include "common/comm/record.h"

@@ -1,6 +1,6 @@
 // context_costs.c: predicts bytes, calls, memory, FLOPs and times of the four kinds of context
-// parallelism, from sizes alone, and checks the measurements. The predictions are for attention
-// alone on n ranks, with one sequence whose T positions n divides.
+// parallelism, from sizes alone, and checks the measurements. The predictions hold for one sequence
+// of T positions on n ranks, where n divides T.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -69,7 +69,7 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
 }
 // Returns the time of one product of attention for one head in step k, with the keys of the rank k
 // places before. A zigzag rank has two half chunks. In step 0 these have two triangles and a square
-// of scores. In each later step they have two of the four squares.
+// of scores. In each later step the half chunks have two of the four squares.
 static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t k) {
     const size_t half = chunk / 2;
     if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(chunk, D, k == 0);

@@ -19,9 +19,9 @@
 
 // ---- trial.c ----
 // Lessons 02 to 04 train a few layers alone, for three steps of SGD: split on all ranks, and
-// unsplit on rank 0. trial_compare compares the two trainings. An element's value depends on its
-// place in the whole tensor, so both trainings use the same values. The loss of trial_train is half
-// the squared distance of Y from a target, divided by the M rows.
+// unsplit on rank 0. An element's value depends on its place in the whole tensor, so both trainings
+// use the same values. The loss of trial_train is half the squared distance of Y from a target,
+// divided by the M rows.
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
@@ -37,9 +37,9 @@ typedef struct {
     size_t sent;                  // bytes
 } TrialResult;
 
-// A TrialTrain fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
-// trial_compare runs both trainings and compares the results. trial_compare frees all snapshots,
-// and returns the losses and the other numbers of the split training.
+// A TrialTrain fills *r. tp is NULL for the unsplit training. trial_compare runs both trainings,
+// compares the results and frees all snapshots. trial_compare returns the losses and the other
+// numbers of the split training.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
@@ -58,15 +58,15 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // time of all all-reduces, both in ps. In every all-reduce all ranks wait for the slowest rank, and
 // nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
-// Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
-// step these all-reduces take. By the simulated clock the function reads the costs "step" and
-// "exposed". `calls` is the id of the number of all-reduces.
+// Prints the cost on the page: the number of all-reduces, which has the id `calls`. With a
+// simulated clock, also prints how much of a step these all-reduces take, from the costs "step" and
+// "exposed".
 void trial_say_cost(Run *run, const char *calls);
 
 // Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
 void ranks_together(Comm *ranks);
 // On one rank, prints the answer that nothing is cut and nothing is sent, and returns true. On more
-// ranks, prints nothing and returns false.
+// ranks returns false.
 bool answer_alone(Run *run);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
@@ -91,7 +91,7 @@ void trial_train(Trial *t, TrialResult *r); // the last step of a split training
 
 // ---- gpt.c ----
 // Lessons 05 to 14 train a GPT that is split in a way of compare.h, and compare this GPT with the
-// unsplit GPT. Lesson 12 uses every way that the number of ranks allows.
+// unsplit GPT.
 
 // Returns the model of the options --layers, --width, --heads and --dropout. Calls usage_error() if
 // this model is impossible.
@@ -103,14 +103,14 @@ Training gpt_training(ModelConfig c, size_t sequences);
 void gpt_say_uneven(Run *run, const ModelConfig *c, size_t sequences, size_t batch_parts, size_t q);
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes. A cube also
-// has two planes, the ranks with this rank's column and those with its row.
+// has two planes: the ranks with this rank's column, and the ranks with this rank's row.
 enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
 typedef struct {
     double calls[COMM_KINDS], sent, received; // calls, and bytes of this rank
 } GroupTraffic;
 typedef GroupTraffic AxisTraffic; // along an axis of a grid
 enum { GPT_STEPS = 3 };
-// The measurements of one rank. Fields without a comment about steps are of the last step.
+// The measurements of one rank. The traffic, layers_time and `activations` are of the last step.
 typedef struct {
     size_t steps;                            // number of finished steps
     GroupTraffic layers[GPT_GROUPS];         // in the layers
@@ -129,8 +129,9 @@ struct CutGpt {
     const AttentionKind *attention; // for the ring
     CommGrid grid;                  // for 2D and 2.5D
     Cube cube;                      // for 3D
-    // gpt_train() calls begin_step before each step. begin_step may be NULL. Otherwise gpt_train()
-    // all-reduces the loss in every way before it reads step_time, so all ranks read the same time.
+    // If begin_step is not NULL, gpt_train() calls begin_step before each step. Then gpt_train()
+    // also all-reduces the loss in every way before it reads step_time, so that all ranks read the
+    // same time.
     void (*begin_step)(CutGpt *x);
     GptMeasured measured;
 };
@@ -149,8 +150,7 @@ double share_kept_bytes(const ModelConfig *c, const RankShare *s);
 void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
                       const RankShare *s, const GptMeasured *r);
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r);
-// The cells of a table with the costs of rank 0 of n ranks in 1D (lesson 06), from sizes alone. If
-// n is 1, the costs are those of one device.
+// The cells of a table with the costs of rank 0 of n ranks in 1D (lesson 06), from sizes alone.
 typedef struct {
     const char *parameters, *kept, *received, *time;
 } GptCells;
@@ -187,12 +187,11 @@ typedef struct {
 // title and picture are those of picture_show(), for the forward. If title is NULL, nothing is
 // drawn.
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
-// Runs attention on one device, rank 0, and returns the output and the gradients. The ledger does
-// not count this run.
+// Runs attention on one device, rank 0, and returns the output and the gradients.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
-// Compares attention as attend() does, with grouped heads, dropout and rotary positions. The run
-// has two sequences. If there are several ranks, their number does not divide the positions. The
-// other sizes are those of z.
+// Compares attention as attend() does, on two sequences with grouped heads, dropout and rotary
+// positions. If there are several ranks, their number does not divide the positions. The other
+// sizes are those of z.
 void attend_uneven(Run *run, int kind, ContextSizes z);
 // Trains a GPT with its positions cut over all ranks, in each kind from first to last, and compares
 // each training with the unsplit training.
@@ -315,8 +314,7 @@ double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
-// These functions run linear layers alone, in the first halves of the experiments 09_summa.c and
-// 11_cube.c.
+// These functions run linear layers alone, for lessons 09 and 11.
 
 typedef struct {
     size_t B, T, K, N;

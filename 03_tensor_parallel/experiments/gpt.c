@@ -1,5 +1,5 @@
 // gpt.c: trains a GPT that is cut in one of the six ways of compare.h, and measures what a rank
-// holds, sends and receives in a step. Lessons 05 to 14 compare this GPT with the unsplit GPT.
+// holds, sends and receives in a step.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 RankShare line_share(const CutSizes *z, size_t B) {
@@ -121,7 +121,7 @@ static StepResult step(void *cut_gpt, Model *m, Optimizer *o, const Training *t,
     // On the ring every rank has the whole gradient. In the other ways each element of the gradient
     // counts on one rank.
     const double norm = model_grad_norm(m, x->way == WAY_RING ? NULL : x->world);
-    optimizer_step(o, m, clip_factor(norm, t->clip)); // each rank updates its parts
+    optimizer_step(o, m, clip_factor(norm, t->clip));
     return (StepResult){ loss, norm };
 }
 
@@ -137,9 +137,8 @@ static void cut(CutGpt *x, Model *m, Data *d) {
     }
 }
 
-// Trains the cut GPT. The unsplit training makes its model with the same calls, but without cut().
-// An element's initial value depends on its place in the whole tensor, so both trainings begin with
-// the same weights.
+// The unsplit training makes its model with the same calls, but without cut(). An element's initial
+// value depends on its place in the whole tensor, so both trainings begin with the same weights.
 void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     CutGpt *x = cut_gpt;
     GptMeasured *r = &x->measured;
@@ -182,9 +181,6 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
                                BY_FORMULA(share_kept_bytes(c, s)), r->activations },
                              { 0 } });
 }
-// Checks the memory of a rank and the traffic of the all-reduces. Each block has four all-reduces
-// of [M, C]. The embedding's output and the head's dx have one of [M, C] each. The loss has three
-// of [M, 1].
 void gpt_costs_1d(Run *run, const ModelConfig *c, size_t sequences, const GptMeasured *r) {
     const CutSizes z = cut_sizes(c, run->world->size, run->world->rank);
     const RankShare share = line_share(&z, sequences);

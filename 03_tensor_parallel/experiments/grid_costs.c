@@ -94,7 +94,6 @@ static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elemen
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-// Counts an all-reduce of `elements` of `size` bytes over n ranks of this axis.
 static void all_reduce(GridTraffic *t, AxisTraffic *axis, size_t n, size_t elements, size_t size) {
     double bytes = ring_bytes(ALL_REDUCE_PASSES, n, elements, size);
     axis->calls[COMM_ALL_REDUCE]++;

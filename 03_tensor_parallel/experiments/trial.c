@@ -38,8 +38,6 @@ static Tensor drawn(const Trial *t, Arena *a, TrialData what, size_t cols, Range
     return tensor_col_range(whole, own.lo, own.hi);
 }
 
-// Draws this rank's part of each parameter. An element's value depends on its place in the whole
-// tensor.
 static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
     for (size_t i = 0; i < t->n_params; i++) {
         Param *p = &t->params[i];

@@ -1,6 +1,5 @@
 // way_costs.c: predicts, from sizes alone, what one rank holds, keeps, receives and computes in
-// each of the six ways to cut a GPT. The file also checks the costs of a GPT on a grid (lessons 09
-// and 10).
+// each of the six ways to cut a GPT. grid_costs() checks the costs of a GPT on a grid.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- the share of one rank
@@ -121,7 +120,7 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
     axis_costs(run, "column", &layers.col, &r->layers[GPT_COL]);
     if (x->way == WAY_25D) axis_costs(run, "depth", &sums.depth, &r->sums[GPT_DEPTH]);
     gpt_memory_costs(run, "%s", "%s", at->c, &share, r);
-    // Unequal blocks make ranks wait, and then the time is not predicted.
+    // The time has no formula if unequal blocks make ranks wait.
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
     check_costs(run, "%s", "%s",
                 (CostRow[]){ { "received", "received a step", "bytes", BY_FORMULA(share.received),

@@ -26,7 +26,7 @@ static const ModelConfig wide = {
 };
 enum { RANKS = 64, SEQUENCES = 16 };
 
-// Prints the table, and returns the way with the fewest received elements.
+// Returns the way with the fewest received elements.
 static TensorWay block_table(Run *run) {
     Result rows[] = { { .what = "parameters" },
                       { .what = "activations" },

@@ -13,7 +13,7 @@
 static PlanTask task;
 static PlanLayout layout;
 static size_t model, cluster, format, attention, sequence, balance,
-    again; // the places of chosen names
+    again; // the places of the chosen names in their lists
 
 // The options of 08_3d/plan.
 //   key    the name in a layout's JSON

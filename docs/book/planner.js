@@ -22,7 +22,7 @@ const seconds = s => s < 1 ? amount(s * 1e6, ['µs', 'ms']) : `${three(s)} s`;
 const percent = x => `${(100 * x).toFixed(1)}%`;
 
 // ---- the module: the page computes the chosen layout, a worker computes all layouts ----
-let C, module, settings, memory, presets = {}, plans, worker; // C returns settings and memory
+let C, module, settings, memory, presets = {}, plans, worker; // C: the functions of planner.c
 const said = (C, at) => {
   const all = new Uint8Array(C.memory.buffer);
   return JSON.parse(new TextDecoder().decode(all.subarray(at, all.indexOf(0, at))));
@@ -53,7 +53,7 @@ function search() {
       C._initialize?.();
       data.values.forEach((v, i) => C.planner_set(i, v));
       for (const cp of [1, 0])
-        postMessage({ plans: said(C, C.planner_search(cp)), last: !cp }); // any cp has many layouts
+        postMessage({ plans: said(C, C.planner_search(cp)), last: !cp }); // cp = 1 is faster
     };
   };
   worker = new Worker(
@@ -77,13 +77,13 @@ function search() {
 }
 
 // ---- the page's address holds the state, as options of a command ----
-let fastest = false; // load the fastest layout once it is known
+let fastest = false; // whether to load the fastest layout when the search knows it
 function read_address() {
   const asked = new URLSearchParams(location.hash.slice(1));
   fastest = !laid().some(s => asked.has(s.name));
   for (const s of chosen())
     set(s.name,
-        Math.max(s.names.indexOf(asked.get(s.name)), 0)); // presets set other options
+        Math.max(s.names.indexOf(asked.get(s.name)), 0)); // a preset sets other options, too
   for (const s of settings) presets[s.name] = get(s.name);
   set('gpus', 1024);
   for (const s of laid()) set(s.name, s.key === 'micro_batch' || !s.names.length ? 1 : 0);
@@ -157,7 +157,7 @@ const steps = ([least, most]) => { // powers of two, and half way between them
   for (let x = 1; x <= most; x *= 2) all.push(x, ...x > 1 ? [x * 1.5] : []);
   return all.filter(x => x >= least && x <= most);
 };
-const moves = {};                                          // functions that show a value
+const moves = {};                                          // functions that show a setting's value
 function control(s) {
   const box = document.createElement('label'), id = `set-${s.name}`;
   const named = document.createElement('span');
@@ -173,7 +173,7 @@ function control(s) {
   }
   const slider =
       Object.assign(document.createElement('input'), { id, type: 'range', min: 0, step: 1 });
-  if (s.key) { // a layout's setting has the values of the known layouts
+  if (s.key) { // the slider has the values that occur in the known layouts
     const value = document.createElement('output');
     let values = [];
     slider.addEventListener('input', () => {
@@ -243,7 +243,7 @@ function load(layout) {
 }
 
 // ---- the chosen layout ----
-const MEMORY = ['F', 'B', 'A', 'U', 'C', 'M'];              // colours
+const MEMORY = ['F', 'B', 'A', 'U', 'C', 'M'];              // classes of book.css: colours
 const TIME = [
   ['F', 'computing', 'computing'], ['U', 'tp_time', 'sums over tp'],
   ['M', 'cp_time', 'waits for the ring'], ['C', 'dp_time', 'ZeRO over dp, in each micro-batch'],

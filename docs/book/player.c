@@ -5,8 +5,8 @@
 // ints and doubles.
 //
 // The chapters' files also call communicators, models and lessons, which a page cannot link. The
-// linker drops all functions that player.c does not reach (wasm.h). size_t has 32 bits in wasm, so
-// sums over all layers are doubles, and the sliders keep a layer below 2^32 elements.
+// linker drops all functions that player.c does not reach. size_t has 32 bits in wasm, so sums over
+// all layers are doubles, and the sliders keep a layer below 2^32 elements.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"
@@ -92,8 +92,9 @@ int EXPORT(player_op_to)(int slot, int stage, int k) {
     return sends && feeds.stage != (size_t)stage ? (int)feeds.stage : -1;
 }
 
-// Returns the number of micro-batches (of each chunk) that a stage keeps at a time. The forward of
-// these micro-batches has begun, and their backward, or its half for the weights, has not ended.
+// Returns the number of micro-batches that a stage keeps at a time. A micro-batch counts once for
+// each chunk whose forward has begun and whose backward, or the half for the weights, has not
+// ended.
 int EXPORT(player_in_flight)(int slot, int stage, int time) {
     int n = 0;
     const Timeline *t = &shown[slot];
@@ -139,7 +140,6 @@ double EXPORT(player_state)(int stage, int n, int what, int mixed) {
 }
 
 // Returns the most elements per token that rank 0 of t keeps for one micro-batch of all layers.
-// 07_recompute/experiments/03_selective.c has the formula.
 //   how   0 no recomputation, 1 attention probabilities (selective), 2 blocks (full)
 //   what  0 inputs of layers, 1 other items of the blocks, 2 attention probabilities, 3 the head's
 //   items

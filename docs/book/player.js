@@ -380,7 +380,7 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))
       buttons();
       draw_memory();
       play_schedule();
-      byId('player').hidden = false; // after an error above the pictures remain
+      byId('player').hidden = false; // after an error the pictures remain
       byId('pictures').hidden = true;
       document.body.classList.toggle('embedded', location.search === '?embed');
       if (asked.includes('='))

@@ -1,6 +1,7 @@
 // wasm.h: exports functions to a page, and defines the functions of common/ that the chapters'
 // files need there. tools/book compiles each function into its own section. The linker drops every
-// section that is not reached. Each C file of the pages includes wasm.h once.
+// section that is not reached. Only one C file of each page includes wasm.h, because wasm.h defines
+// functions.
 #ifndef WASM_H
 #define WASM_H
 #include "common/base/util.h"
