@@ -1,4 +1,5 @@
-// output.c: writes a file beside its final place, then renames it.
+// output.c: writes a regular file under another name, then renames the file. Writes pipes and
+// devices in place.
 #include "common/base/output.h"
 #include <errno.h>
 #include <fcntl.h>

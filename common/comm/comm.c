@@ -223,7 +223,7 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 }
 
 // In a group of one rank the result of a collective is the input. So wire_alone copies the input
-// and calls no transport. The ledger and the clock treat such a collective as any other collective.
+// and calls no transport.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
 static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
@@ -254,8 +254,9 @@ static bool staged(const Request *r) {
            wire(r) != &wire_alone;
 }
 
-// Copies the input to pinned host memory. deliver() later copies the output to the device. The
-// scratch is also in pinned memory, so the scratch on the device stays unused.
+// Copies the input to pinned host memory. The output is also in pinned memory, until deliver()
+// copies the output to the device. The scratch, too, is in pinned memory, so the scratch on the
+// device stays unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
     const size_t in = input_count(r) * size, out = output_count(r) * size;
@@ -535,8 +536,8 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     run_now(ring(tensor_request(c, DO_ALL_TO_ALL, count, 0, in, out)));
 }
 
-// Runs an operation on host memory and waits for its end. An operation takes time on the simulated
-// clock only if counted() has counted it.
+// Runs an operation on host memory and waits for its end. The operation takes time on the simulated
+// clock only if counted() has counted the operation.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
@@ -657,7 +658,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
              &local, wish);
-    // The loop is an insertion sort by key. Ranks with equal keys keep their order.
+    // Insertion sort by key. Ranks with equal keys keep their order.
     for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
         size_t place = n++;

@@ -132,7 +132,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
 }
 
 // Adds the parts, or takes their maximum, on a GPU in rank order, piece by piece. Row i of `piece`
-// is a copy of rank i's part, and op_combine() adds the rows. The copies count as MEM_REFERENCE.
+// is a copy of a piece of rank i's part, and op_combine() adds the rows. The copies count as
+// MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together

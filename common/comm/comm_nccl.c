@@ -58,7 +58,7 @@ void nccl_run(const Launch *launch, RankBody body) {
 // oldest first.
 typedef struct Lane {
     ncclComm_t nccl; // NULL in a group of one, and for messages of a rank to itself
-    ncclUniqueId id; // one rank makes the id and sends it to the other ranks
+    ncclUniqueId id; // made by one rank, which sends the id to the others
     cudaStream_t stream;
     struct Flight *waiting;
     struct Lane *next;
@@ -191,7 +191,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(n * sizeof *joins); // [n]: this call joins the pair with that rank
+    bool *joins = host_alloc(n * sizeof *joins); // [n]: whether this call joins the pair
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;

@@ -32,9 +32,9 @@ typedef struct {
     uint16_t peer;        // the other rank of a message, numbered in the world
 } RecordedEvent;
 
-void record_start(void); // starts recording; deletes earlier events
+void record_start(void); // deletes earlier events
 void record_stop(void);
-bool record_on(void); // returns whether recording has started and the ledger is not paused
+bool record_on(void); // returns whether events are recorded now (not while the ledger is paused)
 void record_free(void);
 // From this call to its record_leave(), the rank's work is recorded as `kind` of micro-batch
 // `number`. Calls nest: after the inner record_leave() the outer kind continues.

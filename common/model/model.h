@@ -38,9 +38,9 @@ typedef struct Model {
 // loss, the last y is the logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
 void config_require(const ModelConfig *c); // calls usage_error() for impossible values
-// config_family() sets the norm, positions, activation and biases of a family. Llama is as Touvron
-// et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes, kv_heads, ffn and
-// untied stay as they are, because models of the family differ in them.
+// config_family() sets the norm, positions, activation and biases of a family (Llama: Touvron et
+// al. 2023). Sizes, kv_heads, ffn and untied stay as they are, because the models of a family have
+// different values.
 typedef enum { FAMILY_GPT2, FAMILY_LLAMA } Family;
 void config_family(ModelConfig *c, Family family);
 // Returns whether c describes a GPT-2, of any sizes.

@@ -35,8 +35,8 @@ typedef struct {
 Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
-// Moves the arena's buffers, and its later buffers, to this category of the ledger. Buffers that
-// were allocated while the ledger was paused stay in MEM_REFERENCE.
+// Moves the arena's buffers, and its later buffers, to this category of the ledger. Buffers in
+// MEM_REFERENCE stay there, such as those that were allocated while the ledger was paused.
 void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a

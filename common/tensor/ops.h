@@ -4,12 +4,12 @@
 // arguments after an input: m and v. A wrong shape is a fault() that names the shapes.
 //
 // Operands may be stored in 16 bits. An op computes in reals, and rounds an output once. Statistics
-// of norms, lse, dot, the sums and maxima of cross entropy, logits, losses, m and v must be reals.
-// Another element type of these operands is a fault().
+// of norms, lse, dot, all operands of cross entropy, m and v must be reals, otherwise the op calls
+// fault().
 //
-// An op OVERWRITES its outputs, also gradients of parameters. The caller adds each finished
-// contribution to the gradient once (layer.c). Only op_rotate, op_merge_heads, op_exp_sum,
-// op_cross_entropy_backward and the optimizers update operands in place.
+// An op OVERWRITES its outputs, also gradients of parameters. The caller adds such a gradient to
+// earlier contributions. Only op_rotate, op_merge_heads, op_exp_sum, op_cross_entropy_backward and
+// the optimizers update operands in place.
 #ifndef OPS_H
 #define OPS_H
 #include "common/tensor/tensor.h"
