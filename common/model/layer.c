@@ -400,7 +400,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
-    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU: all of dfc; SwiGLU: its gate half
+    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // SwiGLU: the half of gate
     op_matmul_nt(dact, d, p[OUT_W].w);
     op_activation_backward(dfc, s->t[S_FC], dact);
     linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);

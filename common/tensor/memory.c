@@ -158,7 +158,7 @@ void arena_set_category(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
         check_owner(b, "arena_set_category");
-        if (b->category == MEM_REFERENCE) continue; // such as a buffer that was allocated while the ledger was paused
+        if (b->category == MEM_REFERENCE) continue;
         unbook(b->category, b->bytes);
         b->category = category;
         book(category, b->bytes);
