@@ -37,7 +37,7 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// Opens the output for writing. On failure the result's f is NULL, and errno holds the reason.
+// On failure the result's f is NULL, and errno holds the reason.
 static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,

@@ -127,8 +127,6 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// input_count() returns how many elements this rank gives. output_count() returns how many elements
-// this rank gets.
 static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
 static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
 
@@ -435,16 +433,16 @@ static Request *counted(Request *r, size_t sent, size_t received, size_t steps, 
     return r;
 }
 
-// Counts r as a ring of the n ranks of its Comm. A pass has n - 1 steps. In each step a rank sends
-// a chunk as long as the longest part.
+// Counts r as a ring of n ranks. A pass has n - 1 steps. In each step a rank sends a chunk as long
+// as the longest part.
 static Request *ring(Request *r) {
     size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return counted(r, bytes, bytes, steps, bytes);
 }
 
-// Counts r as a chain of the n ranks of its Comm (comm.h). The chain has n - 1 steps. Each link of
-// the chain carries the bytes of the whole tensor, and all links work at the same time.
+// Counts r as a chain of n ranks, with n - 1 links. Each link carries the bytes of the whole
+// tensor, and all links work at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
     const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
     return counted(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -561,9 +559,8 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// Calls fault() if comm_connect has not connected this pair of ranks. Only NCCL needs to know the
-// pairs before the first message. All transports require comm_connect, so that every transport
-// reports a missing call.
+// Only NCCL needs to know the pairs before the first message. All transports require comm_connect,
+// so that every transport reports a missing call.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
     bool neighbours =
         peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
@@ -575,8 +572,7 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
           call, c->rank, peer, c->name);
 }
 
-// Returns a new send or receive, which the ledger has counted. A message of a rank to itself adds
-// no bytes to the ledger.
+// A message of a rank to itself adds no bytes to the ledger.
 static Request *message(Comm *c, Action action, Tensor t, size_t peer) {
     size_t bytes = peer != c->rank ? tensor_bytes(t) : 0;
     if (peer < c->size) require_connected(c, calls[action].name, peer);

@@ -6,8 +6,6 @@
 // can continue (round robin). If no rank can continue, the ranks wait for each other, which is a
 // deadlock. Then deadlock() prints all waits.
 //
-// Sections: 1 the baton, 2 meetings, 3 the launch.
-//
 // The ranks read and write tensors in place, also on a GPU, because all virtual ranks share the
 // GPU. With virtual ranks --reduce fast adds in rank order, as --reduce ordered does, because no
 // library computes the sums.

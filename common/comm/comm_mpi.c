@@ -184,7 +184,6 @@ static void start_parcels(const Request *r, const Piece *piece) {
         memcpy(own.receive, own.send, own.sends * element_size(r->element));
 }
 
-// Waits for all MPI requests that r has started.
 static void wait_for_parts(const Request *r) {
     Flight *f = r->extra;
     wait_for(r, f->requests, f->request);
@@ -236,8 +235,7 @@ void mpi_meet(Request *r) {
 enum { PIECE_BYTES = 1 << 20 };
 static _Alignas(64) char contributions[PIECE_BYTES]; // the parts of all ranks for one piece
 
-// Returns the first piece of a sum. A started sum has only one piece, whose parts go into the
-// scratch of the request.
+// A started sum has only one piece, whose parts go into the scratch of the request.
 static Piece first_piece(const Request *r) {
     if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
     return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
@@ -260,7 +258,7 @@ static void finish_piece(const Request *r, Piece piece) {
     wait_for_parts(r);
 }
 
-// Adds all pieces of a sum. mpi_start() has already started the first piece.
+// mpi_start() has already started the first piece.
 static void sum_by_pieces(const Request *r) {
     Piece piece = first_piece(r);
     for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {

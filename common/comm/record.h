@@ -1,6 +1,5 @@
 // record.h: records the events of every rank, with their times. Pictures and traces show these
-// events, not a schedule. Recording begins with record_start(). Recording an event is cheap,
-// because it only stores a few numbers.
+// events, not a schedule. To record an event is cheap, because only a few numbers are stored.
 #ifndef RECORD_H
 #define RECORD_H
 #include "common/comm/clock.h"

@@ -63,12 +63,14 @@ struct Request {
     // request_simulated(). Under the wall clock `arrives` is valid only after comm_arrival().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
-    // message: when the message reaches its receiver. A sender knows this time before the send
-    // starts, a receiver after the receive finishes.
+    // message: when the message reaches its receiver. The sender knows this time before the send
+    // starts, the receiver after the receive finishes.
     Picoseconds arrives;
-    Picoseconds issued, waited, end; // waited: when this rank began to wait
-    bool met;                        // simulated collective: its end is known
-    size_t steps, bytes;             // steps and bytes of the ring, the chain or the message
+    // issued: when this rank started r. waited: when this rank began to wait. end: when a simulated
+    // collective ends.
+    Picoseconds issued, waited, end;
+    bool met;            // simulated collective: its end is known
+    size_t steps, bytes; // steps and bytes of the ring, the chain or the message
     // counted: the ledger counts the operation, unless the ledger is paused.
     // timed: counted, and the ledger was not paused when the operation started.
     bool counted, timed;

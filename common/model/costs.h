@@ -68,7 +68,7 @@ size_t elements_wte(const CutSizes *z);
 // stage.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
-bool stage_shares_table(const CutSizes *z); // returns whether another stage uses wte, too
+bool stage_shares_table(const CutSizes *z); // whether this stage and another use wte
 // Returns the parameters of layer i of the stage without the tables of the vocabulary. These are
 // the elements of wpe, of a block, or of the last norm.
 size_t elements_unit(const CutSizes *z, size_t i);
@@ -203,7 +203,7 @@ typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The table
+// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The list
 // has the elements of each sum. The first three sums belong to a block.
 //   sum                           GPT-2   Llama
 //   norm 1                        2C      C

@@ -356,8 +356,7 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads tokens and targets of B sequences. A sequence has `context` tokens, but only its local
-// positions are uploaded.
+// A sequence has `context` tokens, but only its local positions are uploaded.
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&local), M = B * T, row = 0;

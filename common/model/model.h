@@ -90,9 +90,10 @@ void model_zero_gradients(Model *m);
 double model_forward_backward(Model *m, const Batch *b);
 // Runs a forward that keeps nothing for backward. Returns the sum of token losses.
 double model_loss(Model *m, const Batch *b);
-// Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
-// after the last backward and before model_fold_tied. Under ZeRO-2 and ZeRO-3 backward has already
-// called unit_partial_sums for each unit whose gradient it has reduced and dropped.
+// Calls unit_partial_sums for each unit whose whole gradient (Unit.g) is in memory. Call this
+// function once per step, after the last backward and before model_fold_tied. Under ZeRO-2 and
+// ZeRO-3 backward has already called unit_partial_sums for each unit whose gradient it has reduced
+// and dropped.
 void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's gradient, if both are on this rank. Call this
 // function once per step.

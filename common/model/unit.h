@@ -55,7 +55,7 @@ typedef struct Unit {
     bool table;                   // a table of the vocabulary: the embedding's, or the head's
     struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
     struct Unit *tied_to;         // in the second use: the unit of the first use
-    bool tied_copy; // second copy of wte (the first: another stage); no norm counts it
+    bool tied_copy;               // a copy of another stage's wte; no norm counts the copy
     // `replicas` has the ranks that have the same unit. These ranks reduce the unit's gradient, and
     // under ZeRO each rank owns a part of the unit's state. NULL until model_replicas().
     Comm *replicas;
