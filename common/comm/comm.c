@@ -22,8 +22,8 @@ const char *const comm_kind_name[COMM_KINDS] = {
 // An Extent says which elements a rank gives or gets. EACH_PART means a part from every rank.
 typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
 
-// The table has the properties of each Action. passes is the number of times that a ring passes the
-// data around, or 0 for a chain, a message or a barrier.
+// The table has the properties of each Action. `passes` is how often a ring passes the data around,
+// or 0 for a chain, a message or a barrier.
 static const struct {
     const char *name; // the name in error messages
     CommKind kind;    // the kind in the ledger

@@ -104,7 +104,7 @@ static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
 
 // Returns whether the communicator may be called again. Calls fault() if the communicator has
 // failed. A rank that faults prints the reason and ends all other ranks. So after a remote failure
-// this rank first waits, and reports the failure only if no other rank has ended it.
+// this rank first waits, and reports the failure only if no other rank has ended this rank.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -323,8 +323,8 @@ static void whole_operation(const Request *r, const Lane *l) {
     }
 }
 
-// A sum in rank order has two steps per piece. Every other operation has one step, or no step if it
-// has no elements.
+// An operation without elements has no step. A sum in rank order has two steps per piece. Every
+// other operation has one step.
 static size_t steps_of(const Request *r) {
     return r->count == 0    ? 0
            : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_at(r, 0).most)

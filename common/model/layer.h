@@ -145,7 +145,7 @@ struct Layer {
     size_t n_units;
     Range heads; // the local heads
     Range vocab; // the local entries of the vocabulary
-    Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
+    Comm *comm;  // the ranks that this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
     Comm *cp;     // the ranks that share the positions of a sequence; NULL: no other rank
     Layer *inner; // the wrapped layer or layers; NULL in plain layers

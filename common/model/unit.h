@@ -41,7 +41,7 @@ bool param_is_whole(const Param *p);     // returns whether this rank holds the 
 // after zeroing overwrites p->g.
 void param_add_gradient(Param *p, Tensor g);
 // Returns the place of local element i in the flattened whole tensor. Initial values, comparison
-// and export use this one map.
+// and export use this map.
 size_t param_global_index(const Param *p, size_t i);
 
 // ZeRO gathers, reduces and shards a unit as one piece. A unit is a table (wte, wpe, or the head's

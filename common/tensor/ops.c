@@ -186,7 +186,8 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_tn", y, x, w
 
 // ---- element by element ----
 
-// Checks that y, a and b have one shape, and makes each one long row if all are contiguous.
+// Checks that y, a and b have the same shape. If all are contiguous, makes each of them one long
+// row.
 static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
     need_same(op, "y", *y, "a", *a);
     need_same(op, "b", *b, "a", *a);

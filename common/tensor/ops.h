@@ -26,7 +26,7 @@ void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
 void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns. NaN stays
 // NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU, the transports emu and
-// nccl add the contributions of the ranks with op_combine.
+// nccl add the ranks' contributions with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
@@ -41,7 +41,7 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
 // backward, dy may be the first F columns of dx.
 void op_swiglu(Tensor y, Tensor x);
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy);
-// Computes GELU if y and x have one shape, SwiGLU if y is half as wide.
+// Computes GELU if y and x have the same shape, SwiGLU if y is half as wide as x.
 void op_activation(Tensor y, Tensor x);
 void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 

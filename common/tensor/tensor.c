@@ -296,7 +296,7 @@ ITEM bool same_bits(real a, real b) {
 }
 ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++)
-        if (!same_bits(a[c], b[c])) *differs = 1; // all writers write the same value
+        if (!same_bits(a[c], b[c])) *differs = 1; // several threads may write, but all write 1
 }
 ITEM void differ_half_part(int *differs, const uint16_t *a, const uint16_t *b, size_t lo,
                            size_t hi) {
