@@ -174,8 +174,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // half calls the same functions again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper may
-// use these halves if its backward does nothing with the gradients of weights.
+// A wrapper may use layer_defer and layer_deferred as its halves if its backward does nothing with
+// the gradients of weights.
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
