@@ -1,5 +1,4 @@
-// meter.c: defines the pointers to the functions that matrix products and the ledger of memory
-// call. Each rank has its own pointers.
+// meter.c: defines the pointers to the functions that matrix products and the byte ledger call.
 #include "common/base/meter.h"
 
 _Thread_local void (*meter_product)(double flops);

@@ -1,4 +1,5 @@
-// output.c: writes a file beside its final place, then renames it.
+// output.c: writes a regular file under another name, then renames the file. Writes pipes and
+// devices in place.
 #include "common/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,7 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// Opens the output for writing. On failure the result's f is NULL, and errno holds the reason.
+// On failure the result's f is NULL, and errno holds the reason.
 static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,

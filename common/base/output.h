@@ -1,5 +1,5 @@
-// output.h: writes output files so that a file under its final name is complete. A program first
-// writes FILE.tmp, and renames FILE.tmp to FILE when FILE.tmp is complete. Pipes and devices are
+// output.h: writes output files. A program first writes FILE.tmp, and renames FILE.tmp to FILE when
+// FILE.tmp is complete. So a regular file under its final name is complete. Pipes and devices are
 // written in place, because renaming would replace them.
 #ifndef OUTPUT_H
 #define OUTPUT_H

@@ -1,5 +1,5 @@
-// range.c: defines shard_range(). The function has its own file, because the HTML pages of the book
-// (make book) use shard_range() without the rest of util.c.
+// range.c: defines shard_range() in its own file, because the HTML pages of the book (make book)
+// use shard_range() without the rest of util.c.
 #include "common/base/util.h"
 
 Range shard_range(size_t n, size_t parts, size_t i) {

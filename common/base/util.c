@@ -97,8 +97,8 @@ void stop_catch(void) {
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
-// Returns the largest resident memory of this program, in bytes. getrusage() is not used, because
-// its peak includes the memory that the process had before an exec.
+// Does not use getrusage(), because its peak includes the memory that the process had before an
+// exec.
 size_t resident_most(void) {
     char line[128];
     size_t kilobytes = 0;

@@ -11,7 +11,7 @@ enum { STATUS_CHECK_FAILED = 1, STATUS_USAGE = 2, STATUS_FAULT = 3, STATUS_STOPP
 
 // Reports a mistake of the user (a bad option, an impossible rank count). All ranks end with status
 // 2 and one message, which must name a fix. Usually every rank finds the same mistake, and rank 0
-// reports it. A rank that finds a mistake alone ends the other ranks, too.
+// reports the mistake. A rank that finds a mistake alone also ends the other ranks.
 _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define REQUIRE(condition, ...) \
     do { \
@@ -30,7 +30,7 @@ void exercise_open(const char *id, const char *file, int line);
 // end_all_ranks(status) ends all ranks of the program. comm_emu.c and judge/frame/process.c set
 // this pointer. The default is exit().
 extern void (*end_all_ranks)(int status);
-extern bool ranks_are_processes; // judge/frame/process.c sets true; virtual ranks are threads
+extern bool ranks_are_processes; // false: ranks are threads of one process
 // The number of seconds that a process waits for rank 0 to report a usage error. When --timeout is
 // known, usage_wait becomes --timeout / 2 + 1. So if only one rank sees a mistake, that rank
 // reports the mistake before the other ranks reach --timeout.
@@ -42,7 +42,7 @@ extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// shard_range() is the rule for all equal cuts in the book. The function cuts n items into `parts`
+// shard_range() is the book's rule for equal parts. The function cuts n items into `parts`
 // contiguous parts and returns part i. The first n % parts parts have one item more than the other
 // parts, so n may be any number. If n < parts, the last parts are empty.
 typedef struct {
@@ -59,8 +59,8 @@ char *text_copy(const char *text);
 double now(void); // returns the seconds of real time since an arbitrary start
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems
 // send these signals as a warning. Only another SIGINT, a second or more after the first SIGINT,
-// ends the process. stop_asked() returns the seconds since the first signal, or -1 if no signal has
-// come.
+// ends the process. stop_asked() returns the seconds since the first of these signals, or -1 if no
+// signal has come.
 void stop_catch(void);
 double stop_asked(void);
 // Returns the peak resident bytes of this process, or 0 if the peak is not known.

@@ -65,10 +65,9 @@ Picoseconds clock_now(void);
 // Counts FLOPs. Under the simulated clock also adds their time to the compute row. Every GEMM calls
 // this function (base/meter.h). While the ledger is paused, the function does nothing.
 void clock_charge_flops(double flops);
-// Adds the time of a copy inside the device's memory, which reads and writes `bytes` bytes. The
-// rank computes nothing during the copy. Of all lessons only 01.09 calls this function, because its
-// fused all-reduces trade copies for latencies. Under the wall clock, and while the ledger is
-// paused, the function does nothing.
+// Adds the time of a copy inside the device's memory to the compute row. The copy reads and writes
+// `bytes` bytes. Lesson 01.09 charges its copies, because its fused all-reduces trade copies for
+// latencies. Under the wall clock, and while the ledger is paused, the function does nothing.
 void clock_charge_copy(size_t bytes);
 // After this call this rank's device computes at `factor` times the rate of --device, for devices
 // of unequal speed. clock_rank_begin() sets the factor to 1. Only the simulated clock uses the
@@ -82,11 +81,11 @@ void clock_set_speed(double factor);
 // comm_arrival returns the time when a message reaches the port.
 void clock_set_one_port(bool on);
 // After this call all communication of this rank uses `link`, which must have a name. NULL, or
-// clock_rank_begin(), restores the links of --link and --node. Lessons that compare links use this
-// function. All ranks must call this function at the same place.
+// clock_rank_begin(), restores the links of --link and --node. All ranks must call this function at
+// the same place.
 void clock_set_link(const ClockLink *link);
-// These are numbers of network cards over which the ranks of a message or collective reach other
-// nodes. CLOCK_INSIDE is 0 and means that the ranks share a node.
+// Numbers of network cards for a message or collective between nodes. CLOCK_INSIDE is 0 and means
+// that the ranks share a node.
 enum { CLOCK_INSIDE, CLOCK_ONE_CARD };
 // Returns the number of network cards for a collective of the n ranks rank[], numbered in the
 // world.

@@ -22,8 +22,8 @@ const char *const comm_kind_name[COMM_KINDS] = {
 // An Extent says which elements a rank gives or gets. EACH_PART means a part from every rank.
 typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
 
-// The table has the properties of each Action. passes is the number of times that a ring passes the
-// data around, or 0 for a chain, a message or a barrier.
+// The table has the properties of each Action. `passes` is how often a ring passes the data around,
+// or 0 for a chain, a message or a barrier.
 static const struct {
     const char *name; // the name in error messages
     CommKind kind;    // the kind in the ledger
@@ -127,8 +127,6 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// input_count() returns how many elements this rank gives. output_count() returns how many elements
-// this rank gets.
 static size_t input_count(const Request *r) { return extent(r, calls[r->action].gives); }
 static size_t output_count(const Request *r) { return extent(r, calls[r->action].gets); }
 
@@ -223,7 +221,7 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 }
 
 // In a group of one rank the result of a collective is the input. So wire_alone copies the input
-// and calls no transport. The ledger and the clock treat such a collective as any other collective.
+// and calls no transport.
 static void do_nothing(Request *r) { (void)r; }
 static void copy_input(Request *r) { request_copy(r, r->out, r->in, output_count(r)); }
 static const Wire wire_alone = { .start = do_nothing, .finish = copy_input, .meet = do_nothing };
@@ -254,8 +252,9 @@ static bool staged(const Request *r) {
            wire(r) != &wire_alone;
 }
 
-// Copies the input to pinned host memory. deliver() later copies the output to the device. The
-// scratch is also in pinned memory, so the scratch on the device stays unused.
+// Copies the input to pinned host memory. The output is also in pinned memory, until deliver()
+// copies the output to the device. The scratch, too, is in pinned memory, so the scratch on the
+// device stays unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
     const size_t in = input_count(r) * size, out = output_count(r) * size;
@@ -434,16 +433,16 @@ static Request *counted(Request *r, size_t sent, size_t received, size_t steps, 
     return r;
 }
 
-// Counts r as a ring of the n ranks of its Comm. A pass has n - 1 steps. In each step a rank sends
-// a chunk as long as the longest part.
+// Counts r as a ring of n ranks. A pass has n - 1 steps. In each step a rank sends a chunk as long
+// as the longest part.
 static Request *ring(Request *r) {
     size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return counted(r, bytes, bytes, steps, bytes);
 }
 
-// Counts r as a chain of the n ranks of its Comm (comm.h). The chain has n - 1 steps. Each link of
-// the chain carries the bytes of the whole tensor, and all links work at the same time.
+// Counts r as a chain of n ranks, with n - 1 links. Each link carries the bytes of the whole
+// tensor, and all links work at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
     const size_t steps = r->comm->size - 1, bytes = steps > 0 ? request_bytes(r) : 0;
     return counted(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -535,8 +534,8 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     run_now(ring(tensor_request(c, DO_ALL_TO_ALL, count, 0, in, out)));
 }
 
-// Runs an operation on host memory and waits for its end. An operation takes time on the simulated
-// clock only if counted() has counted it.
+// Runs an operation on host memory and waits for its end. The operation takes time on the simulated
+// clock only if counted() has counted the operation.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
@@ -560,9 +559,8 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// Calls fault() if comm_connect has not connected this pair of ranks. Only NCCL needs to know the
-// pairs before the first message. All transports require comm_connect, so that every transport
-// reports a missing call.
+// Only NCCL needs to know the pairs before the first message. All transports require comm_connect,
+// so that every transport reports a missing call.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
     bool neighbours =
         peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
@@ -574,8 +572,7 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
           call, c->rank, peer, c->name);
 }
 
-// Returns a new send or receive, which the ledger has counted. A message of a rank to itself adds
-// no bytes to the ledger.
+// A message of a rank to itself adds no bytes to the ledger.
 static Request *message(Comm *c, Action action, Tensor t, size_t peer) {
     size_t bytes = peer != c->rank ? tensor_bytes(t) : 0;
     if (peer < c->size) require_connected(c, calls[action].name, peer);
@@ -657,7 +654,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
              &local, wish);
-    // The loop is an insertion sort by key. Ranks with equal keys keep their order.
+    // Insertion sort by key. Ranks with equal keys keep their order.
     for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
         size_t place = n++;

@@ -22,8 +22,7 @@
 // the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root). Every rank
 // except the first of the chain receives S bytes. A rank passes each piece on when the piece has
 // arrived. So under the simulated clock a chain takes n-1 latencies and the time of S bytes. In a
-// broadcast the ledger counts sent bytes only at the root, although the other ranks pass the bytes
-// on.
+// broadcast the other ranks pass the bytes on, but the ledger counts sent bytes only at the root.
 //
 // A Comm moves elements as the tensors store them, and the ledger counts stored bytes. Input and
 // output must have the same element type. A sum of 16-bit elements is computed in reals, in rank
@@ -101,16 +100,14 @@ void comm_reduce(Comm *c, Tensor t, size_t root);
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothing
 
-// --- point to point ---
-// Declares which ranks exchange messages. COMM_NEIGHBOURS means each rank with the next and the
-// previous rank of a ring. COMM_EVERYBODY means all pairs. Other pairs may not exchange messages.
-// All ranks of c must call this function before the first message, because NCCL makes a connection
-// for each pair.
+// --- point to point --- Declares which ranks exchange messages. COMM_NEIGHBOURS means each rank
+// with the next and the previous rank of a ring. COMM_EVERYBODY means all pairs. All ranks of c
+// must call this function before the first message, because NCCL makes a connection for each pair.
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
-// the messages are small. NCCL buffers small messages. So under nccl this holds only if memory is
-// poisoned (memory.h), or under the simulated clock (comm_nccl.c).
+// the messages are small. NCCL buffers small messages, so under nccl a blocking send waits only if
+// memory is poisoned (memory.h) or the clock is simulated.
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 
@@ -123,7 +120,7 @@ typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local);
-// Starts a send; the sender continues. The wait returns when the message is received.
+// The sender continues. comm_wait() returns when the message is received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
 // Waits until the operation r is complete, and frees r. A rank must wait for the collectives of a
@@ -131,14 +128,13 @@ Request *comm_start_recv(Comm *c, Tensor t, size_t from);
 // NULL, the function does nothing.
 void comm_wait(Request *r);
 // Returns the time when the message of a started receive arrives. The call waits until the message
-// has arrived. The simulated clock moves only in comm_wait(), and the tensor may be read only after
+// has arrived, but only comm_wait() moves the simulated clock. The tensor may be read only after
 // comm_wait(). Under the wall clock the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
-// --- the side channel, whose messages the ledger never counts ---
-// Checks, digests and logs use the side channel, which has all ranks of the world. The other ranks
-// wait for rank 0 up to a hundred times --timeout, because rank 0 compares results and writes
-// files.
+// --- the side channel, whose messages the ledger never counts --- Checks, digests and logs use the
+// side channel, which has all ranks of the world. The other ranks may wait for rank 0 a hundred
+// times as long as --timeout, because rank 0 compares results and writes files.
 
 // Returns on rank 0 the bytes of all ranks in one block, and sets *sizes to an array with the
 // number of bytes of each rank. Rank 0 must free() the block and the array. The other ranks get
@@ -161,9 +157,9 @@ typedef struct {
     Transport transport;
     size_t ranks; // the number of virtual ranks, or of processes
     ReduceOrder reduce;
-    double timeout; // the longest time in seconds that a rank may wait in one call
+    double timeout; // seconds that a rank may wait in one call; longer on the side channel
     // Under mpi and staged, processes look for a deadlock after this many seconds; 0: never. emu
-    // sees a deadlock at once. Under nccl only `timeout` ends a wait.
+    // sees a deadlock at once. Under nccl only `timeout` ends a deadlock.
     double deadlock;
 } Launch;
 // Returns why NCCL cannot be used, or NULL if NCCL is built in.

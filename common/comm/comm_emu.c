@@ -6,8 +6,6 @@
 // can continue (round robin). If no rank can continue, the ranks wait for each other, which is a
 // deadlock. Then deadlock() prints all waits.
 //
-// Sections: 1 the baton, 2 meetings, 3 the launch.
-//
 // The ranks read and write tensors in place, also on a GPU, because all virtual ranks share the
 // GPU. With virtual ranks --reduce fast adds in rank order, as --reduce ordered does, because no
 // library computes the sums.
@@ -132,7 +130,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
 }
 
 // Adds the parts, or takes their maximum, on a GPU in rank order, piece by piece. Row i of `piece`
-// is a copy of rank i's part, and op_combine() adds the rows. The copies count as MEM_REFERENCE.
+// is a copy of a piece of rank i's part, and op_combine() adds the rows. The copies count as
+// MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together

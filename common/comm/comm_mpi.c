@@ -5,14 +5,14 @@
 // Except for calls that make or free a communicator, every MPI call of this file is nonblocking,
 // and every wait is a loop around MPI_Test with a deadline. So a lost rank or a wrong call ends
 // with a message instead of a hang. The loop yields the core, because there may be more ranks than
-// cores. While a rank computes, device_meanwhile lets MPI move its messages.
+// cores.
 //
 // With --reduce ordered, an all-reduce or a reduce-scatter lets rank i receive part i of every rank
 // and add these parts in rank order. In an all-reduce the ranks then exchange their sums. Both
-// collectives move as many bytes as a ring. A blocking sum works in place, piece by piece. So it
-// needs only PIECE_BYTES of memory, and a piece stays in the CPU's cache. A started sum uses its
-// request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks use
-// the library's own algorithm.
+// collectives move as many bytes as a ring. A blocking sum works in place, piece by piece. So the
+// sum needs only PIECE_BYTES of memory, and a piece stays in the CPU's cache. A started sum uses
+// its request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks
+// use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -99,8 +99,8 @@ void wait_turn(double since, const char *where) {
     one_turn(waited);
 }
 
-// Waits for n MPI requests of r, one after the other. A long wait is written into the node's table
-// of waits, for the deadlock search (waits.h).
+// Waits for n MPI requests of r, one after the other. Writes a long wait into the node's table of
+// waits, for the deadlock search (waits.h).
 static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double long_wait = 0.2, since = now();
     // A patient request may wait a hundred times longer, because rank 0 may work alone.
@@ -184,16 +184,15 @@ static void start_parcels(const Request *r, const Piece *piece) {
         memcpy(own.receive, own.send, own.sends * element_size(r->element));
 }
 
-// Waits for all MPI requests that r has started.
 static void wait_for_parts(const Request *r) {
     Flight *f = r->extra;
     wait_for(r, f->requests, f->request);
     f->requests = 0;
 }
 
-// Starts the note of r (comm_mpi.h). The note of a message is a second message. The note of a
-// collective is an all-reduce of the maximum over all members. Every collective starts its note
-// before its data, so the notes meet even if the calls do not match.
+// The note of a message is a second message. The note of a collective is an all-reduce of the
+// maximum over all members. Every collective starts its note before its data, so the notes meet
+// even if the calls do not match.
 void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
@@ -236,8 +235,7 @@ void mpi_meet(Request *r) {
 enum { PIECE_BYTES = 1 << 20 };
 static _Alignas(64) char contributions[PIECE_BYTES]; // the parts of all ranks for one piece
 
-// Returns the first piece of a sum. A started sum has only one piece, whose parts go into the
-// scratch of the request.
+// A started sum has only one piece, whose parts go into the scratch of the request.
 static Piece first_piece(const Request *r) {
     if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
     return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
@@ -260,7 +258,7 @@ static void finish_piece(const Request *r, Piece piece) {
     wait_for_parts(r);
 }
 
-// Adds all pieces of a sum. mpi_start() has already started the first piece.
+// mpi_start() has already started the first piece.
 static void sum_by_pieces(const Request *r) {
     Piece piece = first_piece(r);
     for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {
@@ -269,10 +267,9 @@ static void sum_by_pieces(const Request *r) {
     }
 }
 
-// Returns whether the MPI library computes the sum. With --reduce fast blocking all-reduces of
-// reals on more than two ranks use the library. With two ranks the order does not matter, because
-// a + b = b + a, and the sums of this file are faster. sum_by_library() passes the tensor in
-// pieces, because the library's scratch is as large as its input.
+// Returns whether the MPI library computes the sum. With two ranks the order does not matter,
+// because a + b = b + a, and the sums of this file are faster. sum_by_library() passes the tensor
+// in pieces, because the library's scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->scratch && r->action == DO_ALL_REDUCE;
@@ -342,8 +339,8 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// Splits the parent's MPI communicator. All ranks of the parent have just met in an all-gather, so
-// this blocking call waits only for a short time.
+// All ranks of the parent have just met in an all-gather, so the blocking MPI_Comm_split() waits
+// only for a short time.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me) {
     const MpiLink *l = parent->state->link;
     MPI_Comm comm;
@@ -380,7 +377,7 @@ static Comm *duplicate_world(const Launch *launch, const char *name) {
 
 Comm *mpi_side_channel(const Launch *launch) {
     Comm *side_channel = duplicate_world(launch, "side channel");
-    alarm(0); // all ranks have started
+    alarm(0); // ends the alarm of watch_start(), because all ranks have started
     timeout = launch->timeout;
     return side_channel;
 }

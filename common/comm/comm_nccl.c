@@ -27,8 +27,7 @@
 //
 // Tensors of 16 bits travel as they are stored, as ncclBfloat16 or ncclHalf. NCCL's own sums would
 // round at every hop, so sums of 16 bits are always in rank order. The kernel of op_combine() adds
-// in real and rounds once. An all-reduce of k elements on n ranks sends 2 (n - 1) / n * 2 k bytes
-// per rank, as a ring of 16-bit elements does.
+// in real and rounds once.
 //
 // Sections: 1 errors, 2 communicators and connections, 3 work on a stream, 4 queues, 5 start and
 // finish, 6 groups, 7 the launch.
@@ -58,7 +57,7 @@ void nccl_run(const Launch *launch, RankBody body) {
 // oldest first.
 typedef struct Lane {
     ncclComm_t nccl; // NULL in a group of one, and for messages of a rank to itself
-    ncclUniqueId id; // one rank makes the id and sends it to the other ranks
+    ncclUniqueId id; // made by one rank, which sends the id to the others
     cudaStream_t stream;
     struct Flight *waiting;
     struct Lane *next;
@@ -105,7 +104,7 @@ static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
 
 // Returns whether the communicator may be called again. Calls fault() if the communicator has
 // failed. A rank that faults prints the reason and ends all other ranks. So after a remote failure
-// this rank first waits, and reports the failure only if no other rank has ended it.
+// this rank first waits, and reports the failure only if no other rank has ended this rank.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -191,7 +190,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(n * sizeof *joins); // [n]: this call joins the pair with that rank
+    bool *joins = host_alloc(n * sizeof *joins); // [n]: whether this call joins the pair
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
@@ -324,8 +323,8 @@ static void whole_operation(const Request *r, const Lane *l) {
     }
 }
 
-// Returns the number of steps of r. A sum in rank order has two steps per piece. Every other
-// operation has one step, or no step if it has no elements.
+// An operation without elements has no step. A sum in rank order has two steps per piece. Every
+// other operation has one step.
 static size_t steps_of(const Request *r) {
     return r->count == 0    ? 0
            : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_at(r, 0).most)
@@ -398,8 +397,8 @@ static void meanwhile(double waited) {
         if (l->nccl) settled(l->nccl, "an operation");
 }
 
-// Does the same as meanwhile() while the host waits for the GPU, which may wait for other ranks.
-// Ends all ranks after --timeout.
+// Calls meanwhile() while the host waits for the GPU, which may wait for other ranks. Ends all
+// ranks after --timeout.
 static void meanwhile_on_gpu(double waited) {
     meanwhile(waited);
     if (waited >= process.timeout) too_late(process.timeout, process.latest);
@@ -460,8 +459,8 @@ static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     return l;
 }
 
-// Returns the link of a new group. NCCL can split a communicator only if no operation is in flight
-// on the communicator. A group of one rank gets no communicator of NCCL.
+// NCCL can split a communicator only if no operation is in flight on the communicator. A group of
+// one rank gets no communicator of NCCL.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
     Link *l = link_new(mpi_split_comm(parent, members, me), n, me);

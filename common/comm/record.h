@@ -1,6 +1,5 @@
 // record.h: records the events of every rank, with their times. Pictures and traces show these
-// events, not a schedule. Recording begins with record_start(). Recording an event is cheap,
-// because it only stores a few numbers.
+// events, not a schedule. To record an event is cheap, because only a few numbers are stored.
 #ifndef RECORD_H
 #define RECORD_H
 #include "common/comm/clock.h"
@@ -32,9 +31,9 @@ typedef struct {
     uint16_t peer;        // the other rank of a message, numbered in the world
 } RecordedEvent;
 
-void record_start(void); // starts recording; deletes earlier events
+void record_start(void); // deletes earlier events
 void record_stop(void);
-bool record_on(void); // returns whether recording has started and the ledger is not paused
+bool record_on(void); // returns whether events are recorded now (not while the ledger is paused)
 void record_free(void);
 // From this call to its record_leave(), the rank's work is recorded as `kind` of micro-batch
 // `number`. Calls nest: after the inner record_leave() the outer kind continues.

@@ -39,7 +39,7 @@ struct Request {
     size_t count; // elements of the whole tensor, or of the message
     size_t row;   // parts begin at multiples of this many elements: a row, or 1
     size_t peer;  // the root, or the other rank; 0 if there is none
-    bool patient; // may wait a hundred times --timeout, unless a process is stopped
+    bool patient; // may wait a hundred times as long as --timeout, unless a process is stopped
     bool done;    // out holds the result (emu only)
     bool found;   // comm_arrival has found the message
     // The operation's number is equal on all ranks that take part, and different for every
@@ -60,15 +60,17 @@ struct Request {
     void *extra;  // comm_mpi.c's state, kept for reuse and freed with the request
     void *flight; // comm_nccl.c's state, from nccl_start() to nccl_finish()
     // The transports carry these times between ranks. The times are valid only if
-    // request_simulated(). Under the wall clock only comm_arrival() sets `arrives`.
+    // request_simulated(). Under the wall clock `arrives` is valid only after comm_arrival().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
-    // message: when the message reaches its receiver. A sender knows this time before the send
-    // starts, a receiver after the receive finishes.
+    // message: when the message reaches its receiver. The sender knows this time before the send
+    // starts, the receiver after the receive finishes.
     Picoseconds arrives;
-    Picoseconds issued, waited, end; // waited: when this rank began to wait
-    bool met;                        // simulated collective: its end is known
-    size_t steps, bytes;             // steps and bytes of the ring, the chain or the message
+    // issued: when this rank started r. waited: when this rank began to wait. end: when a simulated
+    // collective ends.
+    Picoseconds issued, waited, end;
+    bool met;            // simulated collective: its end is known
+    size_t steps, bytes; // steps and bytes of the ring, the chain or the message
     // counted: the ledger counts the operation, unless the ledger is paused.
     // timed: counted, and the ledger was not paused when the operation started.
     bool counted, timed;

@@ -10,8 +10,8 @@
 
 enum { POLLS = 1000 };
 
-// Each process has a slot. A process writes only its own slot, and reads all slots. Any process may
-// set `printed` of rank 0's slot, which every node's table has.
+// Each process has a slot. A process reads all slots and writes only its own slot. Only `printed`
+// of rank 0's slot may be set by any process of the node, because every node's table has this slot.
 typedef struct {
     _Atomic uint64_t number; // grows by 1 when a wait begins or ends; odd while the process waits
     _Atomic uint64_t polls;  // number of MPI polls

@@ -23,7 +23,7 @@
 // these functions.
 void waits_open(MPI_Comm host);
 void waits_close(void);
-void waits_search(double deadlock); // searches for deadlocks after this many seconds; 0: never
+void waits_search(double deadlock); // sets after how many seconds waits_look() searches; 0: never
 // Returns whether all ranks are on this node, and this process can see whether each of them has
 // ended.
 bool waits_see_all(void);
@@ -34,11 +34,11 @@ void waits_require_alive(double waited, double timeout);
 // Records that this rank has waited for r since the time `since`.
 void waits_post(const Request *r, double since);
 void waits_clear(void); // records that the wait is over
-// Searches for a deadlock. If the search finds a deadlock, reports the deadlock and ends all ranks.
-// Call this function while this rank waits.
+// Searches for a deadlock. Reports a deadlock and ends all ranks. Call this function while this
+// rank waits.
 void waits_look(void);
 void waits_tell(void); // records that this rank has printed why it ends all ranks
-// Prints the table of waits, unless a process of the node has printed it. Prints nothing before
-// waits_search() has set a time.
+// Prints the table of waits, unless a process of the node has printed the table, or waits_search()
+// has not set a time.
 void waits_print(void);
 #endif

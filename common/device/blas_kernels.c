@@ -26,7 +26,6 @@ static const char *const cores[][16] = {
     [VECTORS_AVX512] = { "SkylakeX", "Cooperlake", "SapphireRapids" },
 };
 
-// Returns the vector units of a kernel's name, or -1 for an unknown name.
 static int vectors_of(const char *core) {
     for (int v = VECTORS_SSE; v <= VECTORS_AVX512; v++)
         for (const char *const *name = cores[v]; *name; name++)

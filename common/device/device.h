@@ -85,8 +85,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
 // multiplies reals. If the function returns false, the caller first widens the factors to reals.
 bool device_multiplies(Element a, Element b, Element c);
 // device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). The
-// device multiplies and adds in real, and rounds each element of c once. Call
-// device_multiply_halves() only if device_multiplies() returns true.
+// device multiplies and adds in real, and rounds each element of c once. device_multiplies() must
+// return true for the types of a, b and c.
 typedef struct {
     int a_transposed, b_transposed, m, n, k;
     Element factors, result; // `factors` is the type of a and b, `result` the type of c

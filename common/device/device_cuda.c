@@ -33,7 +33,6 @@ static _Thread_local struct {
 
 // ---- 1. Errors ----
 
-// Returns advice about an error, or "" if the function has no advice.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
@@ -262,7 +261,6 @@ enum {
     TF32 = CUBLAS_TF32_TENSOR_OP_MATH,
     WIDE_SUMS = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 };
-// Returns this rank's cuBLAS handle, set to the mode `math`.
 static cublasHandle_t blas_in(int math) {
     device_stream();
     if (rank_gpu.math != math) CUBLAS(cublasSetMathMode(rank_gpu.blas, (cublasMath_t)math));

@@ -1,5 +1,5 @@
 // device_cuda.h: declares the functions that device_cuda.c shares with for_each_cuda.h and
-// comm_nccl.c. No other file includes device_cuda.h.
+// comm_nccl.c.
 #ifndef DEVICE_CUDA_H
 #define DEVICE_CUDA_H
 #include <cuda_runtime.h>

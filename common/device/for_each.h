@@ -1,4 +1,4 @@
-// for_each.h: defines the loops of the ops, and all macros that depend on the compiler. An op is
+// for_each.h: defines the loops of the ops, and macros that depend on the compiler. An op is
 // written once, as a function of one item. FOR_EACH runs the function for every item, in a loop in
 // C or in a kernel in CUDA C++ (for_each_cuda.h). A body must be valid C and valid C++. A body must
 // not change variables that are declared outside it, because a kernel has copies of these

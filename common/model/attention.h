@@ -13,9 +13,9 @@
 // scores again, so backward has five products. The backward of plain attention has four.
 extern const AttentionKind attention_blockwise;
 
-// Returns columns of q|k|v [rows, A + 2K], or of its gradient. attention_queries() returns the
-// queries [rows, A]; attention_keys_values() returns keys and values [rows, 2K]. K is A, or with
-// grouped heads A / ratio.
+// attention_queries() returns the queries [rows, A] of q|k|v [rows, A + 2K], or of its gradient.
+// attention_keys_values() returns the keys and values [rows, 2K]. K is A, or with grouped heads A /
+// ratio.
 static inline Tensor attention_queries(const AttentionHeads *h, Tensor qkv) {
     return attention_part(h, qkv, 0);
 }

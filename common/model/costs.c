@@ -66,8 +66,8 @@ void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]) {
     size_t C = z->C, A = columns(z), Q = qkv_columns(z), F = z->hidden, G = z->gates * F,
            norm_bias = z->norm_bias * C, bias = z->bias * C;
     const size_t elements[TENSORS_OF_BLOCK] = {
-        C, norm_bias, C * Q, z->qkv_bias * Q, A * C, bias, // norm, q|k|v, projection
-        C, norm_bias, C * G, z->bias * G,     F * C, bias, // norm, fc, out
+        C, norm_bias, C * Q, z->qkv_bias * Q, A * C, bias, // norm 1, q|k|v, projection
+        C, norm_bias, C * G, z->bias * G,     F * C, bias, // norm 2, fc, second matrix
     };
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
@@ -281,7 +281,7 @@ Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // the products of q, k, v and of the projection
     Work attention = work_sum(work_product(M, qkv_columns(z), C), work_product(M, C, A));
-    // the products of fc and out
+    // the products of fc and of the second matrix
     Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F));
     // q k^T, and the product of the softmax with v
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));

@@ -1,8 +1,8 @@
-// costs.h: declares the one cost model. From sizes alone the cost model computes parameters, kept
-// activations, FLOPs and traffic of the cut layers. The cost model also computes the times of FLOPs
-// and traffic on the chosen device and link. costs.c never reads a Model, a ledger or a measured
-// time, so its predictions can be compared with measurements. Experiments make their formulas from
-// these functions.
+// costs.h: declares the cost model of the layers, whole or cut. From sizes alone the cost model
+// computes parameters, kept activations, FLOPs and traffic, and the times of FLOPs and traffic on
+// the chosen device and link. costs.c never reads a Model, a ledger or a measured time, so its
+// predictions can be compared with measurements. Experiments make their formulas from these
+// functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"
@@ -68,7 +68,7 @@ size_t elements_wte(const CutSizes *z);
 // stage.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
-bool stage_shares_table(const CutSizes *z); // returns whether another stage uses wte, too
+bool stage_shares_table(const CutSizes *z); // whether this stage and another use wte
 // Returns the parameters of layer i of the stage without the tables of the vocabulary. These are
 // the elements of wpe, of a block, or of the last norm.
 size_t elements_unit(const CutSizes *z, size_t i);
@@ -85,8 +85,8 @@ size_t gradient_bytes(const ModelConfig *c);
 size_t adamw_bytes(const ModelConfig *c);
 size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 
-// ---- What forward keeps for backward, in elements per token ----
-// Korthikanti et al. 2022, section 4.1, count these items, but not the statistics.
+// ---- What forward keeps for backward, in elements per token ---- These are the items of
+// Korthikanti et al. 2022, section 4.1, and the statistics.
 //   KEPT_INPUT       the block's input, which is kept as the output of the previous layer
 //   KEPT_SCORES      dropped by selective recomputation
 //   KEPT_STATISTICS  statistics of norms and softmax, which the paper leaves out
@@ -104,8 +104,7 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns the elements of the softmax's output. With dropout adds those of this output after
-// dropout.
+// Returns the elements of the softmax's output. With dropout, the output after dropout counts, too.
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);
@@ -204,7 +203,7 @@ typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The table
+// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The list
 // has the elements of each sum. The first three sums belong to a block.
 //   sum                           GPT-2   Llama
 //   norm 1                        2C      C
@@ -215,7 +214,7 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
 // micro-batch.
 enum { PARTIAL_SUMS = 4 };
 // elements_partial_sums writes the elements of each of these sums. traffic_partial_sums returns the
-// traffic of these sums for a step.
+// traffic if the sums happen once.
 void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]);
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif

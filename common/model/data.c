@@ -356,8 +356,7 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads tokens and targets of B sequences. A sequence has `context` tokens, but only its local
-// positions are uploaded.
+// A sequence has `context` tokens, but only its local positions are uploaded.
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&local), M = B * T, row = 0;
@@ -381,9 +380,7 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// data_window() returns the window of sequence n of a step. In the whole training this sequence has
-// number step * batch + n. Each epoch is a permutation of all training windows. Training tokens
-// after the last window are not used.
+// Training tokens after the last window are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

@@ -4,9 +4,10 @@
 // So every rank knows the whole order and the global token count without communication, and a
 // resumed training continues in the same order.
 //
-// The text of the files is cut into windows of `context` tokens. The token after a window is its
-// last target. Every epoch takes each training window once, and every epoch has its own order. This
-// order is a permutation that is computed, not stored (random_permute).
+// The training tokens, and the held-out tokens, are cut into windows of `context` tokens. The token
+// after a window is the window's last target. Every epoch takes each training window once, and
+// every epoch has its own order. This order is a permutation that is computed, not stored
+// (random_permute).
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/attention.h"
@@ -63,8 +64,8 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 // Returns the micro-batch of B sequences from global sequence number `first` on, in a step whose
 // global batch has `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// Does the same as data_batch, for many micro-batches of a step. The caller computes token_weight
-// once, as 1 / data_count(d, step, 0, global).
+// Returns the same micro-batch as data_batch. The caller computes token_weight = 1 / data_count(d,
+// step, 0, global) once for all micro-batches of a step.
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);
 // Returns the number of counted tokens of B sequences of the step, from number `first` on.

@@ -6,7 +6,7 @@
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 
-enum { KEY_DROPOUT = 2 }; // the first coordinate of a random number; unit.c has 1
+enum { KEY_DROPOUT = 2 }; // the purpose of a random number, its first coordinate; unit.c has 1
 
 Saved saved_new(void) {
     return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };
@@ -379,8 +379,8 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 
     saved_tensor(s, S_LN2, M, C);
     normalize(l, &p[LN2_GAIN], s->t[S_LN2], middle, s, S_STATS2);
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols); // SwiGLU: gate | up
-    saved_tensor(s, S_ACT, M, F);             // GPT-2: [B*T, 4C] each
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols); // GPT-2: [B*T, 4C]; SwiGLU: gate | up
+    saved_tensor(s, S_ACT, M, F);             // GPT-2: [B*T, 4C]
     linear(s->t[S_FC], s->t[S_LN2], &p[FC_W]);
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
     op_activation(s->t[S_ACT], s->t[S_FC]);
@@ -400,7 +400,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
-    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU uses all of dfc
+    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // SwiGLU: the half of gate
     op_matmul_nt(dact, d, p[OUT_W].w);
     op_activation_backward(dfc, s->t[S_FC], dact);
     linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);
@@ -490,8 +490,6 @@ const LayerKind layer_loss = { .name = "loss",
 
 // ---- shapes and properties of any layer ----
 
-// A wrapper without shapes has the input shape of its first inner layer, and the output shape of
-// its last inner layer.
 Shape layer_output(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
@@ -520,8 +518,9 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i and its inner layer. Does nothing if i is not below n, such as i = 0 - 1, which
-// wraps around in a size_t. A wrapper of several layers walks its inner layers itself.
+// Prepares layer i, and the layer inside a wrapper of one layer. A wrapper of several layers walks
+// its inner layers itself. Does nothing if i is not below n. For example, 0 - 1 is the largest
+// size_t.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);

@@ -145,7 +145,7 @@ struct Layer {
     size_t n_units;
     Range heads; // the local heads
     Range vocab; // the local entries of the vocabulary
-    Comm *comm;  // the ranks this layer communicates with; NULL in the unsplit layers
+    Comm *comm;  // the ranks that this layer communicates with; NULL in the unsplit layers
     const AttentionKind *attention; // the attention of a block; NULL: plain attention
     Comm *cp;     // the ranks that share the positions of a sequence; NULL: no other rank
     Layer *inner; // the wrapped layer or layers; NULL in plain layers
@@ -174,8 +174,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // half calls the same functions again with the copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// layer_defer and layer_deferred are the halves that plain layers have by default. A wrapper may
-// use these halves if its backward does nothing with the gradients of weights.
+// A wrapper may use layer_defer and layer_deferred as its halves if its backward does nothing with
+// the gradients of weights.
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 

@@ -38,9 +38,9 @@ typedef struct Model {
 // loss, the last y is the logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
 void config_require(const ModelConfig *c); // calls usage_error() for impossible values
-// config_family() sets the norm, positions, activation and biases of a family. Llama is as Touvron
-// et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes, kv_heads, ffn and
-// untied stay as they are, because models of the family differ in them.
+// config_family() sets the norm, positions, activation and biases of a family (Llama: Touvron et
+// al. 2023). Sizes, kv_heads, ffn and untied stay as they are, because the models of a family have
+// different values.
 typedef enum { FAMILY_GPT2, FAMILY_LLAMA } Family;
 void config_family(ModelConfig *c, Family family);
 // Returns whether c describes a GPT-2, of any sizes.
@@ -90,9 +90,10 @@ void model_zero_gradients(Model *m);
 double model_forward_backward(Model *m, const Batch *b);
 // Runs a forward that keeps nothing for backward. Returns the sum of token losses.
 double model_loss(Model *m, const Batch *b);
-// Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
-// after the last backward and before model_fold_tied. Under ZeRO-2 and ZeRO-3 backward has already
-// called unit_partial_sums for each unit whose gradient it has reduced and dropped.
+// Calls unit_partial_sums for each unit whose whole gradient (Unit.g) is in memory. Call this
+// function once per step, after the last backward and before model_fold_tied. Under ZeRO-2 and
+// ZeRO-3 backward has already called unit_partial_sums for each unit whose gradient it has reduced
+// and dropped.
 void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's gradient, if both are on this rank. Call this
 // function once per step.

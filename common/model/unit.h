@@ -41,7 +41,7 @@ bool param_is_whole(const Param *p);     // returns whether this rank holds the 
 // after zeroing overwrites p->g.
 void param_add_gradient(Param *p, Tensor g);
 // Returns the place of local element i in the flattened whole tensor. Initial values, comparison
-// and export use this one map.
+// and export use this map.
 size_t param_global_index(const Param *p, size_t i);
 
 // ZeRO gathers, reduces and shards a unit as one piece. A unit is a table (wte, wpe, or the head's
@@ -55,7 +55,7 @@ typedef struct Unit {
     bool table;                   // a table of the vocabulary: the embedding's, or the head's
     struct Unit *tied_use;        // a second use on the same rank: same weights, own gradient
     struct Unit *tied_to;         // in the second use: the unit of the first use
-    bool tied_copy; // second copy of wte (the first: another stage); no norm counts it
+    bool tied_copy;               // a copy of another stage's wte; no norm counts the copy
     // `replicas` has the ranks that have the same unit. These ranks reduce the unit's gradient, and
     // under ZeRO each rank owns a part of the unit's state. NULL until model_replicas().
     Comm *replicas;

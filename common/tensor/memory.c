@@ -26,7 +26,7 @@ struct Block {
     Block *next; // next block of the same arena
     char *data;
     size_t bytes, rank;
-    MemoryCategory category; // the category that the ledger counted
+    MemoryCategory category; // the buffer's category in the ledger
     bool guarded;
 };
 
@@ -158,7 +158,7 @@ void arena_set_category(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
         check_owner(b, "arena_set_category");
-        if (b->category == MEM_REFERENCE) continue; // allocated while the ledger was paused
+        if (b->category == MEM_REFERENCE) continue;
         unbook(b->category, b->bytes);
         b->category = category;
         book(category, b->bytes);

@@ -35,16 +35,15 @@ typedef struct {
 Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
-// Moves the arena's buffers, and its later buffers, to this category of the ledger. Buffers that
-// were allocated while the ledger was paused stay in MEM_REFERENCE.
+// Moves the arena's buffers, and its later buffers, to this category of the ledger. Buffers in
+// MEM_REFERENCE stay there, such as those that were allocated while the ledger was paused.
 void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
 // Returns this rank's scratch, which holds the copies in reals of an op's 16-bit operands. The
-// copies are valid until the next call. The scratch grows if a call asks for more bytes, and is
-// freed at the rank's end. The ledger does not count the scratch, because a GPU, which computes
-// with 16-bit operands, needs almost none. memory_scratch_bytes returns the present size of the
-// scratch.
+// copies are valid until the next call. The scratch is freed at the rank's end. The ledger does not
+// count the scratch, because a GPU, which computes with 16-bit operands, needs almost none.
+// memory_scratch_bytes returns the present size of the scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 
@@ -54,7 +53,7 @@ size_t memory_peak(MemoryCategory c);
 // Returns the peak of the total since the rank began, without MEM_REFERENCE. memory_reset_peaks
 // does not change this peak.
 size_t memory_most(void);
-// Returns the peak of all ranks of this process together, with MEM_REFERENCE.
+// Returns the peak of the live bytes of all ranks of this process together, with MEM_REFERENCE.
 size_t memory_process_most(void);
 void memory_reset_peaks(void); // sets each category's peak to its live bytes
 // Switches poison (new memory holds NaN) on or off for this rank. Poison is on at the start, and

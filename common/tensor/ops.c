@@ -103,7 +103,7 @@ static void need_shape(const char *op, const char *name, Tensor t, size_t rows, 
 static void need_same(const char *op, const char *name, Tensor t, const char *by, Tensor other) {
     need_shape(op, name, t, other.rows, other.cols, by, other);
 }
-// Does the same as need_shape(), for an operand that is always in reals.
+// Calls fault() unless t is in reals and has the shape [rows, cols].
 static void need_reals(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     tensor_need_reals(op, name, t);
@@ -186,7 +186,8 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_tn", y, x, w
 
 // ---- element by element ----
 
-// Checks that y, a and b have one shape, and makes each one long row if all are contiguous.
+// Checks that y, a and b have the same shape. If all are contiguous, makes each of them one long
+// row.
 static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
     need_same(op, "y", *y, "a", *a);
     need_same(op, "b", *b, "a", *a);

@@ -4,12 +4,12 @@
 // arguments after an input: m and v. A wrong shape is a fault() that names the shapes.
 //
 // Operands may be stored in 16 bits. An op computes in reals, and rounds an output once. Statistics
-// of norms, lse, dot, the sums and maxima of cross entropy, logits, losses, m and v must be reals.
-// Another element type of these operands is a fault().
+// of norms, lse, dot, all operands of cross entropy, m and v must be reals, otherwise the op calls
+// fault().
 //
-// An op OVERWRITES its outputs, also gradients of parameters. The caller adds each finished
-// contribution to the gradient once (layer.c). Only op_rotate, op_merge_heads, op_exp_sum,
-// op_cross_entropy_backward and the optimizers update operands in place.
+// An op OVERWRITES its outputs, also gradients of parameters. The caller adds such a gradient to
+// earlier contributions. Only op_rotate, op_merge_heads, op_exp_sum, op_cross_entropy_backward and
+// the optimizers update operands in place.
 #ifndef OPS_H
 #define OPS_H
 #include "common/tensor/tensor.h"
@@ -26,7 +26,7 @@ void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
 void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns. NaN stays
 // NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU, the transports emu and
-// nccl add the contributions of the ranks with op_combine.
+// nccl add the ranks' contributions with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
@@ -41,7 +41,7 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
 // backward, dy may be the first F columns of dx.
 void op_swiglu(Tensor y, Tensor x);
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy);
-// Computes GELU if y and x have one shape, SwiGLU if y is half as wide.
+// Computes GELU if y and x have the same shape, SwiGLU if y is half as wide as x.
 void op_activation(Tensor y, Tensor x);
 void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 
@@ -74,6 +74,7 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
+// Computes the sums of g and of g h, where g = dy gain and h = (x - mean) / deviation.
 void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain,
                                   Tensor dy, size_t whole);

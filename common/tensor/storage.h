@@ -4,8 +4,8 @@
 // bf16 has 8 bits of exponent, as float has, and 7 bits of fraction. So bf16 has the range of
 // float. fp16 (IEEE binary16) has 5 bits of exponent and 10 bits of fraction. The largest fp16
 // number is 65504. Below 2^-14 the fp16 numbers are the multiples of 2^-24. A real is rounded to
-// the nearest number of the format. If two numbers are equally near, the one whose last bit is 0 is
-// taken. A result that is too large is infinite, and NaN stays NaN. Choices are conditional
+// the nearest number of the format. If two numbers are equally near, the result is the number whose
+// last bit is 0. A result that is too large is infinite, and NaN stays NaN. Choices are conditional
 // expressions instead of branches, so loops over these functions vectorise.
 #ifndef STORAGE_H
 #define STORAGE_H

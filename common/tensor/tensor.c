@@ -125,8 +125,7 @@ ITEM void copy_half_part(uint16_t *y, const uint16_t *x, Element to, Element fro
     for (size_t c = lo; c < hi; c++)
         y[c] = to == from ? x[c] : stored_round(to, stored_value(from, x[c]));
 }
-// Copies `from` to `to`, and converts if the element types differ. At least one of the two tensors
-// has 16 bits.
+// At least one of the two tensors has 16 bits.
 static void copy_stored(Tensor to, Tensor from) {
     if (from.element == REALS)
         FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
@@ -161,7 +160,7 @@ void tensor_copy(Tensor to, Tensor from) {
                   { copy_part(to.data + r * to.ld, from.data + r * from.ld, lo, hi); });
 }
 
-// Uploads to a tensor of 16 bits. The host converts the elements.
+// The host converts the elements.
 static void upload_halves(Tensor to, const real *from) {
     const size_t n = tensor_count(to);
     uint16_t *half = (uint16_t *)host_alloc(n * sizeof *half);
@@ -297,7 +296,7 @@ ITEM bool same_bits(real a, real b) {
 }
 ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++)
-        if (!same_bits(a[c], b[c])) *differs = 1; // all writers write the same value
+        if (!same_bits(a[c], b[c])) *differs = 1; // several threads may write, but all write 1
 }
 ITEM void differ_half_part(int *differs, const uint16_t *a, const uint16_t *b, size_t lo,
                            size_t hi) {
