@@ -85,8 +85,8 @@ static bool single_copy_works(void) {
 // missing rank would stop the other ranks for ever. watch_start() sets the alarm. watch_start()
 // reads --timeout itself, because the program has not read its options yet.
 static void started_too_late(int signal) {
-    static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "
-                               "ranks again, or choose a longer --timeout\n";
+    static const char text[] = "unsplit: a rank has not started in time; start all ranks again, or "
+                               "choose a longer --timeout\n";
     (void)signal;
     if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(STATUS_FAULT);
     _exit(STATUS_FAULT);
