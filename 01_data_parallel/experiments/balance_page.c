@@ -53,12 +53,13 @@ void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double
                         NULL,
                         { "peak.equal", "peak.static", "peak.dynamic", "=-" } };
     say(run,
-        "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
-        "dynamic: to the\nmean of the old and the last measured speed. ideal: shares in fractions "
-        "of a sequence. A step: the\nslowest rank computes, then all-reduce. A rank keeps %s of "
+        "\nequal: the same share of the %zu sequences for all. static: in proportion to the speeds "
+        "before step\n0. dynamic: to the mean of the old and the last measured speed. ideal: "
+        "shares in fractions of a\nsequence. A step: the slowest rank computes, then all-reduce. A "
+        "rank keeps %s of "
         "activations per sequence.\n--slow %s: the devices' times per sequence. Device 0 becomes "
         "%zu times slower in step %zu.\n",
-        value_text(run, (double)activations_bytes(&z, 1), "bytes"), option_text(run, "slow"),
-        d->changed, d->change);
+        d->sequences, value_text(run, (double)activations_bytes(&z, 1), "bytes"),
+        option_text(run, "slow"), d->changed, d->change);
     results(run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL }, rows);
 }

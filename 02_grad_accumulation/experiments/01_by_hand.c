@@ -25,7 +25,7 @@ static void on_paper(Run *run) {
     Linear g;
     double got[4];
     say(run, "On paper: 3 samples in micro-batches of 2 and 1; 6 elements in all. y = xW + b, W = "
-             "identity, b = 0\n");
+             "identity, b = 0\nx: [1 2], [3 0], [0 1]; targets: [-2 2], [3 6], [-3 1]\n");
     for (size_t k = 0; k < 2; k++) {
         pieces_gradient(&g, &identity, all, pieces_range(3, 2, k), 6);
         linear_say_gradient(run,

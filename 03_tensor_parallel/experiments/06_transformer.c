@@ -39,7 +39,9 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         { "parameters", "L blocks + V C/t + T C + 2 C", { one->parameters, "parameters" } },
         { "  one block, rank 0", "12 C²/t + 7 C/t + 6 C", { block(run, c, 1), block(run, c, n) } },
         { "activations, peak", "L blocks, embedding, head", { one->kept, "kept" } },
-        { "all-reduces per step", "4 L; embedding, head: 2; loss: 3", { "=0", "calls" } },
+        { "all-reduces per step",
+          "4 L; embedding, head: 2; loss: 3; norm: 1 more",
+          { "=0", "calls" } },
         { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "sent" } },
         { "  one block", "8 M C (t-1)/t", { "=0 B", sent } },
         { clock_config()->simulated ? "time of a step" : NULL,
@@ -67,7 +69,14 @@ static void ending(Run *run, const char *whole) {
                    "Yes, its training is the same up to rounding. Each rank holds %s of %s of "
                    "parameters, and sends %s per step.",
                    cost_text(run, "parameters"), whole, cost_text(run, "sent"));
-    trial_say_cost(run, "calls");
+    const char *time = "";
+    if (clock_config()->simulated)
+        time =
+            page_text(run, ": %s of a step of %s on this link",
+                      value_text(run, cost_value(run, "exposed") / (double)run->world->size, "ps"),
+                      cost_text(run, "step"));
+    say_cost(run, "%s all-reduces per step and one for the gradient norm, all exposed%s.",
+             cost_text(run, "calls"), time);
     say_use_when(run, "a model does not fit in one device, and a fast link joins several devices, "
                       "as in a node of 8 GPUs.");
 }

@@ -146,7 +146,7 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS], TensorWay 
     }
     if (!answer_alone(run))
         say_answer(run,
-                   "%s keeps least, %s of weights and activations%s. %s receives least, %s per "
+                   "%s keeps least, %s of parameters and activations%s. %s receives least, %s per "
                    "step.%s At GPT-3's width on 64 ranks %s receives least.",
                    tensor_way_name[smallest], value_text(run, memory[smallest], "bytes"), with_sp,
                    tensor_way_name[fewest], value_text(run, bytes[fewest], "bytes"), speed,

@@ -83,8 +83,9 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
                        "bytes"));
     say_cost(run,
              "only one rank works at a time, so the ranks are idle for %.0f %% of the step. %s of "
-             "messages per rank and step%s.",
-             100 * seen->timing.idle_of_total, cost_text(run, "sent.bytes"), tied);
+             "messages per rank and step, %s for the sums of loss and norm%s.",
+             100 * seen->timing.idle_of_total, cost_text(run, "sent.bytes"),
+             cost_text(run, "sums.bytes"), tied);
     say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
 
