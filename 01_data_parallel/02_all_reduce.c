@@ -20,8 +20,7 @@
 #include "01_data_parallel/data_parallel.h"
 
 // Gives every rank the weights [Psi] of rank 0. Without this broadcast, ranks that begin with
-// different weights stay different. (Equal seeds give equal weights, too. So the experiment gives
-// each rank different weights, and a missing broadcast becomes visible.)
+// different weights stay different.
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): broadcast the first weights. Give every rank of dp the weights of
     // rank 0. m->w holds all weights of the model, one after the other. common/comm/comm.h lists

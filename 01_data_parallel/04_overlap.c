@@ -54,8 +54,8 @@ static void start(Buckets *b, Bucket *k) {
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// Prepares the buckets when a forward begins. If b->sync is set, the next backward reduces, so
-// every bucket waits for all its tensors.
+// Prepares the buckets when a forward begins. If b->sync is set, every bucket waits for all its
+// tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -150,7 +150,7 @@ void buckets_wait(Buckets *b) {
 // all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
-    b->sync = true; // before the forward, which reads sync
+    b->sync = true;
     model_zero_gradients(b->model);
     // The layers' hooks start the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);

@@ -11,8 +11,8 @@
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
-//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes. For k = n/32 these
-//         are N/32 of the exact bytes.
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes. For k = n/32 this is N/32 of the
+//         all-reduce's bytes.
 // Costs:  the result is not the exact sum. Top-k and one bit keep Psi elements of residual per
 //         rank. 16 bits and one bit make more calls per bucket. From N = 32 on top-k with k = n/32
 //         saves nothing.

@@ -15,9 +15,9 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
-// again. The first character of a number must be 1 to 9, because strtoul would also accept signs
-// and blanks.
+// Reads one device per rank from an option such as --slow 1,1,2,4. If there are more ranks than
+// numbers, the list starts again. The first character of a number must be 1 to 9, because strtoul
+// would also accept signs and blanks.
 static Devices devices_read(Run *run, const char *option) {
     Devices d = { &tiny, SEQUENCES, CHANGE, CHANGED, run->world->size, { 0 } };
     const char *text = option_text(run, option), *at = text;
@@ -32,8 +32,7 @@ static Devices devices_read(Run *run, const char *option) {
 }
 
 // Returns the factor by which `rank` is slower than a fast device. The clock is set with this
-// factor. balance_forecast.c computes the factor itself, so that the forecast does not depend on
-// this function.
+// factor.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
@@ -88,7 +87,6 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
         sequences[0] += (double)range_size(want.share[step * N + own]);
         sequences[1] += (double)range_size(seen->share[step * N + own]);
     }
-    // A device keeps the activations of its share.
     const CutSizes z = cut_sizes(d->model, 1, 0);
     double kept = (double)activations_bytes(&z, range_size(want.share[(STEPS - 1) * N + own]));
     check_costs(run, page_text(run, "%%s.%s", policy_name[policy]),

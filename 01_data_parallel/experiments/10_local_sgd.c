@@ -16,7 +16,6 @@ static const LocalPlan plan[PLANS] = {
 static const char *const plan_name[] = { "k = 1", "k = 4", "k = 16", "k = 48", "DiLoCo 16", NULL };
 static const char *const plan_id[] = { "%s.k1", "%s.k4", "%s.k16", "%s.k48", "%s.diloco" };
 
-// The record of a training.
 typedef struct {
     Snapshot *weights; // after the last step
     double loss[LONG];

@@ -17,10 +17,10 @@ static double rings(Policy p, const Devices *d) {
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double)) : 0);
 }
 
-// Hands out the batch sequence by sequence. Each sequence goes to the device that would finish it
-// first. balance_shares() must give the same shares in a shorter way. balance_shares() may begin
-// with the whole parts of the exact shares, because no device gets less (the lower quota of
-// D'Hondt's method).
+// Hands out the batch sequence by sequence. Each sequence goes to the device that would finish the
+// sequence first. balance_shares() must give the same shares. balance_shares() may begin with the
+// whole parts of the exact shares, because no device gets less (the lower quota of D'Hondt's
+// method).
 static void hand_out(Range *share, const double *rate, const Devices *d) {
     size_t has[MOST_DEVICES] = { 0 }, lo = 0;
     for (size_t given = 0; given < d->sequences; given++) {

@@ -1,5 +1,5 @@
 // measured.c: makes the trainings of this chapter's experiments, and reads their costs from the
-// ledgers of the Comm and of the memory (experiments.h).
+// ledgers of the Comm and of the memory.
 #include "01_data_parallel/experiments/experiments.h"
 
 Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences) {

@@ -1,5 +1,4 @@
-// server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds
-// (experiments.h).
+// server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
