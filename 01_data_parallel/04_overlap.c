@@ -127,9 +127,9 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 }
 
 // Zeroes the gradient of a rank without sequences, and marks all layers as ready. With
-// find_unused_parameters DDP also marks parameters that a forward did not use. Layers become ready
-// in model order here, so the last bucket is complete first. buckets_layer_ready() still starts
-// bucket 0 first, because the other ranks do.
+// find_unused_parameters DDP also marks parameters that a forward did not use. The layers become
+// ready in model order, so the last bucket is complete first. buckets_layer_ready() still starts
+// bucket 0 first, because the other ranks start bucket 0 first.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0); // model_zero_gradients() leaves the zeroing to the next backward

@@ -98,7 +98,7 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
 static inline size_t packed_count(size_t n, size_t bits) {
     return ceil_div(n, 8 * sizeof(real) / bits);
 }
-// Returns the range of elements in one part, if n elements of `bits` bits each are packed and the
+// Returns the range of elements in one part. n elements of `bits` bits each are packed, and the
 // packed reals are cut in `parts` parts. A part begins at a whole real.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 

@@ -79,8 +79,8 @@ void buckets_no_work(Buckets *b);
 // Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
 // buckets_cut cuts the gradient, but wraps no layer. A caller that wraps the layers itself calls
-// buckets_arm when the forward of the step's last micro-batch begins, and buckets_layer_ready when
-// that micro-batch's backward of l is done.
+// buckets_arm when the forward of the step's last micro-batch begins. When the backward of this
+// micro-batch is done in layer l, the caller calls buckets_layer_ready.
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);

@@ -160,7 +160,7 @@ static void all_reduce(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    // From here on all values are those of the training with AdamW.
+    // All values below are those of the training with AdamW.
     picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &measured.last);
     costs(run, &t.model, &measured);

@@ -231,7 +231,7 @@ typedef struct {
 // Predicts the picoseconds of a forward and backward of worker w's sequences.
 double server_computing(const ServerSizes *z, size_t w);
 // server_push predicts the picoseconds of a push to server 0, which has the largest piece.
-// server_answer predicts those of server 0's answer.
+// server_answer predicts the picoseconds of an answer of server 0.
 double server_push(const ServerSizes *z);
 double server_answer(const ServerSizes *z);
 // Compares the costs of a synchronous training with formulas. `one_port` is the time of the same
@@ -259,8 +259,8 @@ typedef struct {
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
-// Checks that the pushes were served in the order of their arrival, of equal times the lower worker
-// first. Also checks the bound on the age of gradients.
+// Checks that the pushes were served in the order of their arrival. Of pushes that arrive at the
+// same time, the lower worker's push is first. Also checks the bound on the age of gradients.
 void server_log_check(Run *run, const ServerLog *log);
 // Trains the reference on one device, rank 0. The ledger does not count this work. The device takes
 // each push's gradient at the version that the worker had, and applies this gradient to the newest

@@ -1,7 +1,6 @@
 // page.c: prints the page of a lesson without --verbose. The page has the title, the lesson's own
 // lines, pictures and table of results, and every failure in full. Then one line summarises all
 // comparisons. The page ends with Answer, Cost and Use it when, or with Wrong, and the verdict.
-// report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "judge/frame/process.h"
 #include "common/device/device.h"
@@ -163,7 +162,7 @@ static void add_kind(char text[256], size_t count, const char *kind) {
 
 // Prints a line such as "27 comparisons: 20 equal in every bit, 6 within their limits (largest
 // error 1.2e-06, limit 1.0e-05), 1 statement holds". The printed error is the error nearest to its
-// limit. report_check() has printed failed checks in full.
+// limit.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
     size_t kinds[CHECK_KINDS] = { 0 };

@@ -52,7 +52,7 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
 }
 
 // Draws messages as lines from the sender's lane at departure to the receiver's row at arrival.
-// Draws none if the recording has too many messages.
+// Draws no line if there are more than MOST_ARROWS messages.
 static void arrows(FILE *f, const Recording *r, size_t height) {
     size_t messages = 0;
     for (int draw = 0; draw < 2; draw++)

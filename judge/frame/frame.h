@@ -140,8 +140,8 @@ const CostRecord *report_cost(Run *run, const char *id);
 
 // ---- snapshot.c ----
 // A summary of the part of a tensor that a rank holds. count is the number of elements. places is
-// the sum of the hashes of their places. digest is the sum of the hashes of places and bits. Sums
-// do not depend on the order, so the summaries of parts can be added.
+// the sum of the hashes of the elements' places. digest is the sum of the hashes of places and
+// bits. Sums do not depend on the order, so the summaries of parts can be added.
 typedef struct {
     uint64_t places, digest;
     size_t count, nans, rank;

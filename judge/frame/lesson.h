@@ -48,7 +48,7 @@ typedef struct {
 #define EXPERIMENT(entry, table) \
     extern const Experiment EXPERIMENT_SYMBOL; \
     const Experiment EXPERIMENT_SYMBOL = { entry, table }
-// Runs an experiment. main() calls this function. Returns the exit status.
+// main() calls this function. Returns the exit status.
 int experiment_main(int argc, char **argv, const Experiment *experiment);
 
 size_t option_size(Run *run, const char *name);
@@ -82,11 +82,11 @@ bool option_main_gradients(const Run *run); // is also true if the lesson has no
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
-// stderr is a terminal and no launcher started the process. The next line of the page replaces this
-// line; done == all clears it.
+// Shows the progress of a long loop. After two seconds rank 0 prints a line such as "step 12 of
+// 400" to stderr, if stderr is a terminal and no launcher started the process. The next line of the
+// page replaces this line; done == all clears this line.
 void progress(Run *run, const char *what, size_t done, size_t all);
-// Adds a setting to the JSON's "config", which already has the lesson's own options.
+// Adds a setting to the JSON's "config", or replaces the option of this name.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
@@ -95,7 +95,7 @@ void report_picture(Run *run); // records that the lesson has written --svg itse
 void report_stopped(Run *run);
 double run_seconds(const Run *run); // returns the seconds since the program started
 // Records that the run ended before its picture. Then --svg and --trace are accepted without a
-// picture; otherwise they end in usage_error().
+// picture; otherwise these options end in usage_error().
 void report_ended_early(Run *run);
 
 // Calls usage_error() if the simulated clock has several nodes, and the link inside a node differs
@@ -105,12 +105,11 @@ void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
 // another order, relative to the largest element. In 16 bits an error near a tie of the rounding
-// becomes a whole unit in the last place, and the next layers pass the unit on. So in 16 bits
+// becomes a whole unit in the last place. The next layers pass this unit on. So in 16 bits
 // storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of
 // storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0 to 2.4
 // times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
-// trainings that do not diverge. For example, if the loss grows 28 times in two steps, the rounding
-// error grows with the loss and exceeds even the limit of reals. rounding_limit() and
+// trainings that do not diverge, because rounding errors grow with the loss. rounding_limit() and
 // numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
@@ -147,7 +146,7 @@ void snapshot_join(Snapshot *s);
 const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
-// ---- Checks: all ranks call them. Rank 0 judges and prints; all ranks get the verdict. ----
+// ---- Checks: all ranks call a check. Rank 0 judges and prints; all ranks get the verdict. ----
 // Compares every tensor of got with the tensor of the same name in want. The two snapshots must
 // have the same names. No element may be missing, NaN or infinite, and replicas must be identical.
 // The error of a tensor is max |got - want| / max(max |want|, 1e-3 max |want| over all tensors). If
@@ -173,8 +172,8 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 // digest is a commutative sum of hashes of (name, index, bits).
 
 // ---- Costs: the experiment's predictions, and the library's measurements ----
-// An experiment predicts a cost by a formula, by a list of expected steps for judge/play, or by a
-// formula and a list.
+// An experiment predicts a cost by a formula, by playing the expected steps, or by both. Steps are
+// played by judge/play, or by a loop of the experiment.
 typedef struct {
     bool given;
     double value;
@@ -207,14 +206,13 @@ enum { RESULT_COLUMNS = 6 };
 typedef struct {
     const char *what, *formula, *cell[RESULT_COLUMNS];
 } Result;
-// Writes a value with a readable unit, as in a cell. Examples are 2.60 ms for "ps", 338 kB for
-// "bytes" and 27.3 % for "millionths".
+// Writes a value with a readable unit, such as 2.60 ms for "ps", 338 kB for "bytes" and 27.3 % for
+// "millionths".
 void page_value(char *text, size_t room, double value, const char *unit);
 // Writes the same value as a text for a cell, such as "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
-// Formats a text as printf does, for a cell, a title, an id or a part of a sentence. The text lasts
-// to the end of the run. value_text and value_cell return the texts of page_value and page_cell,
-// which also last to the end of the run.
+// page_text formats a text as printf does. value_text and value_cell return the texts of page_value
+// and page_cell. All these texts last to the end of the run.
 const char *page_text(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *value_text(Run *run, double value, const char *unit);
 const char *value_cell(Run *run, double value, const char *unit);

@@ -174,8 +174,8 @@ void options_free(OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
-// Adds a table of options. An option with the name of an earlier option replaces the earlier values
-// and default. The new option also replaces the help, unless its own help is NULL.
+// Adds a table of options. An option with the name of an earlier option replaces that option, but
+// keeps the earlier help if its own help is NULL.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {

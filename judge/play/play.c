@@ -272,7 +272,7 @@ static bool is_over(const Play *p, const PlayStep *s, Picoseconds *clock) {
     return over;
 }
 
-// Does the next step of a rank, if the rank is not stuck.
+// Does the next step of a rank. Returns false if the list has ended or the rank is stuck.
 static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
@@ -304,8 +304,8 @@ static bool do_step(Play *p, size_t rank) {
     return true;
 }
 
-// Plays all lists. A step of one rank never prevents a step of another rank, so the order of the
-// ranks does not matter.
+// A step of one rank never prevents a step of another rank, so the order of the ranks does not
+// matter.
 bool play_run(Play *p) {
     for (bool moved = true; moved;) {
         moved = false;
