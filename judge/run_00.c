@@ -19,8 +19,8 @@
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
-// Returns the model's configuration. Under --family llama the four query heads share two heads of
-// key and value, and the output head has its own table.
+// Under --family llama the four query heads share two heads of key and value, and the output head
+// has its own table.
 static ModelConfig model_of(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;

@@ -49,7 +49,6 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 
 // ---------------------------------------------------------------- the page
 
-// Prints the page's table.
 //     log   the logs with and without a bound on staleness
 //     took  the time of the synchronous training
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,

@@ -39,8 +39,7 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
 
 // ---------------------------------------------------------------- training
 
-// Sets the rates before the first step. Without STATIC all rates are 0, which means unknown, so the
-// first shares are equal.
+// Without STATIC all rates are 0, which means unknown, so shard_range() cuts the first shares.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -136,7 +135,6 @@ static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }
 
-// Shows a step with equal shares, and then a step with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
     Model *m = whole_model(&t->model);
     double rate[MOST_DEVICES];

@@ -192,9 +192,7 @@ double compression_share(const CompressionSeen *seen, const CompressionSeen *exa
 // Returns the table cell of the bytes sent, with compression_share() unless seen is exact.
 const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
 
-// ---- balance_forecast.c ----
-// The devices of 07_balance, and a forecast of its shares and times.
-
+// ---- balance_forecast.c: the devices, shares and times of 07_balance ----
 enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 // For a sequence device r takes slow[r] times as long as a device of the full rate. Device 0 takes

@@ -146,14 +146,12 @@ void results(Run *run, const char *const *columns, const Result *rows) {
 
 // ---- the comparisons ----
 
-// Prints a line of the page's end: the line's head, and a text broken at spaces.
 static void page_ending(const char *head, const char *text) {
     enum { INDENT = 15 };
     printf("  %-*s", INDENT - 2, head);
     page_wrap(text, INDENT, INDENT);
 }
 
-// Adds a count such as "3 hold" to the text, or nothing if count is 0.
 static void add_kind(char text[256], size_t count, const char *kind) {
     size_t length = strlen(text);
     if (count > 0)

@@ -56,16 +56,15 @@ double option_real(Run *run, const char *name);
 const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
-// Sets the option's default from now on, if the option was not given. Programs use this function
-// for values that a file provides. Calls usage_error() if the value is not valid. The call changes
-// the option of this rank alone, so all ranks must make the call. The call may free a text that
-// option_text() returned before.
+// Sets the option's default from now on, if the option was not given. Calls usage_error() if the
+// value is not valid. The call changes the option of this rank alone, so all ranks must make the
+// call. The call may free a text that option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
 // Returns the element type of --storage. A lesson that can store 16 bits lists STORAGE_OPTION or
-// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson whose gradients of
-// weights are reals in any storage. REALS_ONLY is for a lesson that stores reals only, with the
-// reason. The frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none
-// of the three entries.
+// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson without gradients
+// of weights in 16 bits. REALS_ONLY gives the reason why a lesson stores reals only. The frame
+// rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
+// entries.
 Element option_storage(const Run *run);
 bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
 #define ONLY_STORAGE_OPTION \

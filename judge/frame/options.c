@@ -148,7 +148,6 @@ static size_t look_up(const OptionValues *s, const char *name) {
     return i;
 }
 
-// Returns the place of an option that must exist.
 static size_t place_of(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
