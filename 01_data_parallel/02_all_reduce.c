@@ -69,8 +69,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 }
 
 // Nothing is sent after the all-reduce. Equal weights, gradients and optimizer state on all ranks
-// give equal norms and equal new weights. The training does not need the whole loss. For the log,
-// the experiment adds the ranks' parts.
+// give equal norms and equal new weights. The training does not need the whole loss.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

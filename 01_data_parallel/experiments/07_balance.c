@@ -129,8 +129,8 @@ static void answer(Run *run, double ideal) {
                       "sequences that one more changes its time only a little.");
 }
 
-// Returns whether the files show the two steps, not the times of all steps. --svg writes one
-// picture only, and --trace can only show steps.
+// Returns whether the files of --svg and --trace show the two steps, not the times of all steps.
+// --svg writes one picture only, and --trace can only show steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }

@@ -38,7 +38,7 @@ Measured measured_now(const Comm *c);
 typedef struct {
     Comm *dp;
     Buckets *buckets;
-    Tensor sum; // a second gradient buffer, only in 02's 03_no_sync, which allocates the buffer
+    Tensor sum; // a second gradient buffer; only chapter 02's 03_no_sync allocates and uses `sum`
 } BucketReplica;
 // Trains on all ranks. `step` gets a BucketReplica, and returns this rank's part of the loss. A
 // bucket is closed at `capacity` bytes. t->recorded must be true, because *seen gets the times of
@@ -232,7 +232,7 @@ double server_computing(const ServerSizes *z, size_t w);
 // server_answer predicts the picoseconds of an answer of server 0.
 double server_push(const ServerSizes *z);
 double server_answer(const ServerSizes *z);
-// Compares the costs of a synchronous training with formulas. `one_port` is the time of the same
+// Compares the costs of a synchronous training with predictions. `one_port` is the time of the same
 // training with one port per server.
 void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port);
 

@@ -158,7 +158,7 @@ void recording_free(Recording *r) {
 // ---- times ----
 
 // The busy stretches of a compute row in order, with the busy time before each stretch.
-// busy_until() is called often, so busy_until() uses binary search.
+// busy_until() is called often, so it uses binary search.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -210,8 +210,8 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
 }
 
 // Adds rank k's waits under the wall clock. A message cannot move before its send, and a collective
-// cannot move before its last member arrives. A wait before that time does not count. Data may also
-// have moved before the wait, while k computed. The time of that transfer is unknown.
+// cannot move before its last member arrives. So a wait before that time does not count. Data may
+// also have moved before the wait, while k computed. How long these data moved is unknown.
 static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
                       const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {

@@ -28,8 +28,7 @@ typedef struct {
     // exposed: communication while the rank waits, added over ranks.
     // hidden: communication while the rank computes, added over ranks.
     Picoseconds exposed, hidden;
-    // Under the wall clock data may have moved before a wait. In this case the field is true, and
-    // `hidden` has no value.
+    // True if data may have moved before a wait, under the wall clock. Then `hidden` has no value.
     bool hidden_unknown;
     // flops: added over ranks.
     // utilisation: flops / (ranks step rate), the MFU under the wall clock.

@@ -231,7 +231,7 @@ static void begin_process(int *argc, char ***argv) {
     process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
     this_rank = rank; // so that only the first process prints the message
-    usage_wait = 3;   // seconds, because this launcher may not end the other processes
+    usage_wait = 3;   // seconds; then the other processes end, even if the launcher ends no process
     usage_error(
         "the launcher started %zu processes, but MPI finds only one: the program was built with "
         "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich",

@@ -53,7 +53,7 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes);
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message to member `to` of the group. play_post starts a receive from member `from`.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
-// Sends a message that takes a given time, on any link.
+// Sends a message that takes the time `takes`, whichever link the message passes.
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
                         Picoseconds takes);
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes);
