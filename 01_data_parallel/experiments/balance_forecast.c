@@ -41,7 +41,7 @@ static void hand_out(Range *share, const double *rate, const Devices *d) {
 BalanceRecord balance_forecast(Policy p, const Devices *d) {
     BalanceRecord want = { 0 };
     double rate[MOST_DEVICES];
-    // Unknown speeds give equal shares.
+    // Equal rates stand for unknown speeds.
     for (size_t r = 0; r < d->n; r++) rate[r] = p == STATIC ? 1 / slow_in(d, r, 0) : 1;
     for (size_t step = 0; step < BALANCE_STEPS; step++) {
         Range *share = want.share + step * d->n;

@@ -12,8 +12,9 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-// A comparison of more than LINES_EACH tensors prints one line for all tensors, describes at most
-// LINES_EACH failed tensors, and counts the other failed tensors.
+// A comparison of more than LINES_EACH tensors prints one line for all tensors; check_differs
+// always does. At most LINES_EACH failed tensors are described, and the other failed tensors are
+// counted.
 enum { LINES_EACH = 6 };
 
 typedef struct {

@@ -359,7 +359,7 @@ OptionValues options_parse(int argc, char **argv, const Option *own) {
     for (int answer; (answer = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
         if (answer < 256) bad_option(&s, answer, argv);
         OptionValue *set = &s.list[answer - 256];
-        // --name value, not --name=value
+        // true for --name value, false for --name=value
         bool apart = set->option.value != NULL && optarg == argv[optind - 1];
         require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
         REQUIRE(!set->given, "--%s is given twice: give it once", set->option.name);
