@@ -145,7 +145,7 @@ static double gradient_check(Run *run, const Data *data) {
 
 // ---------------------------------------------------------------- training
 
-// Trains the model. error: the worst error of gradient_check(), for the answer.
+// error: the worst error of gradient_check(), for the answer.
 static void training(Run *run, const Data *data, double error) {
     ModelConfig c = model_of(run);
     const CutSizes whole = cut_sizes(&c, 1, 0);

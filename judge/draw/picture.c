@@ -346,7 +346,7 @@ static size_t column(const Recording *all, size_t width, Picoseconds t) {
                     0.5);
 }
 
-// Returns the number of chunks per stage, which is one more than the largest chunk of an op.
+// Returns the number of chunks per stage.
 static size_t most_chunks(const Recording *all) {
     size_t most = 1;
     for (size_t r = 0; r < all->ranks; r++)
@@ -418,7 +418,6 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
     }
     return any;
 }
-// Lists the meanings of the characters in the rows of links.
 static void link_key(char *text, size_t room, const Recording *all) {
     bool kinds[COMM_KINDS] = { 0 }, messages = false;
     for (size_t k = 0; k < all->ranks; k++)

@@ -21,17 +21,17 @@ typedef struct {
     const Option *own; // the program's table, or NULL
     bool help;
 } OptionValues;
-// Reads the command line. Calls usage_error() if the command line is invalid.
+// Calls usage_error() if the command line is invalid.
 OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
-// Returns the option's value. Calls fault() if the name is unknown.
+// Calls fault() if the name is unknown.
 const OptionValue *options_find(const OptionValues *s, const char *name);
 // Calls usage_error() if --storage asks for 16 bits and the program's own table has neither
 // STORAGE_OPTION nor ONLY_STORAGE_OPTION.
 void options_require_storage(const OptionValues *s);
 void options_free(OptionValues *s); // frees the texts that option_default has allocated
 bool option_value_is_number(const OptionValue *s);
-// Returns a whole number. Calls usage_error() if the value is not in lo..hi.
+// Calls usage_error() if the value is not a whole number in lo..hi.
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 

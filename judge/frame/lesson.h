@@ -23,8 +23,8 @@ extern const LessonInfo lesson_info;
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;
-// These entries are for --help of a program with many options. OPTION_GROUP is a heading for the
-// options that follow, and OPTION_EXAMPLE is a command with its description.
+// --help prints OPTION_GROUP as a heading of the options that follow, and OPTION_EXAMPLE as a
+// command with its description.
 #define OPTION_GROUP(heading) \
     { "", NULL, NULL, heading }
 #define OPTION_EXAMPLE(command, does) \
@@ -182,8 +182,8 @@ static inline Predicted played(double value) { return (Predicted){ true, value }
 static const Predicted NOT_PREDICTED = { 0 };
 // Checks that each given prediction equals `measured`, on every rank. Every rank passes its own
 // numbers. id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run.
-// Tables find a cost by its id. name is the printed name of the cost. unit is "bytes", "calls",
-// "ps", "FLOPs", ... In the JSON, a cost without a formula is "played".
+// Tables find a cost by its id. unit is "bytes", "calls", "ps", "FLOPs", ... In the JSON, a cost
+// without a formula is "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
 // A table of costs, with one row per cost. The table ends with {0}. ids and names have one %s, for
@@ -218,9 +218,8 @@ const char *value_cell(Run *run, double value, const char *unit);
 void results(Run *run, const char *const *columns, const Result *rows);
 
 // ---- The end of the page. Every rank calls these functions, after the costs. ----
-// say_answer gives one sentence that answers the lesson's question with measured numbers. say_cost
-// gives the cost of the technique. say_use_when says when a practitioner uses the technique. If the
-// run passes, the page prints these sentences before the verdict, and the JSON has them.
+// say_answer answers the lesson's question with measured numbers. If the run passes, the page
+// prints these sentences before the verdict, and the JSON has them.
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -29,8 +29,7 @@
 #include "common/comm/comm.h"
 
 typedef struct Play Play;
-// Returns a player with the links and nodes of `clock`. If clock is NULL, no link takes time. To
-// play other links, pass a changed copy of clock_config().
+// Returns a player with the links and nodes of `clock`. If clock is NULL, no link takes time.
 Play *play_new(size_t ranks, const ClockConfig *clock);
 void play_free(Play *p);
 // Adds a communicator of n ranks: first, first + stride, ... Returns the group's number. Member i
