@@ -219,7 +219,7 @@ void results(Run *run, const char *const *columns, const Result *rows);
 
 // ---- The end of the page. Every rank calls these functions, after the costs. ----
 // say_answer answers the lesson's question with measured numbers. If the run passes, the page
-// prints these sentences before the verdict, and the JSON has them.
+// prints the texts of these three functions before the verdict, and the JSON has these texts.
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
