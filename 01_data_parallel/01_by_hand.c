@@ -13,8 +13,8 @@
 // divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
 // gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
 // the elements of the whole batch, the gradient of the whole batch is their SUM. 02_all_reduce and
-// later chapters use the sum. The average and the sum must give the losses and weights of the whole
-// batch, within rounding, because the shards' sums are added in another order. Left out: ranks,
+// later chapters use the sum. Both rules must give the losses and weights of the whole batch within
+// rounding. The bits differ, because the shards' sums are added in another order. Left out: ranks,
 // messages, and shards of different sizes, for which an average is wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 

@@ -20,8 +20,7 @@
 #include "01_data_parallel/data_parallel.h"
 
 // Gives every rank the weights [Psi] of rank 0. Without this broadcast, ranks that begin with
-// different weights stay different. (Equal seeds give equal weights, too. So the experiment gives
-// each rank different weights, and a missing broadcast becomes visible.)
+// different weights stay different.
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): broadcast the first weights. Give every rank of dp the weights of
     // rank 0. m->w holds all weights of the model, one after the other. common/comm/comm.h lists
@@ -70,8 +69,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 }
 
 // Nothing is sent after the all-reduce. Equal weights, gradients and optimizer state on all ranks
-// give equal norms and equal new weights. The training does not need the whole loss. For the log,
-// the experiment adds the ranks' parts.
+// give equal norms and equal new weights. The training does not need the whole loss.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

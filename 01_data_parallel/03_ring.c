@@ -4,7 +4,7 @@
 // vary: UNEVEN 50..20000
 //
 // Holds:  each rank has a tensor of S bytes. At the end every rank has the sum, in the same bits.
-//         Scratch memory holds one incoming message.
+//         Scratch memory holds at most one incoming message.
 // Sends:  a rank of the ring sends 2(N-1) messages of S/N bytes. In gather and broadcast rank 0
 //         receives (N-1) S bytes and sends as many. The tree has log2 N rounds up and as many down,
 //         with messages of S bytes. In halving and doubling a rank sends 2 log2 N messages, of S/2,

@@ -54,8 +54,8 @@ static void start(Buckets *b, Bucket *k) {
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// Prepares the buckets when a forward begins. If b->sync is set, the next backward reduces, so
-// every bucket waits for all its tensors.
+// Prepares the buckets when a forward begins. If b->sync is set, every bucket waits for all its
+// tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -127,9 +127,9 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 }
 
 // Zeroes the gradient of a rank without sequences, and marks all layers as ready. With
-// find_unused_parameters DDP also marks parameters that a forward did not use. Layers become ready
-// in model order here, so the last bucket is complete first. buckets_layer_ready() still starts
-// bucket 0 first, because the other ranks do.
+// find_unused_parameters DDP also marks parameters that a forward did not use. The layers become
+// ready in model order, so the last bucket is complete first. buckets_layer_ready() still starts
+// bucket 0 first, because the other ranks start bucket 0 first.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0); // model_zero_gradients() leaves the zeroing to the next backward
@@ -150,7 +150,7 @@ void buckets_wait(Buckets *b) {
 // all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
-    b->sync = true; // before the forward, which reads sync
+    b->sync = true;
     model_zero_gradients(b->model);
     // The layers' hooks start the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);

@@ -37,13 +37,12 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     return loss;
 }
 
-// Sends each server its piece of the gradient [Psi/k], S bytes in all. A send returns when the
-// server has received the piece. A push does not wait for other workers or for an update.
+// Sends server s piece s of the gradient [Psi/k], S bytes in all. A send returns when the server
+// has received the piece. A push does not wait for other workers or for an update.
 static void push(const Cluster *c, Model *m) {
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
 }
-// Receives from every server its piece of the weights [Psi/k], S bytes in all. Waits for all
-// pieces.
+// Receives from server s piece s of the weights [Psi/k], S bytes in all. Waits for all pieces.
 void worker_pull(const Cluster *c, Model *m) {
     for (size_t s = 0; s < c->servers; s++) comm_recv(c->world, cluster_piece(c, m->w, s), s);
 }

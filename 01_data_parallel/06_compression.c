@@ -11,16 +11,16 @@
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
-//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes. For k = n/32 these
-//         are N/32 of the exact bytes.
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes. For k = n/32 this is N/32 of the
+//         all-reduce's bytes.
 // Costs:  the result is not the exact sum. Top-k and one bit keep Psi elements of residual per
 //         rank. 16 bits and one bit make more calls per bucket. From N = 32 on top-k with k = n/32
 //         saves nothing.
-// With error feedback (top-k and one bit) a rank computes x <- g + e, sends C(x), which is x
-// compressed, and keeps e <- x - C(x). Nothing is lost, because the part that a step does not send
-// is sent later. The training must have the bits of one device that applies the rule to N
-// gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out:
-// exact steps at first, and overlapping with backward.
+// Top-k and one bit have error feedback. A rank computes x <- g + e, and sends C(x), the compressed
+// x. The rank keeps e <- x - C(x). Nothing is lost, because the part that a step does not send is
+// sent later. The training must have the bits of one device that applies the rule to N gradients.
+// Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at
+// first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
@@ -107,10 +107,10 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)b;
 }
 
-// Sends each rank its part of the signs, and gathers the scales, because a sign has no size. Each
-// rank adds up one part as its server, and answers with signs and a scale. Compression loses
-// something in the parts and in the answers. The residual of the parts is e, the residual of the
-// answers is b->server_error. A server has the sum of its part only, so every rank gathers all
+// Sends rank r the signs of part r, and gathers the scales, because a sign has no size. Rank r is
+// the server of part r. A server adds up its part, and answers with signs and a scale. Compression
+// loses something in the parts and in the answers. The residual of the parts is e, the residual of
+// the answers is b->server_error. A server has the sum of its part only, so every rank gathers all
 // answers and their scales.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;

@@ -69,7 +69,7 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
     // At first each share has the whole part of total * rate / sum sequences. If all rates are
-    // unknown, the shares are equal. The loop at the end sets the place of each share.
+    // unknown, shard_range() cuts the shares. The loop at the end sets the place of each share.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);

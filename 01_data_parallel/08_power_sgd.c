@@ -84,9 +84,8 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     Tensor sent = tensor_new(&a, 1, tensor_count(g));
     size_t at = 0, at_q = 0;
     op_add(e, e, g);
-    tensor_copy(sent, e); // stays so for uncompressed tensors, whose residual becomes 0
+    tensor_copy(sent, e); // stays so for tensors that are sent uncompressed: their residual is 0
     power_pack(b, rest, g);
-    // Vectors and small matrices are sent uncompressed, so these tensors leave no residual.
     if (length.rest) comm_all_reduce(dp, rest);
     power_unpack(b, g, rest);
     tensor_fill(ps, 0);

@@ -35,8 +35,8 @@ void buckets_free(Buckets *b) {
     free(b);
 }
 
-// Returns NULL for a tensor that is in no bucket: a table of which another stage has a copy
-// (08_3d/stage_buckets.c), or a tensor without columns.
+// No bucket has a tensor without columns, or a table of which another stage has a copy
+// (08_3d/stage_buckets.c).
 BucketTensor *buckets_find(Buckets *b, const Param *p) {
     for (size_t i = 0; i < b->n_tensors; i++)
         if (b->tensor[i].param == p) return &b->tensor[i];

@@ -1,5 +1,4 @@
 // compression.c: the loop over the buckets, and the state that is kept between steps.
-// compression_pack.c has the helpers.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "common/tensor/random.h"

@@ -9,9 +9,9 @@
 //
 // Each unit of the model (a table, a block, the last norm) is compressed by itself, as a bucket.
 // One tensor with the layout of the gradient holds the residuals e of all buckets, so a residual
-// has the place of its gradient. (PyTorch's PowerSGD hook keeps residuals by bucket number, pull
-// request 48867. DDP rebuilds its buckets after the first step, and then these residuals do not
-// fit. So the hook sends whole gradients in the first steps, pull requests 50973 and 51427.)
+// has the place of its gradient. (PyTorch's PowerSGD hook keeps residuals by bucket number. DDP
+// rebuilds its buckets after the first step, and then these residuals do not fit. So the hook sends
+// whole gradients in the first steps.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"
@@ -59,8 +59,8 @@ typedef struct {
 // first values, so all ranks must give the same seed.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// Replaces the whole gradient g by the sum of the ranks' gradients, as all ranks reconstruct this
-// sum, in the same bits. All ranks must call this function.
+// Replaces the whole gradient g by the sum that the ranks reconstruct, in the same bits on every
+// rank. All ranks must call this function.
 void compression_all_reduce(Compression *c, Tensor g);
 // Compresses one bucket. g [1, n] becomes the sum that all ranks reconstruct. e [1, n] becomes the
 // residual, the part that this rank has not sent yet; compress_half does not use e. 08_power_sgd.c
@@ -80,8 +80,8 @@ static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_o
 // absolute values. Of elements with equal absolute values the first ones are taken.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // Returns the factor by which elements are multiplied before rounding to fp16. The factor is a
-// power of two, so dividing by it is exact. With this factor a sum of n elements, none larger than
-// `largest`, is at most 2^15, so no sum becomes infinite.
+// power of two, so dividing by the factor is exact. If `largest` is positive and finite, the scaled
+// sum of n elements, none larger than `largest`, is at most 2^15. So this sum does not overflow.
 double half_scale(double largest, size_t n);
 // Returns |x|_2 / sqrt(d) for the d elements of x. This scale times the signs of x has the norm of
 // x.
@@ -98,7 +98,7 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
 static inline size_t packed_count(size_t n, size_t bits) {
     return ceil_div(n, 8 * sizeof(real) / bits);
 }
-// Returns the range of elements in one part, if n elements of `bits` bits each are packed and the
+// Returns the range of elements in one part. n elements of `bits` bits each are packed, and the
 // packed reals are cut in `parts` parts. A part begins at a whole real.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 

@@ -59,9 +59,9 @@ typedef struct {
 } CountFields;
 CountFields coordinator_fields(const Comm *c);
 // coordinator_fill sets f->buffer [1, elements]. Several tensors are copied from g into new memory.
-// A single tensor stays in g, because an all-reduce can run there. coordinator_empty copies the
-// sums back to g. A copy takes the time of its bytes in the device's memory, and the rank computes
-// nothing meanwhile.
+// A single tensor stays in g, because an all-reduce can run on this part of g. coordinator_empty
+// copies the sums of several tensors back to g. A copy takes the time of its bytes in the device's
+// memory, and the rank computes nothing meanwhile.
 void coordinator_fill(Coordinator *c, Fused *f, size_t elements);
 void coordinator_empty(const Coordinator *c, const Fused *f);
 #endif

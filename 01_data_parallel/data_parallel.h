@@ -11,8 +11,7 @@
 // Gives every rank all weights of rank 0. Call this function once, before the first step.
 void data_parallel_broadcast(Comm *dp, Model *m);
 // Replaces m->g by the sum of the replicas' m->g. Call this function once per step, after the last
-// backward and model_fold_tied(). Each rank sends 2(N-1)/N of the gradient's bytes. Nothing is
-// divided, because each replica's gradient already carries 1 / (counted tokens of the whole batch).
+// backward and model_fold_tied(). Each rank sends 2(N-1)/N of the gradient's bytes.
 void data_parallel_all_reduce(Comm *dp, Model *m);
 // Leaves the gradient of the whole batch of `sequences` sequences in m->g, on every rank. Returns
 // the part of the mean loss that comes from this rank's shard.
@@ -49,7 +48,7 @@ typedef struct {
 typedef struct {
     Model *model;
     Comm *dp;
-    // Whether the next backward reduces. DDP's no_sync() sets such a flag to false. Set sync before
+    // Whether the next backward reduces; DDP's no_sync() sets such a flag to false. Set sync before
     // the forward, because buckets_arm() reads sync when the forward begins.
     bool sync;
     bool armed;     // sync when the forward began; false after buckets_wait()
@@ -80,8 +79,8 @@ void buckets_no_work(Buckets *b);
 // Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
 // buckets_cut cuts the gradient, but wraps no layer. A caller that wraps the layers itself calls
-// buckets_arm when the forward of the step's last micro-batch begins, and buckets_layer_ready when
-// that micro-batch's backward of l is done.
+// buckets_arm when the forward of the step's last micro-batch begins. When the backward of this
+// micro-batch is done in layer l, the caller calls buckets_layer_ready.
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
@@ -96,8 +95,8 @@ void buckets_check_complete(const Buckets *b); // fault() if some, but not all t
 
 // ---- 07_balance.c: whole sequences for devices of unequal speed ----
 // Cuts `total` sequences into n shares, in rank order, in proportion to rate[n] (in any unit). A
-// share has whole sequences and may be empty. Rates that are all 0 mean unknown speeds, and give
-// equal shares.
+// share has whole sequences and may be empty. Rates that are all 0 mean unknown speeds. Then the
+// shares differ by at most one sequence.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 // The speeds of the devices. The rates are the same on every rank, so that all ranks cut the next
 // batch in the same places.

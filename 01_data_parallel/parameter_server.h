@@ -1,5 +1,5 @@
-// parameter_server.h: declares a cluster of servers, which hold the weights, and of workers, which
-// compute gradients, and the steps of a worker and of a server.
+// parameter_server.h: declares a cluster of ranks, and the steps of its servers and workers.
+// Servers hold the weights, and workers compute gradients.
 //
 // Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
 // elements, S bytes: every parameter, the tied table once. Server s has the elements

@@ -75,7 +75,7 @@ double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room
 }
 
 // Averages the means of the micro-batches, which is the trap. Each micro-batch takes the mean over
-// its own samples. The result is right only if all micro-batches are equally large.
+// its own samples. In general the result is right only if all micro-batches are equally large.
 double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t room) {
     size_t m = ceil_div(all.n, room);
     double loss = 0;

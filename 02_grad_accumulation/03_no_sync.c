@@ -17,10 +17,8 @@
 // Left out: replicas with different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"
 
-// Computes the norm of the gradient and updates the weights, after the reduction. Every rank has
-// the same bits of the whole batch's gradient, so all ranks make the same update. `loss` is the sum
-// of the losses of this rank's tokens. token_weight is 1 / (counted tokens of all ranks). The
-// gradient already contains this factor.
+// Every rank has the same bits of the whole batch's gradient, so all ranks make the same update.
+// token_weight is 1 / (counted tokens of all ranks). The gradient already contains this factor.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight) {
     double norm = model_grad_norm(model, NULL);
     optimizer_step(o, model, 1);

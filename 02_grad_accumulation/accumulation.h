@@ -13,8 +13,7 @@ StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_
 // ---- 03_no_sync.c ----
 
 // A data-parallel rank. For overlapped_step, buckets_new() must have wrapped every layer of the
-// model. If buckets->sync is false when a forward begins, the backward of this micro-batch starts
-// no all-reduce.
+// model.
 typedef struct {
     Comm *dp;
     Buckets *buckets; // for overlapped_step only

@@ -1,5 +1,5 @@
-// by_hand.h: declares the functions of 01_by_hand.c. These functions compute the gradient of a
-// linear layer from pieces of a batch, in plain C arrays.
+// by_hand.h: declares functions that compute the gradient of a linear layer from pieces of a batch,
+// in plain C arrays.
 #ifndef ACCUMULATION_BY_HAND_H
 #define ACCUMULATION_BY_HAND_H
 #include "01_data_parallel/by_hand.h" // Linear, Samples

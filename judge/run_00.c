@@ -19,8 +19,8 @@
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
-// Returns the model's configuration. Under --family llama the four query heads share two heads of
-// key and value, and the output head has its own table.
+// Under --family llama the four query heads share two heads of key and value, and the output head
+// has its own table.
 static ModelConfig model_of(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;
@@ -145,7 +145,7 @@ static double gradient_check(Run *run, const Data *data) {
 
 // ---------------------------------------------------------------- training
 
-// Trains the model. error: the worst error of gradient_check(), for the answer.
+// error: the worst error of gradient_check(), for the answer.
 static void training(Run *run, const Data *data, double error) {
     ModelConfig c = model_of(run);
     const CutSizes whole = cut_sizes(&c, 1, 0);

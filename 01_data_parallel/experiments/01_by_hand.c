@@ -69,7 +69,6 @@ static void compare(Run *run, Judge *judge, const char *what, const Trained *got
         check_numbers(run, what, "loss", got->loss, want->loss, PRINTED, limit);
 }
 
-// Prints the loss of all samples under each rule.
 static void table(Run *run, const Trained *const of[5]) {
     Result rows[] = { { "full batch", "the mean over all elements", { 0 } },
                       { "shards averaged", "mean gradients of the shards, averaged", { 0 } },

@@ -15,8 +15,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = whole_model(&t->model);
-    // Every rank but rank 0 draws weights of its own, so only the broadcast makes the weights
-    // equal. With 16-bit weights the masters must come from the broadcast weights, too.
+    // Every rank but rank 0 draws weights of its own, so a missing broadcast becomes visible.
     if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);
     optimizer_allocate(&o, m);
     comm_ledger_reset(dp);
@@ -32,7 +31,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     }
     *measured = measured_now(dp);
     measured->last = picture_timing(run);
-    // The log needs the sum of the ranks' losses. The training itself needs no loss.
+    // Adds the ranks' parts of the losses, for the log.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;
@@ -55,7 +54,7 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
     double sent =
         STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, of_gradient); // 2 (N-1) ceil(Psi / N) e
     double root = r == 0 && N > 1 ? weights : 0;
-    // A rank keeps the activations of its own sequences (chapter 02 lists these activations).
+    // A rank keeps the activations of its own sequences.
     double kept = (double)activations_bytes(&whole, part_size(SEQUENCES, N, r));
     check_costs(
         run, "%s", "%s",
@@ -149,9 +148,9 @@ static void all_reduce(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = train_replicas(run, run->world, &t, &measured);
-        // Runs two unsplit trainings. `whole` takes the whole batch. `ordered` takes one shard
-        // after the other and adds the gradients in rank order. So with --reduce ordered the ranks
-        // must give the bits of `ordered`.
+        // `whole` takes the whole batch at once. `ordered` takes one shard after the other and adds
+        // the gradients in rank order. So with --reduce ordered the ranks must give the bits of
+        // `ordered`.
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "replicas = unsplit", &got, &whole, training_limit(&t));
@@ -161,7 +160,7 @@ static void all_reduce(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    // From here on all values are those of the training with AdamW.
+    // All values below are those of the training with AdamW.
     picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &measured.last);
     costs(run, &t.model, &measured);

@@ -1,7 +1,7 @@
 // 03_ring.c: compares four ways of an all-reduce with the library's, at sizes from one element on.
 // The numbers have exact sums, so every bit must agree. Compares messages, bytes, scratch memory
-// and time with formulas (ring_costs.c). ring_nodes.c has the hierarchical way over nodes.
-// tests/test_ring.c has more sizes, and numbers whose sums are rounded.
+// and time with formulas (ring_costs.c). tests/test_ring.c has more sizes, and numbers whose sums
+// are rounded.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>

@@ -1,7 +1,7 @@
 // 04_overlap.c: runs the same training with one all-reduce at the end, and in buckets. With sums in
 // rank order both trainings must give the same bits. Compares bytes and calls with formulas, and
 // times with a recurrence over the buckets (bucket_costs.c). tests/buckets.t has other sizes of
-// buckets, from a bucket per tensor to one bucket for all tensors.
+// buckets.
 #include "01_data_parallel/experiments/experiments.h"
 
 // With 4 ranks the last rank has one sequence and the other ranks have two. With 8 ranks the last
@@ -13,8 +13,6 @@ static const ModelConfig tiny = {
 
 // ---------------------------------------------------------------- training
 
-// Computes the norm and updates the weights, with the whole batch's gradient. `loss` is the part of
-// the loss that comes from this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, 1);
@@ -41,14 +39,14 @@ static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss * batch->token_weight);
 }
 
-// Makes a step with one all-reduce at the end, then the same step in buckets, for the picture.
+// Makes a step in each way, for the picture.
 static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     at_the_end(replica, m, o, t, batch);
     return overlapped(replica, m, o, t, batch);
 }
 
-// The ways to cut the gradient: whole, or in buckets that are closed at --bucket bytes.
+// The gradient is reduced whole at the end, or in buckets that are closed at --bucket bytes.
 enum { AT_END, BUCKETS, CUTS };
 
 // ---------------------------------------------------------------- costs

@@ -3,21 +3,20 @@
 // server's log (server_log.c). The simulated clock orders the pushes, so the order is the same on
 // every machine. The first worker takes --slow times as long per sequence as the other workers. A
 // training on text shows the effect of staleness on the loss. tests/test_server.c predicts the log
-// from sizes and speeds, and runs the smallest and the largest staleness, and AdamW without a
-// bound.
+// from sizes and speeds.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 
-// STEPS is the number of steps of every worker, in the synchronous and the asynchronous form.
+// STEPS is the number of steps of every worker.
 enum { SEQUENCES = 7, STEPS = 6 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
 // Calls server_may_go_on() with each worker in turn as the slowest, 2 steps behind all other
-// workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker. The
-// trainings do not check this, because their slowest worker is always the same one.
+// workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker. In
+// the trainings the slowest worker is always the same one.
 static void check_bound(Run *run, const Cluster *c) {
     size_t done[SEQUENCES];
     bool right = true;
@@ -50,7 +49,6 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 
 // ---------------------------------------------------------------- the page
 
-// Prints the page's table.
 //     log   the logs with and without a bound on staleness
 //     took  the time of the synchronous training
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,

@@ -15,9 +15,9 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
-// again. The first character of a number must be 1 to 9, because strtoul would also accept signs
-// and blanks.
+// Reads one device per rank from an option such as --slow 1,1,2,4. If there are more ranks than
+// numbers, the list starts again. The first character of a number must be 1 to 9, because strtoul
+// would also accept signs and blanks.
 static Devices devices_read(Run *run, const char *option) {
     Devices d = { &tiny, SEQUENCES, CHANGE, CHANGED, run->world->size, { 0 } };
     const char *text = option_text(run, option), *at = text;
@@ -32,16 +32,14 @@ static Devices devices_read(Run *run, const char *option) {
 }
 
 // Returns the factor by which `rank` is slower than a fast device. The clock is set with this
-// factor. balance_forecast.c computes the factor itself, so that the forecast does not depend on
-// this function.
+// factor.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
 // ---------------------------------------------------------------- training
 
-// Sets the rates before the first step. Without STATIC all rates are 0, which means unknown, so the
-// first shares are equal.
+// Without STATIC all rates are 0, which means unknown, so shard_range() cuts the first shares.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -88,7 +86,6 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
         sequences[0] += (double)range_size(want.share[step * N + own]);
         sequences[1] += (double)range_size(seen->share[step * N + own]);
     }
-    // A device keeps the activations of its share.
     const CutSizes z = cut_sizes(d->model, 1, 0);
     double kept = (double)activations_bytes(&z, range_size(want.share[(STEPS - 1) * N + own]));
     check_costs(run, page_text(run, "%%s.%s", policy_name[policy]),
@@ -132,13 +129,12 @@ static void answer(Run *run, double ideal) {
                       "sequences that one more changes its time only a little.");
 }
 
-// Returns whether the files show the two steps, not the times of all steps. --svg writes one
-// picture only, and --trace can only show steps.
+// Returns whether the files of --svg and --trace show the two steps, not the times of all steps.
+// --svg writes one picture only, and --trace can only show steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }
 
-// Shows a step with equal shares, and then a step with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
     Model *m = whole_model(&t->model);
     double rate[MOST_DEVICES];

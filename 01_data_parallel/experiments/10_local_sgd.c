@@ -16,7 +16,6 @@ static const LocalPlan plan[PLANS] = {
 static const char *const plan_name[] = { "k = 1", "k = 4", "k = 16", "k = 48", "DiLoCo 16", NULL };
 static const char *const plan_id[] = { "%s.k1", "%s.k4", "%s.k16", "%s.k48", "%s.diloco" };
 
-// The record of a training.
 typedef struct {
     Snapshot *weights; // after the last step
     double loss[LONG];
@@ -71,8 +70,8 @@ static void mean_of(real *mean, const real *row, size_t N, size_t n) {
 
 // Trains by the rule on one device, with SGD. One model computes the gradients of N replicas, one
 // after the other. The weights w [N, n] and gradients g [N, n] of the replicas are host memory.
-// In 16-bit storage w are the masters, which are rounded where the model takes them. N = 1 without
-// an outer step is the unsplit training.
+// With 16-bit storage w holds the masters, and tensor_upload() rounds the model's weights. N = 1
+// without an outer step is the unsplit training.
 static void train_one_device(Run *run, const Training *t, const LocalPlan *p, size_t N, Course *c) {
     c->weights = snapshot_new(run);
     if (run->world->rank > 0) return;

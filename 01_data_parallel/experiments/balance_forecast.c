@@ -17,10 +17,10 @@ static double rings(Policy p, const Devices *d) {
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double)) : 0);
 }
 
-// Hands out the batch sequence by sequence. Each sequence goes to the device that would finish it
-// first. balance_shares() must give the same shares in a shorter way. balance_shares() may begin
-// with the whole parts of the exact shares, because no device gets less (the lower quota of
-// D'Hondt's method).
+// Hands out the batch sequence by sequence. Each sequence goes to the device that would finish the
+// sequence first. balance_shares() must give the same shares. balance_shares() may begin with the
+// whole parts of the exact shares, because no device gets less (the lower quota of D'Hondt's
+// method).
 static void hand_out(Range *share, const double *rate, const Devices *d) {
     size_t has[MOST_DEVICES] = { 0 }, lo = 0;
     for (size_t given = 0; given < d->sequences; given++) {
@@ -41,7 +41,7 @@ static void hand_out(Range *share, const double *rate, const Devices *d) {
 BalanceRecord balance_forecast(Policy p, const Devices *d) {
     BalanceRecord want = { 0 };
     double rate[MOST_DEVICES];
-    // Unknown speeds give equal shares.
+    // Equal rates stand for unknown speeds.
     for (size_t r = 0; r < d->n; r++) rate[r] = p == STATIC ? 1 / slow_in(d, r, 0) : 1;
     for (size_t step = 0; step < BALANCE_STEPS; step++) {
         Range *share = want.share + step * d->n;

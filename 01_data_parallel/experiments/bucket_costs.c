@@ -18,8 +18,8 @@ static bool family_has(const CutSizes *z, size_t tensor) {
     }
 }
 
-// Lists the tensors of the stage in model order, with their layers. Layer 0 is the stage's first.
-// A tensor that the family does not have is in no bucket.
+// Lists the tensors of the stage in model order, with their layers. Layer 0 is the stage's first
+// layer.
 static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte,
                            BucketPiece *tensor) {
     size_t n = 0, layers = cut_layers(z);
@@ -81,8 +81,6 @@ static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatc
     return last;
 }
 
-// Plays the buckets one after another. Bucket k begins when this bucket is complete on all ranks
-// and bucket k - 1 has ended.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences,
                          size_t micro_batches) {
     BucketPiece *piece;

@@ -23,7 +23,7 @@ Model *whole_model(const ModelConfig *model);
 // random sequences.
 Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
-// The measured costs of a rank: calls, bytes, and the times of a step.
+// The measured costs of a rank.
 typedef struct {
     double calls, sent;                               // of all kinds, in all steps
     double reductions, reduced;                       // calls and bytes of all-reduces
@@ -38,7 +38,7 @@ Measured measured_now(const Comm *c);
 typedef struct {
     Comm *dp;
     Buckets *buckets;
-    Tensor sum; // a second gradient buffer, only in 02's 03_no_sync, which allocates the buffer
+    Tensor sum; // a second gradient buffer; only chapter 02's 03_no_sync allocates and uses `sum`
 } BucketReplica;
 // Trains on all ranks. `step` gets a BucketReplica, and returns this rank's part of the loss. A
 // bucket is closed at `capacity` bytes. t->recorded must be true, because *seen gets the times of
@@ -69,11 +69,10 @@ size_t way_ring_overtakes(size_t N, size_t e);
 
 // Returns this rank's tensor of small whole numbers. Sums of such tensors over ranks are exact.
 Tensor ring_tensor(Run *run, Arena *memory, size_t count);
-// Compares the sum of the hierarchical way with the library's sum. Compares the costs of the
-// hierarchical way and of the library's flat ring with formulas. The costs are the bytes that a
-// rank sends, and the time from a common start until this rank is done. Prints the table of the
-// costs if there is more than one node, and returns whether there is. If the ranks do not fill the
-// nodes, only prints a message and returns false.
+// Compares the sum of the hierarchical way with the library's sum. Compares the bytes and the time
+// of the hierarchical way and of the library's flat ring with formulas. If there are several nodes,
+// prints the table of these costs and returns true. If the ranks do not fill the nodes, only prints
+// a message and returns false.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -116,23 +115,23 @@ typedef struct {
     size_t calls;
     size_t errors;  // elements of residuals, which are kept between steps
     size_t factors; // elements of the matrices q, which are kept between steps
-    size_t buffers; // elements at the peak, with the factors
+    size_t buffers; // elements of communication memory at the peak, with the factors
 } CompressionCosts;
 // Predicts the costs of a step on rank r of N ranks. Each rank has a replica of the part z of the
 // model, which may be a stage or a slice.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
-// Predicts the picoseconds of TOP_K or POWER_SGD on the simulated clock, from the moment when the
-// last replica begins. The N ranks have `cards` network cards between nodes (clock.h). Choosing the
-// largest elements and making columns orthonormal take no time, because the clock counts products
-// only.
+// Predicts the picoseconds of a compressed sum by TOP_K or POWER_SGD on the simulated clock, after
+// the last replica has begun the sum. The N ranks have `cards` network cards between nodes
+// (clock.h). Choosing the largest elements and making columns orthonormal take no time, because the
+// clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
 // ------------------------------------------------- page_texts.c: texts of several pages
 
-// Returns a sentence for a page, which says that ranks with fewer sequences wait for the other
-// ranks. `before`, a space or a newline, stands in front of the sentence. Returns an empty text if
-// all shares are equal.
+// Returns a sentence for a page: ranks with fewer sequences wait for the other ranks. `before`, a
+// space or a newline, stands in front of the sentence. Returns an empty text if all shares are
+// equal.
 const char *uneven_shares(Run *run, const char *before, size_t sequences);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
@@ -181,7 +180,7 @@ typedef struct {
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of 06_compression and 08_power_sgd: --data and --lr for the curves, and --link.
 extern const Option compression_options[];
-// Shows one picture of two steps. The first has the exact all-reduce, the second a compressed one.
+// Shows one picture of two steps, first with the exact all-reduce and then with a compressed one.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title);
 
@@ -193,9 +192,7 @@ double compression_share(const CompressionSeen *seen, const CompressionSeen *exa
 // Returns the table cell of the bytes sent, with compression_share() unless seen is exact.
 const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
 
-// ---- balance_forecast.c ----
-// The devices of 07_balance, and a forecast of its shares and times.
-
+// ---- balance_forecast.c: the devices, shares and times of 07_balance ----
 enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 // For a sequence device r takes slow[r] times as long as a device of the full rate. Device 0 takes
@@ -232,16 +229,16 @@ typedef struct {
 // Predicts the picoseconds of a forward and backward of worker w's sequences.
 double server_computing(const ServerSizes *z, size_t w);
 // server_push predicts the picoseconds of a push to server 0, which has the largest piece.
-// server_answer predicts those of server 0's answer.
+// server_answer predicts the picoseconds of an answer of server 0.
 double server_push(const ServerSizes *z);
 double server_answer(const ServerSizes *z);
-// Compares the costs of a synchronous training with formulas. `one_port` is the time of the same
+// Compares the costs of a synchronous training with predictions. `one_port` is the time of the same
 // training with one port per server.
 void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port);
 
 // ---- server_log.c ----
-// The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes. Line v is the push that made version v + 1 of the weights from version v.
+// The log of an asynchronous parameter server, in the order in which the server served the pushes.
+// Line v is the push that made version v + 1 of the weights from version v.
 typedef struct {
     size_t workers;
     size_t steps;      // of each worker
@@ -252,7 +249,6 @@ typedef struct {
 } ServerLog;
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 
-// Two measurements of a log.
 typedef struct {
     // The largest number of versions between the weights at which a gradient was taken and the
     // weights that the gradient changes.
@@ -261,8 +257,8 @@ typedef struct {
 } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
-// Checks that the pushes were served in the order of their arrival, of equal times the lower worker
-// first. Also checks the bound on the age of gradients.
+// Checks that the pushes were served in the order of their arrival. Of pushes that arrive at the
+// same time, the lower worker's push is first. Also checks the bound on the age of gradients.
 void server_log_check(Run *run, const ServerLog *log);
 // Trains the reference on one device, rank 0. The ledger does not count this work. The device takes
 // each push's gradient at the version that the worker had, and applies this gradient to the newest

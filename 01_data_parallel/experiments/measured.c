@@ -1,5 +1,5 @@
 // measured.c: makes the trainings of this chapter's experiments, and reads their costs from the
-// ledgers of the Comm and of the memory (experiments.h).
+// ledgers of the Comm and of the memory.
 #include "01_data_parallel/experiments/experiments.h"
 
 Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences) {
@@ -53,8 +53,8 @@ Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacit
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Model *m = whole_model(&t->model);
-    // Fills the gradients with ones, as if an earlier step had left numbers there. A rank without
-    // sequences that adds old gradients then fails the comparison.
+    // The ones stand for gradients of an earlier step. If a rank without sequences adds old
+    // gradients, the comparison fails.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     BucketReplica r = { .dp = dp, .buckets = buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);

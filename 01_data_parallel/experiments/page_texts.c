@@ -1,4 +1,4 @@
-// page_texts.c: sentences and table cells that several pages of this chapter share (experiments.h).
+// page_texts.c: sentences and table cells that several pages of this chapter share.
 #include "01_data_parallel/experiments/experiments.h"
 
 const char *uneven_shares(Run *run, const char *before, size_t sequences) {

@@ -48,8 +48,8 @@ static void costs(Run *run, Comm *inside, Comm *between) {
     const Picoseconds middle = clock_now();
     hierarchical_all_reduce(inside, between, t);
     const Picoseconds end = clock_now();
-    // Each of the flat way's rings, one per card, carries its part of S. In each ring one rank per
-    // node sends to the next node.
+    // The flat way has one ring per card, and each ring carries one part of the tensor. In each
+    // ring one rank per node sends to the next node.
     const size_t cards = c->cards;
     const double sent = (double)comm_bytes_sent(c);
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);

@@ -1,5 +1,4 @@
-// server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds
-// (experiments.h).
+// server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -21,8 +20,8 @@ static double all_steps(const ServerSizes *z) {
     return (double)z->steps * (server_answer(z) + slowest + server_push(z));
 }
 // Returns the time of all steps with one port per server. Then the server's answers leave one after
-// the other, and the pushes arrive one after the other, in the workers' order. The first answer is
-// not in the recorded time.
+// the other, and the pushes arrive one after the other, in the workers' order. The first answer of
+// version 0 is not in the recorded time.
 static double all_steps_one_port(const ServerSizes *z) {
     // `in` is the time when the last push so far has arrived. A message waits until the message
     // before it has passed the port.

@@ -1,5 +1,4 @@
-// server_log.c: checks and replays the log of an asynchronous parameter server. tests/test_server.c
-// predicts the log from sizes and speeds.
+// server_log.c: checks and replays the log of an asynchronous parameter server.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>

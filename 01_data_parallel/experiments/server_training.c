@@ -1,12 +1,10 @@
 // server_training.c: runs a training with servers and workers, and records its weights, losses,
-// messages, memory and times. Measures the effect of staleness on the loss of a training on text
-// (experiments.h).
+// messages, memory and times. Measures the effect of staleness on the loss of a training on text.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 
-// Gives every rank server 0's log, and the loss of each update, which the workers know. The
-// training itself needs neither the log nor the losses.
+// Gives every rank server 0's log, and the loss of each update, which the workers know.
 static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double *loss) {
     size_t seen = 0;
     if (log->line) side_broadcast(log->line, got->steps * sizeof *log->line);
@@ -17,8 +15,8 @@ static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double
     ledger_resume();
 }
 
-// Runs a server. Records every version of its piece after version 0, and the gradient that made
-// this version.
+// Runs a server. Records every version of the server's piece after version 0, and the gradient that
+// made this version.
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
                   Trajectory *got) {
     server_begin(c, m);

@@ -81,7 +81,6 @@ static double gradient_error(const Trained *t, const Trained *whole) {
     return error / largest;
 }
 
-// Prints the table of results and the answer.
 static void show_training(Run *run, const Trained way[WAYS]) {
     const char *first[3], *last[3], *error[3], *room = page_text(run, "=%d", ROOM);
     for (size_t k = 0; k < 3; k++) {

@@ -1,5 +1,5 @@
 // 02_accumulate.c (experiment): trains with a batch in micro-batches, and with the same batch in
-// one piece. Compares the gradients, measures the memory, and shows the trap, the mean of means.
+// one piece. Compares the gradients and the memory, and shows the trap, the mean of means.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 #include <math.h>

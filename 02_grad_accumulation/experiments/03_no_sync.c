@@ -1,7 +1,7 @@
-// 03_no_sync.c (experiment): reduces accumulated gradients in three ways. The first way has one
-// all-reduce per step. The second way has an all-reduce after every micro-batch. The third way has
-// an all-reduce per bucket during the last backward. The three ways give the same gradients
-// within rounding, but differ in calls and times. The second way also sends more bytes.
+// 03_no_sync.c (experiment): reduces accumulated gradients in three ways, which give the same
+// gradients within rounding. no_sync has one all-reduce per step. forgetful has an all-reduce after
+// every micro-batch, so each rank sends m times the bytes. overlapped has an all-reduce per bucket
+// during the last backward.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 
@@ -115,7 +115,6 @@ static const char *step_text(Run *run, const char *id) {
     return page_text(run, ", and a step takes %s", cost_text(run, id));
 }
 
-// Prints the table of results and the answer.
 static void show(Run *run, const Training *t, const Measured way[KINDS]) {
     const bool timed = clock_config()->simulated;
     const ModelConfig *c = &t->model;

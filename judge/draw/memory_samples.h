@@ -5,7 +5,7 @@
 #include "common/comm/clock.h"
 #include "common/tensor/memory.h"
 
-// `high` is the most live bytes at this time, and `bytes` is the live bytes after this time.
+// `high` is the most live bytes at time `at`, and `bytes` is the live bytes after this time.
 typedef struct {
     Picoseconds at;
     size_t high, bytes;

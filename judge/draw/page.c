@@ -1,7 +1,6 @@
 // page.c: prints the page of a lesson without --verbose. The page has the title, the lesson's own
 // lines, pictures and table of results, and every failure in full. Then one line summarises all
 // comparisons. The page ends with Answer, Cost and Use it when, or with Wrong, and the verdict.
-// report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "judge/frame/process.h"
 #include "common/device/device.h"
@@ -147,14 +146,12 @@ void results(Run *run, const char *const *columns, const Result *rows) {
 
 // ---- the comparisons ----
 
-// Prints a line of the page's end: the line's head, and a text broken at spaces.
 static void page_ending(const char *head, const char *text) {
     enum { INDENT = 15 };
     printf("  %-*s", INDENT - 2, head);
     page_wrap(text, INDENT, INDENT);
 }
 
-// Adds a count such as "3 hold" to the text, or nothing if count is 0.
 static void add_kind(char text[256], size_t count, const char *kind) {
     size_t length = strlen(text);
     if (count > 0)
@@ -163,7 +160,7 @@ static void add_kind(char text[256], size_t count, const char *kind) {
 
 // Prints a line such as "27 comparisons: 20 equal in every bit, 6 within their limits (largest
 // error 1.2e-06, limit 1.0e-05), 1 statement holds". The printed error is the error nearest to its
-// limit. report_check() has printed failed checks in full.
+// limit.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
     size_t kinds[CHECK_KINDS] = { 0 };

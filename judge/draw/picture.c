@@ -38,9 +38,8 @@ static void take_latest(void *latest, size_t rank, const void *data, size_t byte
     if (present > *(Picoseconds *)latest) *(Picoseconds *)latest = present;
 }
 // Waits for the latest rank under the simulated clock, where a barrier takes no time. Ranks may end
-// a step at different times. Under ZeRO, for example, a stage with few blocks ends the gather of
-// its weights first. If such a stage began the recorded step at once, gathers of the previous step
-// would count as a part of the recorded step.
+// a step at different times. If an early rank began the recorded step at once, communication of the
+// previous step would count as a part of the recorded step.
 static void wait_for_latest(void) {
     Picoseconds present = clock_now(), latest = 0;
     side_gather_each(&present, sizeof present, take_latest, &latest);
@@ -75,7 +74,8 @@ static int by_flow(const void *a, const void *b) {
              y = (*(const RecordedEvent *const *)b)->flow;
     return x < y ? -1 : x > y;
 }
-// The events of one kind, from all ranks, sorted by flow.
+// The events of one kind, from all ranks, sorted by flow. All events of one message or collective
+// have the same flow (record.h).
 typedef struct {
     RecordedEvent **event;
     size_t n;
@@ -158,7 +158,7 @@ void recording_free(Recording *r) {
 // ---- times ----
 
 // The busy stretches of a compute row in order, with the busy time before each stretch.
-// busy_until() uses binary search, because the program calls it often.
+// busy_until() is called often, so it uses binary search.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -210,8 +210,8 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
 }
 
 // Adds rank k's waits under the wall clock. A message cannot move before its send, and a collective
-// cannot move before its last member arrives. A wait before that time does not count. Data may also
-// have moved before the wait, while k computed. The time of that transfer is unknown.
+// cannot move before its last member arrives. So a wait before that time does not count. Data may
+// also have moved before the wait, while k computed. How long these data moved is unknown.
 static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
                       const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {
@@ -305,7 +305,7 @@ static const char *const colour_of[] = {
 
 // A row of the chart. Each column has a kind of event, a micro-batch and a chunk. Neighbouring
 // equal columns begin with a label, such as F0. Stages with several chunks have short ops, so one
-// letter names the micro-batch, and the letter's case shows the chunk.
+// letter names the micro-batch. The letter is small if the chunk is odd.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct {
     uint8_t what[WIDE], number[WIDE], chunk[WIDE];
@@ -346,7 +346,7 @@ static size_t column(const Recording *all, size_t width, Picoseconds t) {
                     0.5);
 }
 
-// Returns the number of chunks per stage, which is one more than the largest chunk of an op.
+// Returns the number of chunks per stage.
 static size_t most_chunks(const Recording *all) {
     size_t most = 1;
     for (size_t r = 0; r < all->ranks; r++)
@@ -383,8 +383,7 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
 // an earlier communication.
 
 // Returns the character of a communication: a capital for a collective, '>' for a message to a
-// higher rank, '<' for a message to a lower rank. link_row() writes the capital in the first column
-// of a collective, and small letters in its other columns.
+// higher rank, '<' for a message to a lower rank.
 static char link_letter(const RecordedEvent *e, size_t rank) {
     static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
                                               [COMM_REDUCE_SCATTER] = 'S',
@@ -394,8 +393,9 @@ static char link_letter(const RecordedEvent *e, size_t rank) {
     if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
     return of_kind[e->call] ? of_kind[e->call] : 'C';
 }
-// Fills the row of a rank's link. Returns false if the rank has no collective, and no message that
-// takes time.
+// Fills the row of a rank's link. A collective has a capital in its first column and small letters
+// in its other columns. Returns false if the rank has no collective, and no message that takes
+// time.
 static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
     *row = (ChartRow){ .width = width };
     memset(row->what, IDLE, width);
@@ -418,7 +418,6 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
     }
     return any;
 }
-// Lists the meanings of the letters in the rows.
 static void link_key(char *text, size_t room, const Recording *all) {
     bool kinds[COMM_KINDS] = { 0 }, messages = false;
     for (size_t k = 0; k < all->ranks; k++)
@@ -460,7 +459,7 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
     say(run, "%s%s", line, colour ? "\033[0m" : "");
 }
 
-// Returns a row that shows the bytes over time as digits, in ninths of `peak`.
+// Returns a row that shows the bytes over time as digits, in ninths of `peak`, rounded up.
 static ChartRow memory_row(const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };

@@ -28,8 +28,7 @@ typedef struct {
     // exposed: communication while the rank waits, added over ranks.
     // hidden: communication while the rank computes, added over ranks.
     Picoseconds exposed, hidden;
-    // Under the wall clock data may have moved before a wait. In this case the field is true, and
-    // `hidden` has no value.
+    // True if data may have moved before a wait, under the wall clock. Then `hidden` has no value.
     bool hidden_unknown;
     // flops: added over ranks.
     // utilisation: flops / (ranks step rate), the MFU under the wall clock.
@@ -62,14 +61,12 @@ void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);
 // Returns the order in which stage `rank` worked, such as "F0 F1 B0", from the events. The caller
 // frees the text. Ranks other than 0 get NULL. With several chunks the order is "F0c0 F0c1 ...".
-// Charts with several chunks name a micro-batch by one letter, which is small in odd chunks. In an
-// SVG odd chunks are pale.
 char *picture_order(Run *run, size_t rank);
 
 // Draws a bar for each rank, whose length shows the bytes that the rank holds between steps.
 // Neighbouring ranks with equal bars share one bar. All ranks must call picture_state(). Call
-// picture_state_now() after the allocation, because picture_state_now() reads the ledger. The scale
-// is the longest bar so far, so show the largest state first.
+// picture_state_now() after the allocation, because picture_state_now() reads the ledger of memory.
+// The scale is the longest bar so far, so show the largest state first.
 typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state

@@ -1,5 +1,4 @@
-// plot.c: draws line charts. plot_show() computes axes and ticks once, and draws the chart in
-// characters and as SVG.
+// plot.c: draws line charts in characters and as SVG.
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>

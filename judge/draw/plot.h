@@ -1,5 +1,4 @@
 // plot.h: declares a line chart of measured numbers, such as losses, or times against sizes.
-// picture.h draws events in time.
 #ifndef PLOT_H
 #define PLOT_H
 #include "judge/draw/picture.h"
@@ -18,7 +17,7 @@ typedef struct {
     size_t n_lines; // at most 8
     bool log_x, log_y;
 } Plot;
-// Draws in the terminal on rank 0, and writes --svg unless `what` has PICTURE_NO_FILES. Other ranks
-// do not read p.
+// Draws in the terminal on rank 0, with PICTURE_DETAIL only if --verbose is given. Writes --svg
+// unless `what` has PICTURE_NO_FILES. Other ranks do not read p.
 void plot_show(Run *run, const Plot *p, int what);
 #endif

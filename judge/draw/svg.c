@@ -32,7 +32,7 @@ static double x_of(const Recording *r, Picoseconds t) {
 
 static bool computes(const RecordedEvent *e) { return e->kind <= EVENT_UPDATE; }
 
-// Draws the box of an event. A box on the link is wide enough to be visible.
+// A box on the link is wide enough to be visible.
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     if (on_link(e) && w < 1.5) w = 1.5;
@@ -52,7 +52,7 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
 }
 
 // Draws messages as lines from the sender's lane at departure to the receiver's row at arrival.
-// Draws none if the recording has too many messages.
+// Draws no line if there are more than MOST_ARROWS messages.
 static void arrows(FILE *f, const Recording *r, size_t height) {
     size_t messages = 0;
     for (int draw = 0; draw < 2; draw++)
@@ -83,7 +83,7 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
     fprintf(f, "H%dV%.1fZ\"/>\n", LEFT + WIDTH, bottom);
 }
 
-// Draws the legend. halves: some backwards have two halves, with a colour for each.
+// halves: some backwards have two halves, with a colour for each.
 static void legend(FILE *f, const char *memory, bool halves) {
     const struct {
         char class;

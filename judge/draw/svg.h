@@ -1,6 +1,6 @@
 // svg.h: declares a recording, and the functions that write a recording as a file. picture.c, svg.c
 // and trace.c define these functions. 05_pipeline_1f1b/experiments/player.c calls recording_show()
-// to show schedules that no rank has run. plot.c draws its own SVG, with svg_text().
+// to show schedules that no rank has run.
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>
@@ -24,8 +24,8 @@ typedef struct {
     Picoseconds unit; // unit of printed times, as in "33 units"; 0: times are in s, ms or us
     void *buffer[2];
 } Recording;
-// Returns whether e is drawn on a rank's link. Collectives are drawn there, and so are messages
-// that take time.
+// Returns whether e is drawn on a rank's link. A link shows collectives, and messages that take
+// time.
 static inline bool on_link(const RecordedEvent *e) {
     return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
 }

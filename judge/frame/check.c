@@ -12,8 +12,9 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-// A comparison of more than LINES_EACH tensors prints one line for all tensors, describes at most
-// LINES_EACH failed tensors, and counts the other failed tensors.
+// A comparison of more than LINES_EACH tensors prints one line for all tensors; check_differs
+// always does. At most LINES_EACH failed tensors are described, and the other failed tensors are
+// counted.
 enum { LINES_EACH = 6 };
 
 typedef struct {
@@ -34,8 +35,8 @@ static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char
 
 // ---- one tensor ----
 
-// Returns whether w has a missing element, or a value that cannot be compared. Equality allows
-// infinities; closeness does not.
+// Returns whether w has a missing element, or a value that cannot be compared. Only EQUAL allows
+// infinities.
 static bool unfit(Finding *f, const Whole *w, const char *side, Mode mode) {
     for (size_t i = 0; i < w->rows * w->cols; i++) {
         size_t row = i / w->cols, col = i % w->cols;
@@ -132,7 +133,7 @@ static uint64_t digest_of(const Snapshot *s) {
     return sum;
 }
 
-// Compares the expected tensors in their order, then the tensors that only got has. Returns the
+// Compares the expected tensors in their order, then the tensors that only `got` has. Returns the
 // number of findings, which is at least one.
 static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, double limit,
                           Mode mode) {

@@ -1,7 +1,6 @@
-// diagnose.c: writes one sentence about a failed check or cost. For a check of tensors the sentence
-// has the wrong tensor or the number of wrong tensors, the factor if one factor fits, and the
-// ranks. Only rank 0 calls the functions of this file. The page shows the sentence of the first
-// check or cost that failed.
+// diagnose.c: writes one sentence about a failed check or cost, on rank 0. For a check of tensors
+// the sentence has the wrong tensor or the number of wrong tensors, the factor if one factor fits,
+// and the ranks. The page shows the sentence of the first check or cost that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
 #include <stdarg.h>
@@ -91,8 +90,8 @@ static const char *average_text(char text[64], Average sum) {
     return text;
 }
 
-// Returns " (elements 0 to 11 of 48)" if the wrong elements are one range of the tensor without a
-// gap, but not the whole tensor. Otherwise returns "".
+// Returns " (elements 0 to 11 of 48)" if the wrong elements are one range without a gap, but not
+// the whole tensor. Otherwise returns "".
 static const char *elements_text(char text[80], const Whole *got, const Whole *want, double limit) {
     size_t n = want->rows * want->cols, first = n, last = 0, count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -139,7 +138,8 @@ static bool comparable(const Whole *got, const Whole *want) {
     return got != NULL && got->values != NULL && got->rows == want->rows && got->cols == want->cols;
 }
 
-// Returns " of step 0" of "h.0.mlp.c_fc.weight of step 0", or "" without a step.
+// Returns the end " of step 0" of a name such as "h.0.mlp.c_fc.weight of step 0". Returns "" if the
+// name has no step.
 static const char *step_of(const char *name) {
     const char *step = strstr(name, " of step ");
     return step != NULL ? step : "";

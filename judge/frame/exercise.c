@@ -22,7 +22,7 @@ void exercise_open(const char *id, const char *file, int line) {
     snprintf(e->place, sizeof e->place, "%s:%d", file, line);
 }
 
-// Prints the open exercises of all ranks. Not every rank meets every exercise: for example, only
+// Gathers the lists of all ranks, because not every rank meets every exercise. For example, only
 // the last stage of a pipeline computes the loss.
 size_t exercises_report(Comm *world) {
     size_t *sizes = NULL, bytes = 0, count = 0;

@@ -21,17 +21,17 @@ typedef struct {
     const Option *own; // the program's table, or NULL
     bool help;
 } OptionValues;
-// Reads the command line. Calls usage_error() if the command line is invalid.
+// Calls usage_error() if the command line is invalid.
 OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
-// Returns the option's value. Calls fault() if the name is unknown.
+// Calls fault() if the name is unknown.
 const OptionValue *options_find(const OptionValues *s, const char *name);
 // Calls usage_error() if --storage asks for 16 bits and the program's own table has neither
 // STORAGE_OPTION nor ONLY_STORAGE_OPTION.
 void options_require_storage(const OptionValues *s);
 void options_free(OptionValues *s); // frees the texts that option_default has allocated
 bool option_value_is_number(const OptionValue *s);
-// Returns a whole number. Calls usage_error() if the value is not in lo..hi.
+// Calls usage_error() if the value is not a whole number in lo..hi.
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 
@@ -140,8 +140,8 @@ const CostRecord *report_cost(Run *run, const char *id);
 
 // ---- snapshot.c ----
 // A summary of the part of a tensor that a rank holds. count is the number of elements. places is
-// the sum of the hashes of their places. digest is the sum of the hashes of places and bits. Sums
-// do not depend on the order, so the summaries of parts can be added.
+// the sum of the hashes of the elements' places. digest is the sum of the hashes of places and
+// bits. Sums do not depend on the order, so the summaries of parts can be added.
 typedef struct {
     uint64_t places, digest;
     size_t count, nans, rank;

@@ -9,12 +9,11 @@ typedef struct {
     size_t emulate;        // the number of virtual ranks; 0: not given
     size_t default_ranks;  // the lesson's own rank count, for a run without launcher and --emulate
 } LaunchWish;
-// The result of the choice. why[] holds the reason.
 typedef struct {
     Transport transport;
-    char why[160];
+    char why[160]; // the reason, for the title
     size_t ranks;
 } LaunchChoice;
-// Chooses the transport and the number of ranks. Calls usage_error() if the wish is impossible.
+// Calls usage_error() if the wish is impossible.
 LaunchChoice launch_choose(const LaunchWish *wish);
 #endif

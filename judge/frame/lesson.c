@@ -1,5 +1,4 @@
-// lesson.c: implements the frame of every program. The frame launches the ranks, prints title and
-// verdict, and returns the exit status.
+// lesson.c: launches the ranks of a program, prints title and verdict, and returns the exit status.
 #include "judge/frame/frame.h"
 #include "judge/draw/memory_samples.h"
 #include "judge/frame/presets.h"
@@ -58,8 +57,8 @@ static void print_verdict(Run *run, double seconds, bool pass) {
     printf("  %.2f s\n", seconds);
 }
 
-// Returns the exit status, which is the same on every rank. Writes the JSON before it prints the
-// verdict, because a full disk must be noticed before a PASS is printed.
+// Returns the exit status, which is the same on every rank. The JSON is written before the verdict
+// is printed, because a full disk must be noticed before a PASS is printed.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
@@ -171,7 +170,8 @@ static ClockLink link_named(const char *text, size_t length) {
 }
 
 // Chooses the clock, the device and the links. The default is the simulated clock if ranks are
-// virtual, outnumber the cores, or use the transport `staged`. Real times are then misleading.
+// virtual, outnumber the cores, or use the transport `staged`, because real times are then
+// misleading.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
@@ -223,16 +223,15 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// Begins the process. If the launcher and the program belong to different MPIs, the processes
-// cannot find each other. Every process is then a world of one rank, and usage_error() ends the
-// process.
+// If the launcher and the program belong to different MPIs, the processes cannot find each other.
+// Every process is then a world of one rank, and usage_error() ends the process.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
     process_launched(&rank, &started); // the launcher's numbers, because MPI has not started
     process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
     this_rank = rank; // so that only the first process prints the message
-    usage_wait = 3;   // seconds, because this launcher may not end the other processes
+    usage_wait = 3;   // seconds; then the other processes end, even if the launcher ends no process
     usage_error(
         "the launcher started %zu processes, but MPI finds only one: the program was built with "
         "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich",

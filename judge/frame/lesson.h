@@ -23,8 +23,8 @@ extern const LessonInfo lesson_info;
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;
-// These entries are for --help of a program with many options. OPTION_GROUP is a heading for the
-// options that follow, and OPTION_EXAMPLE is a command with its description.
+// --help prints OPTION_GROUP as a heading of the options that follow, and OPTION_EXAMPLE as a
+// command with its description.
 #define OPTION_GROUP(heading) \
     { "", NULL, NULL, heading }
 #define OPTION_EXAMPLE(command, does) \
@@ -48,7 +48,7 @@ typedef struct {
 #define EXPERIMENT(entry, table) \
     extern const Experiment EXPERIMENT_SYMBOL; \
     const Experiment EXPERIMENT_SYMBOL = { entry, table }
-// Runs an experiment. main() calls this function. Returns the exit status.
+// main() calls this function. Returns the exit status.
 int experiment_main(int argc, char **argv, const Experiment *experiment);
 
 size_t option_size(Run *run, const char *name);
@@ -56,16 +56,15 @@ double option_real(Run *run, const char *name);
 const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
-// Sets the option's default from now on, if the option was not given. Programs use this function
-// for values that a file provides. Calls usage_error() if the value is not valid. The call changes
-// the option of this rank alone, so all ranks must make the call. The call may free a text that
-// option_text() returned before.
+// Sets the option's default from now on, if the option was not given. Calls usage_error() if the
+// value is not valid. The call changes the option of this rank alone, so all ranks must make the
+// call. The call may free a text that option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
 // Returns the element type of --storage. A lesson that can store 16 bits lists STORAGE_OPTION or
-// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson whose gradients of
-// weights are reals in any storage. REALS_ONLY is for a lesson that stores reals only, with the
-// reason. The frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none
-// of the three entries.
+// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson without gradients
+// of weights in 16 bits. REALS_ONLY gives the reason why a lesson stores reals only. The frame
+// rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
+// entries.
 Element option_storage(const Run *run);
 bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
 #define ONLY_STORAGE_OPTION \
@@ -82,11 +81,11 @@ bool option_main_gradients(const Run *run); // is also true if the lesson has no
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
-// stderr is a terminal and no launcher started the process. The next line of the page replaces this
-// line; done == all clears it.
+// Shows the progress of a long loop. After two seconds rank 0 prints a line such as "step 12 of
+// 400" to stderr, if stderr is a terminal and no launcher started the process. The next line of the
+// page replaces this line; done == all clears this line.
 void progress(Run *run, const char *what, size_t done, size_t all);
-// Adds a setting to the JSON's "config", which already has the lesson's own options.
+// Adds a setting to the JSON's "config", or replaces the option of this name.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
@@ -95,7 +94,7 @@ void report_picture(Run *run); // records that the lesson has written --svg itse
 void report_stopped(Run *run);
 double run_seconds(const Run *run); // returns the seconds since the program started
 // Records that the run ended before its picture. Then --svg and --trace are accepted without a
-// picture; otherwise they end in usage_error().
+// picture; otherwise these options end in usage_error().
 void report_ended_early(Run *run);
 
 // Calls usage_error() if the simulated clock has several nodes, and the link inside a node differs
@@ -105,12 +104,11 @@ void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
 // another order, relative to the largest element. In 16 bits an error near a tie of the rounding
-// becomes a whole unit in the last place, and the next layers pass the unit on. So in 16 bits
+// becomes a whole unit in the last place. The next layers pass this unit on. So in 16 bits
 // storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of
 // storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0 to 2.4
 // times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
-// trainings that do not diverge. For example, if the loss grows 28 times in two steps, the rounding
-// error grows with the loss and exceeds even the limit of reals. rounding_limit() and
+// trainings that do not diverge, because rounding errors grow with the loss. rounding_limit() and
 // numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
@@ -147,7 +145,7 @@ void snapshot_join(Snapshot *s);
 const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
-// ---- Checks: all ranks call them. Rank 0 judges and prints; all ranks get the verdict. ----
+// ---- Checks: all ranks call a check. Rank 0 judges and prints; all ranks get the verdict. ----
 // Compares every tensor of got with the tensor of the same name in want. The two snapshots must
 // have the same names. No element may be missing, NaN or infinite, and replicas must be identical.
 // The error of a tensor is max |got - want| / max(max |want|, 1e-3 max |want| over all tensors). If
@@ -173,8 +171,8 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 // digest is a commutative sum of hashes of (name, index, bits).
 
 // ---- Costs: the experiment's predictions, and the library's measurements ----
-// An experiment predicts a cost by a formula, by a list of expected steps for judge/play, or by a
-// formula and a list.
+// An experiment predicts a cost by a formula, by playing the expected steps, or by both. Steps are
+// played by judge/play, or by a loop of the experiment.
 typedef struct {
     bool given;
     double value;
@@ -184,8 +182,8 @@ static inline Predicted played(double value) { return (Predicted){ true, value }
 static const Predicted NOT_PREDICTED = { 0 };
 // Checks that each given prediction equals `measured`, on every rank. Every rank passes its own
 // numbers. id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run.
-// Tables find a cost by its id. name is the printed name of the cost. unit is "bytes", "calls",
-// "ps", "FLOPs", ... In the JSON, a cost without a formula is "played".
+// Tables find a cost by its id. unit is "bytes", "calls", "ps", "FLOPs", ... In the JSON, a cost
+// without a formula is "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
 // A table of costs, with one row per cost. The table ends with {0}. ids and names have one %s, for
@@ -207,23 +205,21 @@ enum { RESULT_COLUMNS = 6 };
 typedef struct {
     const char *what, *formula, *cell[RESULT_COLUMNS];
 } Result;
-// Writes a value with a readable unit, as in a cell. Examples are 2.60 ms for "ps", 338 kB for
-// "bytes" and 27.3 % for "millionths".
+// Writes a value with a readable unit, such as 2.60 ms for "ps", 338 kB for "bytes" and 27.3 % for
+// "millionths".
 void page_value(char *text, size_t room, double value, const char *unit);
 // Writes the same value as a text for a cell, such as "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
-// Formats a text as printf does, for a cell, a title, an id or a part of a sentence. The text lasts
-// to the end of the run. value_text and value_cell return the texts of page_value and page_cell,
-// which also last to the end of the run.
+// page_text formats a text as printf does. value_text and value_cell return the texts of page_value
+// and page_cell. All these texts last to the end of the run.
 const char *page_text(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *value_text(Run *run, double value, const char *unit);
 const char *value_cell(Run *run, double value, const char *unit);
 void results(Run *run, const char *const *columns, const Result *rows);
 
 // ---- The end of the page. Every rank calls these functions, after the costs. ----
-// say_answer gives one sentence that answers the lesson's question with measured numbers. say_cost
-// gives the cost of the technique. say_use_when says when a practitioner uses the technique. If the
-// run passes, the page prints these sentences before the verdict, and the JSON has them.
+// say_answer answers the lesson's question with measured numbers. If the run passes, the page
+// prints the texts of these three functions before the verdict, and the JSON has these texts.
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -148,7 +148,6 @@ static size_t look_up(const OptionValues *s, const char *name) {
     return i;
 }
 
-// Returns the place of an option that must exist.
 static size_t place_of(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
@@ -174,8 +173,8 @@ void options_free(OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
-// Adds a table of options. An option with the name of an earlier option replaces the earlier values
-// and default. The new option also replaces the help, unless its own help is NULL.
+// Adds a table of options. An option with the name of an earlier option replaces that option, but
+// keeps the earlier help if its own help is NULL.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
@@ -360,7 +359,7 @@ OptionValues options_parse(int argc, char **argv, const Option *own) {
     for (int answer; (answer = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
         if (answer < 256) bad_option(&s, answer, argv);
         OptionValue *set = &s.list[answer - 256];
-        // --name value, not --name=value
+        // true for --name value, false for --name=value
         bool apart = set->option.value != NULL && optarg == argv[optind - 1];
         require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
         REQUIRE(!set->given, "--%s is given twice: give it once", set->option.name);

@@ -63,9 +63,9 @@ static void abort_all(int status) {
     _exit(status);
 }
 
-// Returns whether a process may read the memory of another process here. Open MPI's receivers copy
-// long messages this way, while their senders compute. Many containers forbid such copies, and then
-// Open MPI would print an error for every message.
+// Returns whether a process may read the memory of another process on this machine. Open MPI's
+// receivers copy long messages this way, while their senders compute. Many containers forbid such
+// copies, and then Open MPI would print an error for every message.
 static bool single_copy_works(void) {
     static volatile int original = 1;
     int copied = 0, status = 1;
@@ -81,9 +81,9 @@ static bool single_copy_works(void) {
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// Ends the process when SIGALRM arrives. MPI_Init waits for all ranks without a deadline, so one
-// missing rank would stop the other ranks for ever. watch_start() sets the alarm. watch_start()
-// reads --timeout itself, because the program has not read its options yet.
+// MPI_Init waits for all ranks without a deadline, so one missing rank would stop the other ranks
+// for ever. watch_start() sets an alarm that ends the process. watch_start() reads --timeout
+// itself, because the program reads its options later.
 static void started_too_late(int signal) {
     static const char text[] = "unsplit: a rank has not started in time; start all ranks again, or "
                                "choose a longer --timeout\n";
@@ -129,9 +129,9 @@ void process_begin(int *argc, char ***argv) {
     mpi_open(host);
 }
 
-// Ends the process with the status of its run after a crash in MPI_Finalize, where Open MPI 4.1.4
-// frees and unloads memory that its helper thread may still use. On a busy machine one run in 600
-// crashed, after the verdict of the run. All ranks have finished when MPI_Finalize is called.
+// In MPI_Finalize Open MPI 4.1.4 frees and unloads memory that its helper thread may still use.
+// After a crash in MPI_Finalize the process ends with the status of its run, because all ranks have
+// finished by then.
 static int status_at_end;
 static void end_in_finalize(int signal) {
     (void)signal;

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Returns whether a launcher started this process. Before process_begin() the environment shows the
-// answer. Without a launcher *rank is 0 and *size is 1.
+// Returns whether a launcher started this process. Before process_begin() the answer comes from the
+// environment. Without a launcher *rank is 0 and *size is 1.
 bool process_launched(size_t *rank, size_t *size);
 void process_begin(int *argc, char ***argv); // starts MPI if a launcher started the process
 // Chooses a GPU for this process. Returns true if on every host all processes have different GPUs.

@@ -120,8 +120,7 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-// Returns whether the prediction equals the measured value. If the player gives a number, too, this
-// number must also equal the measured value. Returns false for NaN.
+// Returns whether each given prediction equals the measured value. Returns false for NaN.
 static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {

@@ -68,7 +68,7 @@ uint64_t element_digest(uint64_t name, size_t i, real value) {
     return random_key(random_key(name, i), real_bits(value));
 }
 
-// Computes the summary of these elements, for a snapshot of fingerprints.
+// Computes the summary of a part, for a snapshot of fingerprints.
 static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor part,
                         const size_t *index) {
     enum { PIECE = 1 << 14 };
@@ -221,7 +221,7 @@ static void lay_rank(void *snapshot, size_t rank, const void *data, size_t bytes
     for (const char *record = data, *end = record + bytes; record < end;)
         record += lay_record(s, record, rank);
     if (rank > 0) return;
-    free(s->bytes); // the values are in place now, so free the second copy
+    free(s->bytes); // rank 0's own values are in place now, so rank 0 needs no second copy
     s->bytes = NULL;
 }
 

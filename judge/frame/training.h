@@ -55,8 +55,8 @@ typedef struct {
 } Trajectory;
 Trajectory trajectory_new(Run *run, const Training *t);
 void trajectory_free(Trajectory *c);
-// Records this rank's part of m's gradients and weights, after the update of `step`. loss and norm
-// are the same on every rank.
+// Records this rank's part of m's gradients and weights, after the update of `step`. If `loss` is
+// this rank's part of the loss, the lesson adds the ranks' parts in c->loss before the comparison.
 void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, double norm);
 
 // ---- A split training ----
@@ -95,12 +95,11 @@ double training_limit(const Training *t);
 // Returns the limit for the same terms in the same order. The limit is 0, or training_limit() with
 // --reduce fast.
 double training_exact(const Run *run, const Training *t);
-// Sets the storage of the training's model to --storage and --gradients. With 16-bit storage the
-// function also prints a sentence on the page. config_store prints nothing.
+// Sets the storage of the training's model to --storage and --gradients. With 16-bit storage
+// training_store also prints a sentence on the page.
 void training_store(Run *run, Training *t);
 void config_store(Run *run, ModelConfig *c);
-// Returns whether every step was clipped. Otherwise a comparison does not test clipping in every
-// step.
+// Returns whether every step was clipped.
 bool trajectory_clipped(const Trajectory *c, double clip);
 // Compares the split training with the unsplit training, within training_limit(), first under SGD,
 // then under AdamW. Also checks that the split training clipped every step. With t->recorded,

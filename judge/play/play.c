@@ -118,7 +118,6 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
     return group;
 }
 
-// Returns the place of a rank among the members, by binary search.
 static size_t member_of(const Group *g, size_t rank) {
     size_t lo = 0, hi = g->n;
     while (lo < hi) {
@@ -160,8 +159,8 @@ static Picoseconds transfer_time(const Play *p, size_t cards, size_t steps, size
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);
 }
 
-// Appends a step with transfer number s.number of its lane. All ranks must give the same kind and
-// bytes.
+// Appends a step with transfer number s.number of its lane. All ranks of a transfer must give the
+// same kind and bytes.
 static size_t add_transfer(Play *p, size_t rank, PlayStep s, CommKind kind, size_t bytes) {
     Lane *lane = lane_of(p, &s);
     if (s.number == lane->n) {
@@ -272,7 +271,7 @@ static bool is_over(const Play *p, const PlayStep *s, Picoseconds *clock) {
     return over;
 }
 
-// Does the next step of a rank, if the rank is not stuck.
+// Does the next step of a rank. Returns false if the list has ended or the rank is stuck.
 static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
@@ -304,8 +303,8 @@ static bool do_step(Play *p, size_t rank) {
     return true;
 }
 
-// Plays all lists. A step of one rank never prevents a step of another rank, so the order of the
-// ranks does not matter.
+// A step of one rank never prevents a step of another rank, so the order of the ranks does not
+// matter.
 bool play_run(Play *p) {
     for (bool moved = true; moved;) {
         moved = false;
@@ -332,7 +331,6 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// Returns the time for which a rank works between begin and end.
 static Picoseconds busy_between(const Rank *r, Picoseconds begin, Picoseconds end) {
     Picoseconds busy = 0;
     for (const PlayStep *s = r->step; s < r->step + r->done; s++) {

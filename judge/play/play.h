@@ -1,9 +1,8 @@
 // play.h: declares the player. An experiment lists the expected steps of each rank, from sizes
 // alone. The steps are products, collectives and messages. The experiment also counts the bytes
 // that each rank holds and drops. The player computes the cost of the lists, which is peaks of
-// memory, the time of the step, and exposed and hidden communication. If the ranks wait for each
-// other, the player shows which rank waits for which. The player runs no model and sends no
-// message.
+// memory, the time of the step, and exposed and hidden communication. If the ranks deadlock, the
+// player shows which rank waits for which. The player runs no model and sends no message.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -30,12 +29,11 @@
 #include "common/comm/comm.h"
 
 typedef struct Play Play;
-// Returns a player with the links and nodes of `clock`. If clock is NULL, no link takes time. To
-// play other links, pass a changed copy of clock_config().
+// Returns a player with the links and nodes of `clock`. If clock is NULL, no link takes time.
 Play *play_new(size_t ranks, const ClockConfig *clock);
 void play_free(Play *p);
-// Adds a communicator of n ranks: first, first + stride, ... Member i of the group is rank first +
-// i * stride.
+// Adds a communicator of n ranks: first, first + stride, ... Returns the group's number. Member i
+// of the group is rank first + i * stride.
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
 // Adds a communicator of any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
@@ -43,7 +41,7 @@ size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
 // ---- the steps of a rank, in their order ----
 
 // play_work and the functions that start a collective or a message append a step to this rank's
-// list. They return the step's place in the list.
+// list, and return the step's place in the list.
 size_t play_length(const Play *p, size_t rank); // returns the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // Starts a collective. `count` is the elements of the whole tensor, and `size` the bytes per
@@ -54,7 +52,7 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes);
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // Sends a message to member `to` of the group. play_post starts a receive from member `from`.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
-// Sends a message that takes a given time, on any link.
+// Sends a message that takes the time `takes`, whichever link the message passes.
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
                         Picoseconds takes);
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes);
