@@ -79,7 +79,7 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     // backward k. 0: the op has not run yet.
     size_t end[MOST_STAGES][2][MOST_MICRO] = { { { 0 } } };
     size_t next[MOST_STAGES] = { 0 }, free_at[MOST_STAGES] = { 0 };
-    bool received[MOST_STAGES] = { 0 }; // the next op has its message, and waits for a buffer
+    bool received[MOST_STAGES] = { 0 }; // the next op waits only for a send buffer
     for (size_t i = 0; i < p; i++)
         if (stage[i].n != 2 * m) return illegal(NOT_ONCE);
     for (bool moved = true; moved;) {

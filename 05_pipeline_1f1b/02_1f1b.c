@@ -108,8 +108,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
 }
 
 // Returns the order of pipeline_1f1b as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c)
-// runs any such list and starts each receive one message early. The trainer of chapter 08 uses this
-// list.
+// runs any such list and starts each receive one message early.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = { 0 };

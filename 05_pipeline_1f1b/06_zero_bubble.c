@@ -55,7 +55,7 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
 // ---------------------------------------------------------------- the list, with its messages
 
 // Runs any list of forwards and backwards, in halves or whole. Stages may have several chunks
-// (03_interleaved.c), because the trainer of chapter 08 uses such lists, too.
+// (03_interleaved.c).
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches) {
     PipelineStage s = interleaved_begin(pp, m, batch, micro_batches);

@@ -41,7 +41,6 @@ void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
-// ZeRO-3, prefetch and chapter 08 call most of the following functions of ZeRO-2.
 // Returns true for wte, and for the head's own table or copy of wte.
 bool zero2_stays_whole(const Unit *u);
 // Allocates u's whole gradient [size] and marks it as empty, so the first contribution overwrites
@@ -60,7 +59,6 @@ void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
-// Prefetch and chapter 08 call the following functions of ZeRO-3.
 void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units, but not of wte
 void zero3_drop(Layer *l, Arena *in_flight);   // frees the gathered weights

@@ -52,13 +52,10 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 // executor.c, because these steps judge the executor. tests/test_lists.c and tests/test_play.c
 // compare the two versions.
 
-// Finds the op whose result `op` of stage i of p takes, as pipe_op_needs does. *needs becomes that
-// op and its stage. v is the number of chunks per stage. Returns false if `op` takes no result.
+// steps_needs, steps_feeds and steps_op_is return what pipe_op_needs, pipe_op_feeds and pipe_op_is
+// return (pipeline.h).
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-// Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
-// that op and its stage. Returns false if no other part takes a result of `op`.
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
-// Returns whether `op` is the needed op, as pipe_op_is does.
 bool steps_op_is(PipeOp op, PipeOp needed);
 
 // The places of an op's steps in its rank's list. PLAY_NEVER means that the op has no such step.

@@ -1,6 +1,5 @@
 // 07_compare.c (experiment): measures time, idle share, memory, messages and versions of the
-// weights of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published
-// figures.
+// weights of one batch in each of the seven ways (equal.c).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -13,7 +12,6 @@ enum { CHUNKS = 2 }; // chunks of each interleaved stage
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The formula of each way's idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
@@ -48,7 +46,6 @@ static void bars(Run *run) {
     }
 }
 
-// Prints the table. Each cell is the largest value of all ranks.
 static void table(Run *run) {
     static const struct {
         const char *column, *id, *unit;

@@ -22,7 +22,6 @@ static size_t chunks_of(const Stack *s) { return s->chunks ? s->chunks : 1; }
 static Schedule list_of(const EqualWay *w, size_t p, size_t m, size_t v, size_t batches, size_t i) {
     return w->rule ? w->rule(p, m, i) : pipeline_way_list(w->way, p, m, v, batches, i);
 }
-// Returns the time at which `batches` batches end.
 static double batches_end(const EqualWay *w, const Stack *stack, size_t p, size_t m, size_t batches,
                           bool messages) {
     Schedule *stage = host_alloc(p * sizeof *stage);

@@ -104,8 +104,8 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 
 // ---------------------------------------------------------------- the order of messages
 
-// Returns whether for each n the n-th message from stage `from` to stage `to` is for the n-th op of
-// `to` that takes a message from `from`.
+// Returns whether each message from stage `from` is for the op of stage `to` that takes this
+// message. Messages arrive in the order in which they were sent.
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v, size_t from,
                            size_t to) {
     StageOp needs, feeds;
@@ -169,7 +169,6 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
     }
 }
 
-// Finds the longest wait between two ops of a stage.
 static void find_wait(Judgement *j, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++)
         for (size_t e = 1; e < t->n[i]; e++) {

@@ -43,7 +43,6 @@ static Training training(Run *run, const Way *way) {
 
 // ---------------------------------------------------------------- five trainings on a text
 
-// Checks the state in bytes per parameter, and the bytes sent in the last step.
 static void check_bytes(Run *run, const Way *way, const StateBytes *state) {
     const double Psi = (double)config_parameters(&tiny), e = sizeof(real);
     const double w = (double)element_size(way->storage), g = way->main_gradients ? e : w;

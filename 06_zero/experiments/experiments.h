@@ -37,7 +37,8 @@ typedef struct {
     size_t stage;     // 0: data parallelism
     void (*allocate)(Model *m, Comm *dp);
     ZeroStep *step;
-    // Checks the costs of a step of t. NULL means that the costs are not checked.
+    // Checks the costs of a step of t. NULL only for a lesson that is column 0 of every page,
+    // because zero_page() does not check the costs of that lesson.
     void (*costs)(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen);
     void (*free)(Model *m); // frees state that `allocate` made beside the model; NULL: none
 } ZeroLesson;
