@@ -10,7 +10,7 @@
 // Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
 //     none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
-// forward and its backward there.
+// forward and its backward on this stage.
 // Left out: chunks, halves of backwards, and times of messages (make play-05:
 // experiments/player.c).
 #include "05_pipeline_1f1b/by_hand.h"

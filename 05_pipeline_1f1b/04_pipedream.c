@@ -91,7 +91,7 @@ void weight_versions_keep(WeightVersions *w, const Model *m) {
 // Updates m->w after the backward of mini-batch k. The update changes version k of the weights, not
 // the older version that the backward may have read.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
-    weight_versions_keep(w, m); // version k, for the backwards that will read it
+    weight_versions_keep(w, m); // version k, for the ops that will read this version
     optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
     w->newest++;
     weight_versions_attach(w, m, w->newest);

@@ -109,6 +109,6 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 }
 
 // zb_auto.c plans such lists for any op times. A free stage runs a B if a B can start, otherwise an
-// F, and a W only if nothing else can start. At most `cap` micro-batches are in flight on a stage.
-// With messages that take no time, stage 0 gets its first gradient after p F's and p - 1 B's. If
-// cap = 2p - 1, F = B = W and m >= 2p - 1, no stage is idle between its first op and its last op.
+// F, and a W only if nothing else can start. With messages that take no time, stage 0 gets its
+// first gradient after p F's and p - 1 B's. If at most 2p - 1 micro-batches may be in flight, F = B
+// = W and m >= 2p - 1, no stage is idle between its first op and its last op.

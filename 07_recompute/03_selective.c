@@ -67,8 +67,7 @@ static bool hides_a_block(const Layer *l) {
     return false;
 }
 
-// Wraps every block in the wrapper of `how`. A block is a layer with a function `rebuild`, which
-// embedding and head do not have.
+// A block is a layer with a function `rebuild`, which embedding and head do not have.
 void recompute(Model *m, Recompute how) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     if (how == RECOMPUTE_NONE) return;

@@ -110,7 +110,7 @@ static void table(Run *run) {
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player(run)) return; // make play-05 shows any schedule
+    if (player(run)) return;
     say(run, "F: forward, f = 1 unit of time. B: backward, b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);

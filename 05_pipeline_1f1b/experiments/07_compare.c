@@ -121,7 +121,6 @@ static Stack chunked(const Stack *stack, size_t p, size_t way) {
     return s;
 }
 
-// Plots the idle share by the number of micro-batches, from the played lists with their messages.
 static void plot(Run *run, const Stack *stack) {
     enum { POINTS = 8 };
     double x[POINTS], y[PIPELINE_WAYS][POINTS];
@@ -149,7 +148,6 @@ static void plot(Run *run, const Stack *stack) {
 
 // ---------------------------------------------------------------- the lesson
 
-// Checks that the times of the lists equal the closed forms if messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size;
     double v = p > 1 ? CHUNKS : 1, full = (double)m, ramp = (double)(p - 1);

@@ -139,9 +139,9 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// Tells for each stage that is stuck what the stage waits for: an op that has not run yet, of
-// another stage or of the stage itself, or a send buffer. A buffer is busy until the receive of its
-// message is posted.
+// Tells what each stuck stage waits for. The stage waits for a send buffer, or for an op, of
+// another stage or its own, that has not run yet. A buffer is busy until the receive of its message
+// is posted.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;

@@ -181,7 +181,6 @@ static void verdict(Run *run, const Shown *s, const Shown *best) {
             units_of(j->wait.units), j->wait.stage, j->wait.op, j->wait.from);
 }
 
-// Fills this column of the table's rows: step, idle, in flight.
 static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
     const OpTimes *t = &s->times;
     size_t end = s->judgement.end, one = t->forward + t->backward_inputs + t->backward_weights;
