@@ -40,8 +40,8 @@ typedef struct {
 } PipelineBatch;
 typedef struct {
     double loss; // sum of token losses on the last stage, 0 elsewhere
-    // The largest number of micro-batches between forward and backward at one time. A micro-batch
-    // counts once per chunk.
+    // The largest number of micro-batches between their forward and the end of their backward at
+    // one time. A micro-batch counts once per chunk.
     size_t in_flight;
 } PipelineResult;
 typedef struct {

@@ -128,8 +128,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
 }
 
 // Gives embedding and head a table each. Removes the marks of a tied table: tied_to, tied_use and
-// tied_copy. With tied_to and tied_use an optimizer step updates the table once. With tied_copy a
-// norm counts the table once.
+// tied_copy. With tied_to and tied_use model_fold_tied() adds the two gradients, and an optimizer
+// step updates the table once. With tied_copy a norm counts the table once.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {

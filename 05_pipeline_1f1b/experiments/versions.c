@@ -171,7 +171,7 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     if (n == 0) return 0;
     if (n > c->layers) return p - 1; // head and loss
     size_t i = 0;
-    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // block n - 1
+    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // layer n is block n - 1
     return i;
 }
 
