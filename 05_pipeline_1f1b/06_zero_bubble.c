@@ -9,8 +9,8 @@
 // Sends: an F sends y [B*T, C] to stage i + 1 at its end. A B sends dx [B*T, C] to stage i - 1 at
 //     its end. A W sends nothing. Per step the stages make the sums of 1F1B: V*C elements over
 //     {first, last}, 1 and 12L + 4 doubles over all stages.
-// Saves: idle time. With equal stages, without messages and for m >= p, a step of ZB-H1 takes
-//     m(F+B+W) + (p-1)(F+B-W), and a step of 1F1B (m+p-1)(F+B+W).
+// Saves: idle time. With equal stages, without messages, and if m >= p, W <= F and W <= B, a step
+//     of ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and a step of 1F1B (m+p-1)(F+B+W).
 // Costs: activations. Every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the
 //     planner keeps about twice as many.
 // F: a forward, or its time.
