@@ -47,9 +47,8 @@ static void wait_received(Sending *s) {
     s->request = NULL;
 }
 
-// forward_step and backward_step run one op of micro-batch k with its messages. pipeline_forward
-// computes y from x through the stage's layers. pipeline_backward computes dx from dy. These two
-// functions are in 04_pipeline_naive/stage.c.
+// forward_step and backward_step run one op of micro-batch k with its messages. pipeline_forward (y
+// from x) and pipeline_backward (dx from dy) are in 04_pipeline_naive/stage.c.
 static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
     if (!s->first) {

@@ -28,8 +28,7 @@ static size_t version(size_t k, size_t updates_old) {
     return k < updates_old ? 0 : k - updates_old;
 }
 
-// Returns the list of stage i. Version 3 of the weights is the result of 3 updates. On stage i
-// forward and backward of mini-batch k read:
+// Returns the list of stage i. On stage i forward and backward of mini-batch k read:
 //     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
 //     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.

@@ -14,10 +14,9 @@
 //     ZeRO-3 with prefetch           4/N      4/N      8/N    3m, part of it while a rank computes
 //
 // ZeRO-2 and ZeRO-3 have units in flight, which are whole gradients, and in ZeRO-3 also gathered
-// weights. Memory for units in flight counts as MEM_COMMUNICATION.
-// Embedding and head, the two ends of the model, use one table, wte. So ZeRO-2 and ZeRO-3 reduce
-// the gradient of wte once per step. ZeRO-3 gathers the weights of wte once per step, and keeps
-// these weights until the last backward is done.
+// weights. Memory for units in flight counts as MEM_COMMUNICATION. Embedding and head use one
+// table, wte. So ZeRO-2 and ZeRO-3 reduce the gradient of wte once per step, and ZeRO-3 gathers the
+// weights of wte once per step.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"

@@ -3,10 +3,9 @@
 // A stage runs the ops of its list in order. An op starts as soon as the previous op is done and
 // the op's input is there. An op that sends a message also waits for a free send buffer. This wait
 // takes no time, as on the simulated clock, but can deadlock. The executor has the same rules
-// (pipeline.h). pipeline_steps.c writes the lists as steps for the player (judge/play), and the
-// timeline reads times and deadlocks from the player. Times are whole units. A message leaves when
-// it is sent and the previous message of the same link and direction has arrived. The message takes
-// `message` units, which may be 0. The sender does not wait.
+// (pipeline.h). Times are whole units. A message leaves when it is sent and the previous message of
+// the same link and direction has arrived. The message takes `message` units, which may be 0. The
+// sender does not wait.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -49,8 +48,7 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 // ---- pipeline_steps.c ----
 // These functions write the steps that the executor must make for a schedule list, for the player
 // (judge/play). pipeline_steps.c has the rules of pipelines a second time and calls nothing of
-// executor.c, because these steps judge the executor. tests/test_lists.c and tests/test_play.c
-// compare the two versions.
+// executor.c, because these steps judge the executor.
 
 // steps_needs, steps_feeds and steps_op_is return what pipe_op_needs, pipe_op_feeds and pipe_op_is
 // return (pipeline.h).

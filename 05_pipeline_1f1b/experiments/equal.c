@@ -77,8 +77,8 @@ static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, si
     return played;
 }
 
-// EqualSeen holds the measured costs of one batch. `busy` is the sum over the ranks, and
-// `activations` and `weights` are this rank's peak bytes.
+// The measured costs of one batch. `busy` is the sum over the ranks, and `activations` and
+// `weights` are this rank's peak bytes.
 typedef struct {
     Picoseconds batch, busy;
     size_t flight, activations, weights, messages;

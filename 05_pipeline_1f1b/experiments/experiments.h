@@ -92,8 +92,7 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 
 // ---- judge.c ----
 // The judge finds whether the lists of all stages are legal, how long a step takes, and which
-// stages wait. Lists may have several chunks and backwards in halves. 01_by_hand.c explains a
-// simpler judge, for whole backwards and one chunk per stage.
+// stages wait. Lists may have several chunks and backwards in halves.
 
 // LISTS_LEGAL: zero_bubble_run can run the lists.
 // LISTS_NOT_ONCE: an op occurs twice in a list or never, or has a number that is too large.

@@ -8,7 +8,7 @@
 // Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
-// Shown is a schedule: its lists, the times of its ops in ticks, and the judge's result.
+// The times are in ticks.
 typedef struct {
     const char *title;
     size_t p, m, v;

@@ -1,7 +1,4 @@
-// experiments.h: declares the functions that the experiments of chapter 06 share:
-//   compare.c                 trains a stage and compares it with other trainings
-//   costs.c, prefetch_steps.c predict costs
-//   page.c                    prints the page (the program's output) of a stage and other trainings
+// experiments.h: declares the functions that the experiments of chapter 06 share.
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -50,7 +47,6 @@ extern const ZeroLesson zero_stages[]; // data parallelism and stages 1 to 3, by
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // Returns t with AdamW and weight decay, without clipping, in m micro-batches.
 Training zero_adamw(Training t, size_t m);
-// A stage's model after a training, and the training's record.
 typedef struct {
     Model *model;
     Trajectory trajectory;
