@@ -64,8 +64,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 
 // ------------------------------------------------------- a schedule becomes data: a list per stage
 
-// Returns the naive list, F0 B0 F1 B1 ... The list of schedule_gpipe is F0 F1 ... B0 B1 ... The two
-// lists have the same ops in different orders, and the executor runs either list.
+// Returns the list F0 B0 F1 B1 ... F0 is the forward of micro-batch 0, and B0 its backward. The
+// list of schedule_gpipe is F0 F1 ... B0 B1 ...
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
     (void)i; // all stages have the same list
@@ -101,9 +101,8 @@ void schedule_free(Schedule *s) {
     *s = (Schedule){ 0 };
 }
 
-// Runs a list: each op receives its message, computes, and starts its send. The messages are the
-// same as in pipeline_naive and pipeline_gpipe, but a stage goes on before its message is received
-// (executor.c).
+// Runs a list: each op receives its message, computes, and starts its send. A stage goes on before
+// its message is received (executor.c).
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches) {
     for (size_t at = 0; at < list->n; at++)

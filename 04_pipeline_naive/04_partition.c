@@ -85,7 +85,7 @@ static Unit *block_of(const Model *m, size_t k) {
 // Returns the whole weights, or this replica's shard if ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
 // Copies the weights and the optimizer state of a unit. A unit of 16-bit weights also has a master
-// (06.06), which the optimizer made in its first step.
+// (06.06). The optimizer fills the master in its first step.
 static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));
     if (from->master.data) tensor_copy(to->master, from->master);

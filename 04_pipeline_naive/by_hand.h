@@ -33,8 +33,7 @@ typedef struct {
     Device device[LAYERS]; // [p]
 } Chain;
 
-// A rule writes a device's list of ops. Each of the two rules below writes the same list for every
-// device.
+// A rule writes a device's list of ops.
 typedef void Rule(Device *d, size_t pieces);
 Rule chain_there_and_back, chain_all_there_all_back;
 // Returns the chain on p devices. Weights and samples depend on the seed alone, not on p.

@@ -14,9 +14,9 @@
 
 // ---------------------------------------------------------------- stage.c: one stage computes
 
-// Returns the layers of stage i. blocks [p] has the number of blocks of each stage, such as {3, 4,
-// 3}. If blocks is NULL, the numbers of blocks differ by at most 1. Stage 0 also has the embedding,
-// and the last stage also has the head and the loss.
+// Returns the layers of stage i. blocks [p] has the number of blocks of each stage. If blocks is
+// NULL, the numbers of blocks differ by at most 1. Stage 0 also has the embedding, and the last
+// stage also has the head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage, or on one chunk of the stage. The code that communicates sets x
@@ -40,8 +40,8 @@ typedef struct {
 } PipelineBatch;
 typedef struct {
     double loss; // sum of token losses on the last stage, 0 elsewhere
-    // The largest number of micro-batches between forward and backward at one time. A micro-batch
-    // counts once per chunk.
+    // The largest number of micro-batches between their forward and the end of their backward at
+    // one time. A micro-batch counts once per chunk.
     size_t in_flight;
 } PipelineResult;
 typedef struct {
@@ -57,10 +57,9 @@ typedef struct {
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineBatch pipeline_batch(const Batch *b, Layer *layers, size_t n_layers, bool end);
-// Computes y from x for micro-batch k. Sends nothing.
+// Computes y from x for micro-batch k.
 void pipeline_forward(PipelineStage *s, size_t k);
-// Computes dx from dy for micro-batch k, adds to the weights' gradients, and frees x. Sends
-// nothing.
+// Computes dx from dy for micro-batch k, adds to the weights' gradients, and frees x.
 void pipeline_backward(PipelineStage *s, size_t k);
 // Calls fault() unless this stage has run the forward of micro-batch k and not yet the backward.
 void pipeline_require_forward(const PipelineStage *s, size_t k);
@@ -156,9 +155,8 @@ bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool pipe_op_is(PipeOp op, PipeOp needed);
 
 // The executor sends and receives the messages of any list. The loop of a lesson calls the executor
-// and computes. The executor starts a send and goes on, and posts each receive one message ahead.
-// The executor has two send buffers for activations, if the stage sends activations, and two for
-// gradients, if the stage sends gradients. These are the executor's rules:
+// and computes. The executor has two send buffers for activations, if the stage sends activations,
+// and two for gradients, if the stage sends gradients. These are the executor's rules:
 //     the first receive from each neighbour is posted at the start, the next receive when an op has
 //         taken the message of the previous receive
 //     a send buffer is free again when the receiver has posted the receive for its message

@@ -10,7 +10,7 @@
 // Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
 //     none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
-// forward and its backward there.
+// forward and its backward on this stage.
 // Left out: chunks, halves of backwards, and times of messages (make play-05:
 // experiments/player.c).
 #include "05_pipeline_1f1b/by_hand.h"
@@ -79,7 +79,7 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     // backward k. 0: the op has not run yet.
     size_t end[MOST_STAGES][2][MOST_MICRO] = { { { 0 } } };
     size_t next[MOST_STAGES] = { 0 }, free_at[MOST_STAGES] = { 0 };
-    bool received[MOST_STAGES] = { 0 }; // the next op has its message, and waits for a buffer
+    bool received[MOST_STAGES] = { 0 }; // the next op waits only for a send buffer
     for (size_t i = 0; i < p; i++)
         if (stage[i].n != 2 * m) return illegal(NOT_ONCE);
     for (bool moved = true; moved;) {

@@ -47,9 +47,8 @@ static void wait_received(Sending *s) {
     s->request = NULL;
 }
 
-// forward_step and backward_step run one op of micro-batch k with its messages. pipeline_forward
-// computes y from x through the stage's layers. pipeline_backward computes dx from dy. These two
-// functions are in 04_pipeline_naive/stage.c.
+// forward_step and backward_step run one op of micro-batch k with its messages. pipeline_forward (y
+// from x) and pipeline_backward (dx from dy) are in 04_pipeline_naive/stage.c.
 static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
     if (!s->first) {
@@ -108,8 +107,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
 }
 
 // Returns the order of pipeline_1f1b as a list of ops. pipeline_run (04_pipeline_naive/03_gpipe.c)
-// runs any such list and starts each receive one message early. The trainer of chapter 08 uses this
-// list.
+// runs any such list and starts each receive one message early.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = { 0 };

@@ -28,8 +28,7 @@ static size_t version(size_t k, size_t updates_old) {
     return k < updates_old ? 0 : k - updates_old;
 }
 
-// Returns the list of stage i. Version 3 of the weights is the result of 3 updates. On stage i
-// forward and backward of mini-batch k read:
+// Returns the list of stage i. On stage i forward and backward of mini-batch k read:
 //     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when forward k ran
 //     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
 //     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.
@@ -91,7 +90,7 @@ void weight_versions_keep(WeightVersions *w, const Model *m) {
 // Updates m->w after the backward of mini-batch k. The update changes version k of the weights, not
 // the older version that the backward may have read.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
-    weight_versions_keep(w, m); // version k, for the backwards that will read it
+    weight_versions_keep(w, m); // version k, for the ops that will read this version
     optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
     w->newest++;
     weight_versions_attach(w, m, w->newest);
@@ -128,8 +127,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
 }
 
 // Gives embedding and head a table each. Removes the marks of a tied table: tied_to, tied_use and
-// tied_copy. With tied_to and tied_use an optimizer step updates the table once. With tied_copy a
-// norm counts the table once.
+// tied_copy. With tied_to and tied_use model_fold_tied() adds the two gradients, and an optimizer
+// step updates the table once. With tied_copy a norm counts the table once.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {

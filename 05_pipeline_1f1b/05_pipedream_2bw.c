@@ -75,8 +75,9 @@ static void notify(Stage *s, Model *m, UpdatedPart part) {
 // the table's gradient, the last stage the head's part. Both stages need the sum. The first stage
 // finishes its part p - 1 backwards later than the last stage. If the last stage waited here, the
 // last stage would be idle for the time of these backwards. So table_finish waits for the exchange
-// when an op first reads the new table, which is most of a batch later. Until then backwards add to
-// the other buffer.
+// when an op first reads the new table, or at the next update if that comes first. Before this wait
+// the first stage runs m - p + 1 more forwards, the last stage m. Meanwhile backwards add to the
+// other buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;

@@ -9,8 +9,8 @@
 // Sends: an F sends y [B*T, C] to stage i + 1 at its end. A B sends dx [B*T, C] to stage i - 1 at
 //     its end. A W sends nothing. Per step the stages make the sums of 1F1B: V*C elements over
 //     {first, last}, 1 and 12L + 4 doubles over all stages.
-// Saves: idle time. With equal stages, without messages and for m >= p, a step of ZB-H1 takes
-//     m(F+B+W) + (p-1)(F+B-W), and a step of 1F1B (m+p-1)(F+B+W).
+// Saves: idle time. With equal stages, without messages, and if m >= p, W <= F and W <= B, a step
+//     of ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and a step of 1F1B (m+p-1)(F+B+W).
 // Costs: activations. Every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the
 //     planner keeps about twice as many.
 // F: a forward, or its time.
@@ -55,7 +55,7 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
 // ---------------------------------------------------------------- the list, with its messages
 
 // Runs any list of forwards and backwards, in halves or whole. Stages may have several chunks
-// (03_interleaved.c), because the trainer of chapter 08 uses such lists, too.
+// (03_interleaved.c).
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches) {
     PipelineStage s = interleaved_begin(pp, m, batch, micro_batches);
@@ -109,6 +109,6 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 }
 
 // zb_auto.c plans such lists for any op times. A free stage runs a B if a B can start, otherwise an
-// F, and a W only if nothing else can start. At most `cap` micro-batches are in flight on a stage.
-// With messages that take no time, stage 0 gets its first gradient after p F's and p - 1 B's. If
-// cap = 2p - 1, F = B = W and m >= 2p - 1, no stage is idle between its first op and its last op.
+// F, and a W only if nothing else can start. With messages that take no time, stage 0 gets its
+// first gradient after p F's and p - 1 B's. If at most 2p - 1 micro-batches may be in flight, F = B
+// = W and m >= 2p - 1, no stage is idle between its first op and its last op.

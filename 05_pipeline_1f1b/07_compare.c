@@ -8,27 +8,23 @@
 // Sends: y forward and dx back, [B*T, C] per micro-batch and boundary between parts. There are
 //     p-1 boundaries, with interleaved stages pv-1.
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
-//     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
+//     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step (m >= p, W <= F, W <= B), PipeDream and 2BW 0.
 // Costs: PipeDream and 2BW use gradients of old weights. The first five ways give the bits of one
 //     device.
 // Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
 // Left out: recomputation, data and tensor parallelism (chapters 07 and 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
-// Returns the list of stage i for `batches` batches of m micro-batches. In a way with a flush every
-// batch is a step of its own, so the list has one batch. v is the number of chunks per interleaved
-// stage.
+// In a way with a flush every batch is a step of its own, so the list has one batch.
 Schedule pipeline_way_list(PipelineWay way, size_t p, size_t m, size_t v, size_t batches,
                            size_t i) {
     switch (way) {
-    // 04.02, 04.03
     case WAY_NAIVE: return schedule_naive(p, m, i);
     case WAY_GPIPE: return schedule_gpipe(p, m, i);
-    // 05.02, 05.03, 05.06
     case WAY_1F1B: return schedule_1f1b(p, m, i);
     case WAY_INTERLEAVED: return schedule_interleaved(p, m, v, i);
     case WAY_ZB_H1: return schedule_zb_h1(p, m, i);
-    // 05.04 updates after every micro-batch, 05.05 after every batch.
+    // PipeDream updates after every micro-batch, 2BW after every batch.
     case WAY_PIPEDREAM: return schedule_pipedream(WEIGHT_STASHING, p, batches * m, i);
     case WAY_2BW: return schedule_2bw(p, m, batches, i);
     case PIPELINE_WAYS: break;

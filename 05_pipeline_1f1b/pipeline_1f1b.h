@@ -24,9 +24,9 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved; // if pp has one rank, the model must have one chunk
-// These two functions send and receive a message between two stages of t tensor-parallel ranks each
-// (PTD-P section 4.1). The t ranks of a stage have the same y. The message travels in t parts over
-// pp, and an all-gather over tp puts the parts together. `to` and `from` are ranks of pp.
+// These two functions send and receive y [B*T, C] between two stages of t tensor-parallel ranks
+// each. The t ranks of a stage have the same y. Each rank sends 1/t of y over pp, and an all-gather
+// over tp puts y together. `to` and `from` are ranks of pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 

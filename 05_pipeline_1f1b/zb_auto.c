@@ -12,10 +12,10 @@ typedef struct {
 } Planned;
 
 // Returns the time at which the next op of this kind could start on stage i. Returns SIZE_MAX if
-// the stage has no such op left, if the op is a forward and `cap` micro-batches are in flight, or
-// if the op needs another op that is not planned yet (pipe_op_needs, 04_pipeline_naive/executor.c).
-// Also returns SIZE_MAX if the stage is AHEAD messages ahead of the receiver, because the executor
-// would then wait for a send buffer.
+// the stage has no such op left, or if the op is a forward and `cap` micro-batches are in flight.
+// Also returns SIZE_MAX if the op needs an op that is not planned yet (pipe_op_needs), or if the
+// stage is AHEAD messages ahead of the receiver, because the executor would then wait for a send
+// buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {

@@ -36,9 +36,8 @@ void zero1_allocate(Model *m, Comm *dp) {
     }
 }
 
-// Reduces the gradients: own_g becomes the sum over the ranks. A step calls zero1_reduce once,
-// after the last backward. Outside own_g, g keeps this rank's local gradient, which no later
-// function of the step reads.
+// Reduces the gradients: own_g becomes the sum over the ranks. Outside own_g, g keeps this rank's
+// local gradient, which no later function of the step reads.
 void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. In every unit of the model, g holds this
     // rank's whole local gradient. Afterwards own_g, a view of this rank's part of g, must hold the
@@ -55,8 +54,7 @@ void zero1_reduce(Model *m) {
     // END
 }
 
-// Gathers the weights: every rank gets the parts that the other ranks have updated. A step calls
-// zero1_gather once, after optimizer_step().
+// Gathers the weights: every rank gets the parts that the other ranks have updated.
 void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of this rank's
     // part of w, has been updated; the rest of w is old. Afterwards w must be the same on all ranks

@@ -114,17 +114,16 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// Marks own_g as empty and allocates the whole gradients of wte, one per use, in m->buffers. A step
-// calls zero2_begin before its first forward. model_zero_gradients() sets own_gradient_empty of
-// each unit, so each unit's first reduction overwrites own_g.
+// Marks own_g as empty and allocates the whole gradients of wte, one per use, in m->buffers.
+// model_zero_gradients() sets own_gradient_empty of each unit, so each unit's first reduction
+// overwrites own_g.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
         if (zero2_stays_whole(&m->units[i])) zero2_allocate_gradient(&m->units[i], &m->buffers);
 }
 
-// Reduces wte's gradient. A step calls zero2_reduce after its last backward. The backwards have
-// reduced the gradients of all other units.
+// Reduces wte's gradient. The backwards have reduced the gradients of all other units.
 void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];

@@ -21,9 +21,8 @@
 #include "06_zero/zero.h"
 
 // Each rank gathers a unit's weights just before the unit's layer runs, in forward and in backward,
-// and drops the gathered weights afterwards. At any time at most one block is whole. wte, which
-// embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights that one
-// wrapped module gathers.)
+// and drops the gathered weights afterwards. At any time at most one block is whole. (In FSDP, a
+// unit is the set of weights that one wrapped module gathers.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both

@@ -3,16 +3,16 @@
 // question: Can ZeRO-3's communication hide behind its computation, and what memory does that cost?
 // vary: layers 2..5, width 15|18|21, context 9..13, vocab 40..70
 //
-// Holds:  the tensors of 04_zero3.c. In flight are also the weights of a second unit, and in
-//         backward a second whole gradient and a copy of this gradient.
+// Holds:  the tensors of 04_zero3.c. In flight are also the weights of a second unit. In backward a
+//         second whole gradient is in flight, and a buffer as large as this gradient.
 // Sends:  with reshard = true the messages of 04_zero3.c, but earlier. The gather of a layer's
 //         weights starts before the previous layer computes. The reduction of a layer's gradient
 //         runs while the next layer computes.
 // Saves:  time. A gather or reduction is hidden if a layer computes for at least as long.
 // Costs:  memory. In flight are wte and its two gradients, the weights of two units, two gradients,
-//         and a copy of the gradient being sent. For m > 1 a part of this gradient's sum is also in
-//         flight. With reshard = false a step has 2m passes over the parameters, not 3m, but all
-//         units are whole at the end of forward.
+//         and a buffer as large as the gradient being reduced. For m > 1 a part of this gradient's
+//         sum is also in flight. With reshard = false a step has 2m passes over the parameters, not
+//         3m, but all units are whole at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. The lesson
 // leaves out a last unit that is kept from forward to backward (torchtitan), a limit on the units
 // in flight (FSDP), and two communications at a time.
@@ -64,7 +64,8 @@ static void start_reduction(Prefetched *p, Arena gradient) {
     if (!u->own_gradient_empty)
         all->arriving = unit_new_gradients(u, &all->gradient, range_size(u->own));
     // sum [size/N] <- own part of the sum over ranks, because each rank has the gradient of its own
-    // sequences. Sends (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
+    // sequences. Sends (N-1)/N of g [size]. Until the wait, comm.c holds a buffer as large as g for
+    // the contributions of all ranks.
     Tensor sum = u->own_gradient_empty ? u->own_g : all->arriving;
     all->reduction = comm_start_reduce_scatter(u->replicas, sum, u->g);
 }

@@ -3,9 +3,8 @@
 #include "06_zero/zero.h"
 #include <stdlib.h>
 
-// Allocates weights and gradients as ZeRO-3 does, and wraps each layer that has units in
-// prefetch_layer. Call tensor_parallel() and recompute() before this function, because the layers
-// that these functions make must be inside prefetch_layer.
+// Call tensor_parallel() and recompute() before this function, because the layers that these
+// functions make must be inside prefetch_layer.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)
         fault(

@@ -14,10 +14,9 @@
 //     ZeRO-3 with prefetch           4/N      4/N      8/N    3m, part of it while a rank computes
 //
 // ZeRO-2 and ZeRO-3 have units in flight, which are whole gradients, and in ZeRO-3 also gathered
-// weights. Memory for units in flight counts as MEM_COMMUNICATION.
-// Embedding and head, the two ends of the model, use one table, wte. So ZeRO-2 and ZeRO-3 reduce
-// the gradient of wte once per step. ZeRO-3 gathers the weights of wte once per step, and keeps
-// these weights until the last backward is done.
+// weights. Memory for units in flight counts as MEM_COMMUNICATION. Embedding and head use one
+// table, wte. So ZeRO-2 and ZeRO-3 reduce the gradient of wte once per step, and ZeRO-3 gathers the
+// weights of wte once per step.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"
@@ -41,7 +40,6 @@ void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
-// ZeRO-3, prefetch and chapter 08 call most of the following functions of ZeRO-2.
 // Returns true for wte, and for the head's own table or copy of wte.
 bool zero2_stays_whole(const Unit *u);
 // Allocates u's whole gradient [size] and marks it as empty, so the first contribution overwrites
@@ -60,7 +58,6 @@ void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
-// Prefetch and chapter 08 call the following functions of ZeRO-3.
 void zero3_allocate_parts(Model *m, Comm *dp); // allocates as zero3_allocate, but wraps no layer
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units, but not of wte
 void zero3_drop(Layer *l, Arena *in_flight);   // frees the gathered weights

@@ -37,8 +37,8 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 // position). The second forward sends the first forward's messages again, because a rank needs the
 // same sums for the same items. In forward a tensor-parallel block (chapter 03) has two all-reduces
 // of [B*T, C]. After the products with W_O and W_2 each rank has a partial sum over its heads or
-// hidden columns. The two all-reduces run again. Backward has two more, so a block has 6
-// all-reduces, not 4. Every rank of the group must recompute the same blocks.
+// hidden columns. The backward also has two. So a block has 2 + 2 + 2 = 6 all-reduces, not 4. Every
+// rank of the group must recompute the same blocks.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.02a (3 points): compute again. Write the gradient of x to dx and add the
     // gradients of the parameters to theirs, as backward of l->inner does. layer_backward() reads

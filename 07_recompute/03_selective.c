@@ -34,9 +34,8 @@ static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 }
 
 // Computes the probabilities again, then runs the block's backward. rebuild() repeats q k^T,
-// softmax, and dropout with the same masks, which are functions of position. rebuild() sends
-// nothing, because every rank has q and k of its own heads. rebuild() takes B*T*T*C/tp
-// multiplications, and does not repeat the product with v.
+// softmax, and dropout with the same masks, which are functions of position. rebuild() takes
+// B*T*T*C/tp multiplications, and does not repeat the product with v.
 static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.03a (2 points): compute the probabilities again. Write the gradient of x to dx
     // and add the gradients of the parameters to theirs, as backward of l->inner does.
@@ -67,8 +66,7 @@ static bool hides_a_block(const Layer *l) {
     return false;
 }
 
-// Wraps every block in the wrapper of `how`. A block is a layer with a function `rebuild`, which
-// embedding and head do not have. Chapter 08 calls recompute(), too.
+// A block is a layer with a function `rebuild`, which embedding and head do not have.
 void recompute(Model *m, Recompute how) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     if (how == RECOMPUTE_NONE) return;

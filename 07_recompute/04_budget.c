@@ -13,8 +13,7 @@
 //         sizes.
 // Korthikanti et al. 2022, appendix C, store as much as fits; Chen et al. 2016, section 4.3, search
 // for a plan that fits a budget. The lesson leaves out different plans for different micro-batches,
-// and segments of unequal length. budget_schedule.c handles chunks and backwards in halves, for
-// chapter 08.
+// and segments of unequal length. budget_schedule.c handles chunks and backwards in halves.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
 #include "judge/frame/lesson.h"
 #include <string.h>
 
-// Returns layer n of the whole chain.
 static const ChainLayer *layer_of(const Chain *c, size_t n) {
     const Device *d = c->device;
     for (; n >= d->n; d++) n -= d->n;
@@ -78,7 +77,6 @@ static size_t kept(const Device *d) {
     return most;
 }
 
-// Prints the page's table and its answer.
 static void show_results(Run *run, const Chain *naive, const Chain *piped) {
     const Chain *way[] = { naive, piped };
     Result rows[] = { { .what = "step", .formula = "naive m p (f+b), micro-batched (m+p-1)(f+b)" },

@@ -41,7 +41,6 @@ static const char *cut_line(Run *run, const ModelConfig *c) {
                      c->layers, longest);
 }
 
-// Prints the page's table, with the costs on one device and on each rank, and the answer.
 static void show(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, m = t->micro_batches;
     CutSizes whole = stage_sizes(&t->model, 1, 0);

@@ -1,6 +1,5 @@
 // 03_gpipe.c (experiment): checks that GPipe's training equals gradient accumulation in every bit,
-// with the loops of pipeline_gpipe() and with the executor. The page shows GPipe's times and
-// memory, and the times of the naive order, for equal stages and m = 1 to 32.
+// with the loops of pipeline_gpipe() and with the executor.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 
@@ -13,8 +12,8 @@ enum { SEQUENCES = 7 };
 
 // ---------------------------------------------------------------- equal stages
 
-// Runs GPipe and the naive order on equal stages, for m = 1 to 32. Checks the costs, and prints the
-// page's table and answer. `unequal` is the idle share of the trained model's stages.
+// Runs GPipe and the naive order on equal stages. `unequal` is the idle share of the trained
+// model's stages.
 //
 // The first message of each link and direction is exposed. The other messages hide behind the work
 // of their receiver. If a message takes longer than that work, the difference is exposed.
@@ -95,8 +94,6 @@ static void gpipe(Run *run) {
     const Timing drawn = stack_play(run, &stack, schedule_gpipe, t.micro_batches).timing;
     picture_show(run, "GPipe, equal stages", PICTURE_MEMORY);
     picture_summary(run, &drawn);
-    // The trainings run the lesson's own loops, then the executor with the lists of 04.02 and
-    // 04.03.
     enum { LOOPS, NAIVE_LIST, GPIPE_LIST, WAYS };
     static const StagesWay ways[WAYS] = {
         { .what = "GPipe, own loops = accumulation", .loop = pipeline_gpipe },

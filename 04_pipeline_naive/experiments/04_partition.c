@@ -1,7 +1,6 @@
 // 04_partition.c (experiment): checks that a training whose blocks move between stages equals
 // gradient accumulation in every bit. Also checks that the slowest stage is as fast as in the best
-// cut. cuts.c checks the search for the best cut alone. partition_costs.c predicts times and
-// messages.
+// cut.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +41,6 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
     return m;
 }
 
-// Returns the blocks of all stages as a text, such as "3-4-3".
 static const char *blocks_text(Run *run, const size_t *blocks) {
     const char *text = page_text(run, "%zu", blocks[0]);
     for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s-%zu", text, blocks[i]);
@@ -120,8 +118,6 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
 
 // ---------------------------------------------------------------- the page
 
-// Prints rows for the first step, the first new cut, the first step with new costs, and the last
-// step.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
     enum { SHOWN = 4 };
     static const size_t step[SHOWN] = { 0, MOVE_EVERY, GROWN, PARTITION_STEPS - 1 };

@@ -6,7 +6,7 @@
 
 double partition_exhaustive(const double *cost, size_t n, size_t p, size_t *last) {
     double best = INFINITY;
-    // Bit i of cut is 1 if a part ends with layer i.
+    // Bit i of cut is 1 if a part other than the last ends with layer i.
     for (size_t cut = 0; cut < (size_t)1 << (n - 1); cut++) {
         double most = 0, sum = 0;
         size_t parts = 1, begin = 0;

@@ -1,6 +1,5 @@
-// experiments.h: declares the functions of the experiments of chapter 04. Chapters 05 and 07 call
-// some of them. The functions train stages, run stacks of equal stages, and predict costs from
-// sizes. The functions of timeline.h play lists without a model.
+// experiments.h: declares functions that train stages, run stacks of equal stages, and predict
+// costs from sizes.
 #ifndef PIPELINE_EXPERIMENTS_H
 #define PIPELINE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/timeline.h"
@@ -12,10 +11,8 @@
 #include "judge/frame/training.h"
 
 // ---- stages.c ----
-// Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
-// StageCosts has the costs of this rank: messages, sums and memory. Messages and sums are averages
-// per step. If the steps differ, an average may be a fraction.
+// The costs of this rank. Messages and sums are averages per step.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // most micro-batches in flight in the last step
@@ -95,8 +92,7 @@ size_t stack_kept(const Stack *s, size_t p, size_t i);
 double stack_idle(const Stack *s, size_t m, double step);
 
 // ---- stage_costs.c ----
-// Predicts the costs of stage i of p from sizes alone, without a Model or a ledger, for any order
-// of forwards and backwards.
+// Predicts the costs of stage i of p from sizes alone.
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
 size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro-batch k
@@ -123,8 +119,6 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
 double sum_of_ranks(Run *run, double of_this_rank);
 
 // ---- partition_costs.c ----
-// partition_costs.c compares the measurements of a training whose blocks may move between stages
-// (04_partition.c) with predictions from sizes alone.
 
 enum { PARTITION_STAGES = 16 }; // the largest number of stages
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the

@@ -46,7 +46,6 @@ static const LayerKind sink = { .name = "sink",
 
 // ---------------------------------------------------------------- the stack
 
-// Returns stage i of the stack, as an allocated model.
 static Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;

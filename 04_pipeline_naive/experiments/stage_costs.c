@@ -30,9 +30,8 @@ double stage_sums_time(const ModelConfig *c, size_t p) {
            ring_time(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
 }
 
-// Checks the messages and the kept activations of the stage with the sizes z. The same checks hold
-// for a lesson's own loop and for the executor. The stage keeps at most `flight` micro-batches, and
-// the first micro-batches are the largest.
+// Checks the messages and the kept activations of the stage with the sizes z. The stage keeps at
+// most `flight` micro-batches, and the first micro-batches are the largest.
 static void check_step(Run *run, const char *ids, const char *names, const Training *t,
                        const CutSizes *z, size_t flight, const StageCosts *seen) {
     size_t m = t->micro_batches, neighbours = stage_neighbours(run), kept = 0;

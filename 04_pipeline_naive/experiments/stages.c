@@ -25,8 +25,7 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     return t;
 }
 
-// training_run calls a Step (judge/frame/training.h). So one_step makes a Step from the way's
-// PipelineStep or PipelineLoop.
+// one_step makes a Step for training_run from the way's PipelineStep or PipelineLoop.
 typedef struct {
     PipelineRank rank;
     const StagesWay *way;

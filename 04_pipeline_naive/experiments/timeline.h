@@ -3,10 +3,9 @@
 // A stage runs the ops of its list in order. An op starts as soon as the previous op is done and
 // the op's input is there. An op that sends a message also waits for a free send buffer. This wait
 // takes no time, as on the simulated clock, but can deadlock. The executor has the same rules
-// (pipeline.h). pipeline_steps.c writes the lists as steps for the player (judge/play), and the
-// timeline reads times and deadlocks from the player. Times are whole units. A message leaves when
-// it is sent and the previous message of the same link and direction has arrived. The message takes
-// `message` units, which may be 0. The sender does not wait.
+// (pipeline.h). Times are whole units. A message leaves when it is sent and the previous message of
+// the same link and direction has arrived. The message takes `message` units, which may be 0. The
+// sender does not wait.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -49,16 +48,12 @@ size_t lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times)
 // ---- pipeline_steps.c ----
 // These functions write the steps that the executor must make for a schedule list, for the player
 // (judge/play). pipeline_steps.c has the rules of pipelines a second time and calls nothing of
-// executor.c, because these steps judge the executor. tests/test_lists.c and tests/test_play.c
-// compare the two versions.
+// executor.c, because these steps judge the executor.
 
-// Finds the op whose result `op` of stage i of p takes, as pipe_op_needs does. *needs becomes that
-// op and its stage. v is the number of chunks per stage. Returns false if `op` takes no result.
+// steps_needs, steps_feeds and steps_op_is return what pipe_op_needs, pipe_op_feeds and pipe_op_is
+// return (pipeline.h).
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-// Finds the op of another part that takes the result of `op`, as pipe_op_feeds does. *feeds becomes
-// that op and its stage. Returns false if no other part takes a result of `op`.
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
-// Returns whether `op` is the needed op, as pipe_op_is does.
 bool steps_op_is(PipeOp op, PipeOp needed);
 
 // The places of an op's steps in its rank's list. PLAY_NEVER means that the op has no such step.

@@ -1,7 +1,6 @@
 // 01_by_hand.c (experiment): judges and times the lists of 1F1B for many sizes, draws the lists of
 // the page, and compares 1F1B with GPipe and the naive order. With --schedule or --list (make
-// play-05) player.c judges and draws any schedule. tests/schedule.t has lists that the judge must
-// reject.
+// play-05) player.c judges and draws any schedule.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
@@ -10,8 +9,6 @@
 
 // ---------------------------------------------------------------- all sizes
 
-// Judges 1F1B's lists for all p up to MOST_STAGES and all m up to MOST_MICRO. The lists must be
-// legal, take (m+p-1)(f+b), and have at most min(p-i, m) micro-batches in flight on stage i.
 static void judge_all(Run *run) {
     enum { CASES = MOST_STAGES * MOST_MICRO };
     double legal = 0, all = CASES, end[CASES], want_end[CASES];
@@ -113,7 +110,7 @@ static void table(Run *run) {
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player(run)) return; // make play-05 shows any schedule
+    if (player(run)) return;
     say(run, "F: forward, f = 1 unit of time. B: backward, b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);

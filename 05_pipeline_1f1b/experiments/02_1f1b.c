@@ -1,7 +1,5 @@
 // 02_1f1b.c (experiment): checks that 1F1B equals gradient accumulation and GPipe in every bit,
-// with its own loops and with the executor. Measures 1F1B and GPipe on equal stages. If messages
-// take no time, a step of 1F1B is as long as a step of GPipe. Stage i of 1F1B has at most
-// min(p-i, m) micro-batches in flight.
+// with its own loops and with the executor. Measures 1F1B and GPipe on equal stages.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
@@ -75,7 +73,6 @@ static void one_forward_one_backward(Run *run) {
     t.recorded = true;
     t.model.dropout = option_real(run, "dropout");
     beside_each_other(run, &t);
-    // The last two trainings differ only in their list.
     enum { LOOPS, GPIPE_LIST, LIST, WAYS };
     static const StagesWay ways[WAYS] = {
         { .what = "1F1B, own loops = accumulation", .loop = pipeline_1f1b },

@@ -1,6 +1,6 @@
 // 03_interleaved.c (experiment): checks that a training with v chunks per stage equals gradient
 // accumulation in every bit, with the lesson's own loop and with the executor. Compares idle time,
-// messages and activations with those of 1F1B. tests/schedule.t has the lists of other sizes.
+// messages and activations with those of 1F1B.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 8 parts have 3, 2, 2, 2, ... of the 17 blocks. The 8 micro-batches have 3, 3, 3, 2, ... of
@@ -13,7 +13,7 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// Runs and draws one step. The step of 1F1B is drawn only with --verbose.
+// The step of 1F1B is drawn only with --verbose.
 static void equal_step(Run *run, const Stack *stack, size_t m, PipelineWay which) {
     const EqualWay *way = &equal_ways[which];
     const char *name =

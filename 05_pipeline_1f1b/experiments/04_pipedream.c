@@ -1,6 +1,6 @@
 // 04_pipedream.c (experiment): checks that PipeDream equals one device that runs PipeDream's
 // recurrence, in every bit, and that without stashing the gradient is wrong. Compares versions,
-// memory and time with those of 1F1B. tests/lists.t has the lists of other sizes.
+// memory and time with those of 1F1B.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>

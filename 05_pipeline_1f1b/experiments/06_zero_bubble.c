@@ -1,6 +1,5 @@
 // 06_zero_bubble.c (experiment): checks that ZB-H1 and a planner's lists equal gradient
 // accumulation in every bit. Compares step time, idle time and memory with those of 1F1B.
-// tests/lists.t has lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 
 // The 7 micro-batches have 2, 2, 2, 2, 1, 1 and 1 of the 11 sequences. A sequence has 5 to 10
@@ -18,7 +17,6 @@ static Schedule planned(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, zb_times(&stack));
 }
 
-// run_planned runs the planner's list, and run_zb_h1 the list of ZB-H1, with the executor.
 static PipelineResult run_planned(Comm *pp, Model *model, const Batch *batch, size_t m) {
     Schedule list = planned(pp->size, m, pp->rank);
     PipelineResult r = zero_bubble_run(pp, model, &list, batch, m);
@@ -32,7 +30,6 @@ static PipelineResult run_zb_h1(Comm *pp, Model *model, const Batch *batch, size
 static const EqualWay planner = { WAY_ZB_H1, "planner", "planner, memory 2p-1", planned,
                                   run_planned };
 
-// Runs, draws and checks a step of equal stages.
 static void measure(Run *run, const Stack *stack, const EqualWay *way, int picture) {
     equal_stages(run, way, stack, MICRO, page_text(run, "%s, m = %d", way->name, MICRO),
                  equal_files(run, way) | picture);

@@ -1,6 +1,5 @@
 // 07_compare.c (experiment): measures time, idle share, memory, messages and versions of the
-// weights of one batch in each of the seven ways (equal.c). tests/schedule.t recomputes published
-// figures.
+// weights of one batch in each of the seven ways (equal.c).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -13,7 +12,6 @@ enum { CHUNKS = 2 }; // chunks of each interleaved stage
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// The formula of each way's idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
@@ -48,7 +46,6 @@ static void bars(Run *run) {
     }
 }
 
-// Prints the table. Each cell is the largest value of all ranks.
 static void table(Run *run) {
     static const struct {
         const char *column, *id, *unit;
@@ -124,7 +121,6 @@ static Stack chunked(const Stack *stack, size_t p, size_t way) {
     return s;
 }
 
-// Plots the idle share by the number of micro-batches, from the played lists with their messages.
 static void plot(Run *run, const Stack *stack) {
     enum { POINTS = 8 };
     double x[POINTS], y[PIPELINE_WAYS][POINTS];
@@ -152,7 +148,6 @@ static void plot(Run *run, const Stack *stack) {
 
 // ---------------------------------------------------------------- the lesson
 
-// Checks that the times of the lists equal the closed forms if messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size;
     double v = p > 1 ? CHUNKS : 1, full = (double)m, ramp = (double)(p - 1);

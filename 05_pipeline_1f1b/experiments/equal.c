@@ -22,7 +22,6 @@ static size_t chunks_of(const Stack *s) { return s->chunks ? s->chunks : 1; }
 static Schedule list_of(const EqualWay *w, size_t p, size_t m, size_t v, size_t batches, size_t i) {
     return w->rule ? w->rule(p, m, i) : pipeline_way_list(w->way, p, m, v, batches, i);
 }
-// Returns the time at which `batches` batches end.
 static double batches_end(const EqualWay *w, const Stack *stack, size_t p, size_t m, size_t batches,
                           bool messages) {
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -78,8 +77,8 @@ static Played play(Run *run, const EqualWay *w, const Stack *stack, size_t m, si
     return played;
 }
 
-// EqualSeen holds the measured costs of one batch. `busy` is the sum over the ranks, and
-// `activations` and `weights` are this rank's peak bytes.
+// The measured costs of one batch. `busy` is the sum over the ranks, and `activations` and
+// `weights` are this rank's peak bytes.
 typedef struct {
     Picoseconds batch, busy;
     size_t flight, activations, weights, messages;

@@ -1,6 +1,4 @@
-// experiments.h: declares the functions that this chapter's experiments share. The functions run
-// equal stages, compute times and memory from lists, train with lists that have updates, judge
-// schedules, and play schedules without ranks.
+// experiments.h: declares the functions that this chapter's experiments share.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -86,16 +84,15 @@ void versions_train(Run *run, const Training *t, const VersionsWay *way, Version
 // bit. In batch k of the recurrence each stage reads weights that are as many updates old as the
 // way says. With AdamW this function also checks the costs.
 void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way);
-// Returns a training of a small model on the text --data, with at least four blocks and one per
-// stage. The caller calls data_free() on the data.
+// Returns a training of a small model on the text --data, with one block per stage, but at least
+// four blocks. The caller calls data_free() on the data.
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);
 // Returns the mean loss of the last `last` batches of a training.
 double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last);
 
 // ---- judge.c ----
 // The judge finds whether the lists of all stages are legal, how long a step takes, and which
-// stages wait. Lists may have several chunks and backwards in halves. 01_by_hand.c explains a
-// simpler judge, for whole backwards and one chunk per stage.
+// stages wait. Lists may have several chunks and backwards in halves.
 
 // LISTS_LEGAL: zero_bubble_run can run the lists.
 // LISTS_NOT_ONCE: an op occurs twice in a list or never, or has a number that is too large.

@@ -104,8 +104,8 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 
 // ---------------------------------------------------------------- the order of messages
 
-// Returns whether for each n the n-th message from stage `from` to stage `to` is for the n-th op of
-// `to` that takes a message from `from`.
+// Returns whether each message from stage `from` is for the op of stage `to` that takes this
+// message. Messages arrive in the order in which they were sent.
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v, size_t from,
                            size_t to) {
     StageOp needs, feeds;
@@ -139,9 +139,9 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// Tells for each stage that is stuck what the stage waits for: an op that has not run yet, of
-// another stage or of the stage itself, or a send buffer. A buffer is busy until the receive of its
-// message is posted.
+// Tells what each stuck stage waits for. The stage waits for a send buffer, or for an op, of
+// another stage or its own, that has not run yet. A buffer is busy until the receive of its message
+// is posted.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;
@@ -169,7 +169,6 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
     }
 }
 
-// Finds the longest wait between two ops of a stage.
 static void find_wait(Judgement *j, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++)
         for (size_t e = 1; e < t->n[i]; e++) {

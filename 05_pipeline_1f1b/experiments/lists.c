@@ -58,7 +58,6 @@ const char *flight_cell(Run *run, const Schedule *stage, size_t p) {
     return least == most ? page_text(run, "=%zu", most) : page_text(run, "=%zu..%zu", least, most);
 }
 
-// Removes the spaces at the end of a row.
 static const char *trimmed(char *row) {
     size_t n = strlen(row);
     while (n && row[n - 1] == ' ') n--;

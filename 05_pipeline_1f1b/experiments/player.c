@@ -8,7 +8,7 @@
 // Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
-// Shown is a schedule: its lists, the times of its ops in ticks, and the judge's result.
+// The times are in ticks.
 typedef struct {
     const char *title;
     size_t p, m, v;
@@ -181,7 +181,6 @@ static void verdict(Run *run, const Shown *s, const Shown *best) {
             units_of(j->wait.units), j->wait.stage, j->wait.op, j->wait.from);
 }
 
-// Fills this column of the table's rows: step, idle, in flight.
 static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
     const OpTimes *t = &s->times;
     size_t end = s->judgement.end, one = t->forward + t->backward_inputs + t->backward_weights;

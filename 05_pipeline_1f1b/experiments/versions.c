@@ -20,7 +20,6 @@ static Batch *all_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
-// Returns the list of stage i.
 static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, size_t i) {
     size_t m = t->micro_batches;
     switch (way->order) {
@@ -168,12 +167,11 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 
 // ----------------------------------------- the recurrence on one device, with no pipeline in it
 
-// Returns the stage that has layer n of the model.
 static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     if (n == 0) return 0;
     if (n > c->layers) return p - 1; // head and loss
     size_t i = 0;
-    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // block n - 1
+    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // layer n is block n - 1
     return i;
 }
 

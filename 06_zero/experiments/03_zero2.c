@@ -3,8 +3,7 @@
 #include "06_zero/experiments/experiments.h"
 
 // The sizes of wte, wpe and the blocks are odd, so 4 ranks get unequal parts. The default batch is
-// 11 sequences. So with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is empty. Rank 3
-// must still take part in the reductions of its empty micro-batch.
+// 11 sequences. So with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is empty.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };

@@ -41,8 +41,8 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
     play_free(play);
 }
 
-// Checks that the trainings of prefetch and ZeRO-3 are equal in every bit. Prefetch sends messages
-// earlier, but adds the same numbers in the same order.
+// Prefetch sends messages earlier than ZeRO-3, but adds the same numbers in the same order. So the
+// two trainings must be equal in every bit.
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t);
     ZeroTrained want = zero_train(run, dp, &zero_stages[3], t);
@@ -57,8 +57,8 @@ static double percent_hidden(const ZeroMeasured *seen) {
     return all > 0 ? 100 * seen->row[ZERO_HIDDEN] / all : 0;
 }
 
-// Prints the answer, the cost and the use. seen[0] is a step of ZeRO-3 with one micro-batch, and
-// seen[1] is the same step with prefetch. seen[2] and seen[3] are these steps with m micro-batches.
+// seen[0] is a step of ZeRO-3 with one micro-batch, and seen[1] is the same step with prefetch.
+// seen[2] and seen[3] are these steps with m micro-batches.
 static void conclude(Run *run, const ZeroMeasured *seen, size_t m) {
     const char *share = "The wall clock does not show how much";
     if (!seen[1].timing.hidden_unknown)

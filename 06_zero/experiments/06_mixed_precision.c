@@ -1,6 +1,6 @@
-// 06_mixed_precision.c: trains one model on a text in five precisions, and compares bytes, losses
-// and replicas. A short training in bf16 is compared with the unsplit training, and the loss scale
-// with its rule.
+// 06_mixed_precision.c: trains one model on a text five times, with weights in reals, bf16 or fp16,
+// and compares bytes, losses and replicas. A short training in bf16 is compared with the unsplit
+// training, and the loss scale with its rule.
 #include <math.h>
 #include <stdlib.h>
 #include "06_zero/experiments/experiments.h"
@@ -43,7 +43,6 @@ static Training training(Run *run, const Way *way) {
 
 // ---------------------------------------------------------------- five trainings on a text
 
-// Checks the state in bytes per parameter, and the bytes sent in the last step.
 static void check_bytes(Run *run, const Way *way, const StateBytes *state) {
     const double Psi = (double)config_parameters(&tiny), e = sizeof(real);
     const double w = (double)element_size(way->storage), g = way->main_gradients ? e : w;

@@ -31,8 +31,7 @@ static void allocate_replica(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate(m);
 }
-// Runs a data-parallel step with mixed_step() of 06_mixed_precision.c. The loss scale of 1 changes
-// no bit.
+// The loss scale of 1 changes no bit.
 static StepResult replica_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                                double clip) {
     return mixed_step(model, dp, &(LossScale){ .factor = 1 }, batch, m, o, clip);

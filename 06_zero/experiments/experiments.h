@@ -1,7 +1,4 @@
-// experiments.h: declares the functions that the experiments of chapter 06 share:
-//   compare.c                 trains a stage and compares it with other trainings
-//   costs.c, prefetch_steps.c predict costs
-//   page.c                    prints the page (the program's output) of a stage and other trainings
+// experiments.h: declares the functions that the experiments of chapter 06 share.
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -37,7 +34,8 @@ typedef struct {
     size_t stage;     // 0: data parallelism
     void (*allocate)(Model *m, Comm *dp);
     ZeroStep *step;
-    // Checks the costs of a step of t. NULL means that the costs are not checked.
+    // Checks the costs of a step of t. NULL only for a lesson that is column 0 of every page,
+    // because zero_page() does not check the costs of that lesson.
     void (*costs)(Run *run, Comm *dp, const Training *t, size_t stage, const ZeroMeasured *seen);
     void (*free)(Model *m); // frees state that `allocate` made beside the model; NULL: none
 } ZeroLesson;
@@ -49,7 +47,6 @@ extern const ZeroLesson zero_stages[]; // data parallelism and stages 1 to 3, by
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // Returns t with AdamW and weight decay, without clipping, in m micro-batches.
 Training zero_adamw(Training t, size_t m);
-// A stage's model after a training, and the training's record.
 typedef struct {
     Model *model;
     Trajectory trajectory;

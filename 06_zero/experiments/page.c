@@ -22,8 +22,6 @@ const char *zero_text(Run *run, const ZeroMeasured *seen, ZeroRow row) {
     return value_text(run, seen->row[row], rows[row].unit);
 }
 
-// Runs the training t and reads the ledgers after the last step. Checks the costs if `checked` is
-// true.
 static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t,
                             bool checked) {
     ZeroTrained trained = zero_train(run, dp, lesson, t);
@@ -46,8 +44,7 @@ static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const 
     return seen;
 }
 
-// Prints the sizes of the model and of the training. In stages 2 and 3 a step has calls within a
-// forward or a backward.
+// In stages 2 and 3 a step has calls within a forward or a backward.
 static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);

@@ -26,8 +26,8 @@ static size_t gather(const Steps *s, size_t i) {
     return play_start(s->play, s->rank, s->dp, COMM_ALL_GATHER, unit(s, i), s->w);
 }
 // Returns the bytes held beside layer i's gradient during its reduction. With several ranks comm.c
-// holds a copy of the gradient. After the first micro-batch a rank also holds the reduced part,
-// which is added to own_g.
+// holds a buffer as large as the gradient, for the contributions of all ranks. After the first
+// micro-batch a rank also holds the reduced part, which is added to own_g.
 static size_t reducing(const Steps *s, size_t i, size_t k) {
     size_t N = s->N, copy = N > 1 ? N * ceil_div(unit(s, i), N) : 0;
     return (copy + (k > 0 ? part_size(unit(s, i), N, s->rank) : 0)) * s->g;

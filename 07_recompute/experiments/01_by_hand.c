@@ -13,7 +13,6 @@ static void print_matrix(Run *run, const char *name, size_t layer, const Matrix 
     say(run, "  %s%-2zu  [%8.5f %8.5f; %8.5f %8.5f]", name, layer, (double)m->a[0][0],
         (double)m->a[0][1], (double)m->a[1][0], (double)m->a[1][1]);
 }
-// Prints x and W of the first two layers, and the gradients of W after backward of the whole chain.
 static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     Matrix x = chain_start, y;
     Count unused = { 0 };
@@ -53,7 +52,6 @@ static void show(Run *run) {
     results(run, columns, rows);
 }
 
-// Finds the measured way with the fewest elements kept, and answers with its counts.
 static void conclude(Run *run, const Count c[WAYS]) {
     size_t best = 0;
     for (size_t i = 1; i < WAYS; i++)

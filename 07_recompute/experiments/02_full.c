@@ -28,7 +28,7 @@ static size_t kept(const Training *t, const CutSizes *z, Way way) {
            one * larger(kept_block_bytes(z), head);
 }
 
-// Checks the costs of a way. `seen` has the results of all ways up to this one.
+// `seen` has the results of all ways up to this one.
 static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     const double again = way == KEEP_EVERYTHING ? 0 : (double)z.blocks;

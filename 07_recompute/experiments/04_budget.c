@@ -1,6 +1,5 @@
 // Compares plans for four budgets in a GPipe pipeline with the unsplit model, bit by bit. The plans
-// go from keeping everything to recomputing every block. budget_plans.c has the sizes and the peak
-// of a plan.
+// go from keeping everything to recomputing every block.
 #include "07_recompute/experiments/experiments.h"
 
 static const ModelConfig tiny = {
@@ -52,7 +51,7 @@ static void say_last_budget(Run *run, const Training *t) {
     budget_plan_free(&last);
 }
 
-// Prints the table and the answer. Rank 0, which prints, is stage 0.
+// Rank 0, which prints, is stage 0.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },

@@ -1,6 +1,4 @@
-// experiments.h: declares the functions that the experiments of chapter 07 share:
-//   measured.c      trains a stage, and computes work, time and the utilisations MFU and HFU
-//   budget_plans.c  computes sizes and peaks of plans for blocks
+// experiments.h: declares the functions that the experiments of chapter 07 share.
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"

@@ -4,7 +4,6 @@
 #include "07_recompute/experiments/experiments.h"
 #include "common/comm/record.h"
 
-// Returns the time in which this rank computed in the recorded step.
 static Picoseconds computing(void) {
     size_t n;
     Picoseconds sum = 0;
