@@ -79,10 +79,10 @@ const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 // Returns the value, given or by default, of an option that defines the training, or NULL if the
 // checkpoint does not have the option (checkpoint_index_option()).
 const char *checkpoint_option(const Checkpoint *c, const char *name);
-// Fills this rank's part of m's weights and masters. If o has moments, also fills the moments of
-// the elements that this rank owns. Sets o->step. o NULL: fills only weights and masters. Moments
-// that the checkpoint does not have stay as they are. Calls usage_error() if the checkpoint has
-// another model.
+// Fills this rank's part of m's weights and masters. If o and the checkpoint have moments, also
+// fills the moments of the elements that this rank owns. Sets o->step to the checkpoint's step, or
+// to 0 if only the checkpoint has no moments. o NULL: fills only weights and masters. Calls
+// usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 // Returns the want->n numbers of the RankState of rank `rank`, or NULL if the training had none.
 // The caller frees the numbers. Calls usage_error() if the numbers belong to another layout than

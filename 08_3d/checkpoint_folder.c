@@ -1,5 +1,5 @@
 // checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
-// files in it, by POSIX calls that follow no link there. The file also reads a checkpoint's index.
+// files in this folder, by POSIX calls that follow no link there.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -232,8 +232,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// Reads the step from the name of the folder to which the path leads. Returns false if the name is
-// not that of a complete checkpoint, for example because a user has renamed the folder.
+// Reads the step from the name of the folder to which the path leads. Returns false if a user has
+// given the folder another name than that of a complete checkpoint.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

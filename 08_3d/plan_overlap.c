@@ -63,8 +63,7 @@ void plan_layers_free(PlanChunk *c) {
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
     return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
-// Sets c->slice and c->pass: the chunk's slices with different sizes or groups, and the times of a
-// pass of each slice.
+// Sets c->slice and c->pass.
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
     const PlanFormat *f = &p->t->format;
     const CutSizes *z = &c->stage.z;

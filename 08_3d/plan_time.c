@@ -1,17 +1,13 @@
 // plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_op.c, and
 // counts the bytes in flight.
 //
-// judge/play does not play these schedules. judge/play needs the steps of every rank, which takes
-// too long for 16,384 ranks. This file plays one rank per stage of one replica, or each rank of an
-// unequal ring. The other ranks of the replica take the same time. plan_step.c chooses the
-// replicas. So a search takes seconds.
+// judge/play does not play these schedules, because judge/play needs the steps of every rank, which
+// takes too long for 16,384 ranks. This file plays one rank per stage of one replica, or each rank
+// of an unequal ring. The other ranks of the replica take the same time. So a search takes seconds.
 //
-// Three tests compare this file, judge/play and the simulated clock. tests/plan-time.t compares
-// this file with judge/play on random layouts of up to 64 ranks. The two times must be equal to the
-// picosecond, or within 2 % if plan_time.c plays only some of many micro-batches. tests/plan.t
-// compares the plan with the trainer on the simulated clock, also with communication beside
-// computation and where nodes cut groups. tests/play-steps.t compares judge/play with runs on the
-// simulated clock.
+// tests/plan-time.t compares this file with judge/play on random layouts of up to 64 ranks. The two
+// times must be equal to the picosecond, or within 2 % if plan_time.c plays only some of many
+// micro-batches. tests/plan.t compares the plan with the trainer on the simulated clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,9 +221,9 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Plays replica d from the first forward to the last backward. If the replica has many equal
-// micro-batches, the function plays the schedule with `few` micro-batches and with `few` - pp
-// micro-batches. The difference of the two times is the time of pp further micro-batches.
+// If the replica has many equal micro-batches, the function plays the schedule with `few`
+// micro-batches and with `few` - pp micro-batches. The difference of the two times is the time of
+// pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {

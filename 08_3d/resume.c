@@ -102,7 +102,7 @@ void resume_record(const RunOptions *o, cJSON *index) {
     }
 }
 
-// Returns whether two values are the same. "0.003" and "3e-3" are the same number.
+// "0.003" and "3e-3" are the same number.
 static bool same(const char *a, const char *b) {
     if (!a || !b) return a == b;
     char *end_a, *end_b;
@@ -301,8 +301,6 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-// Returns the sum over the files that have training tokens, or over all other files, such as those
-// of --data-eval.
 static FileSum data_sum(const Data *data, bool held_out) {
     FileSum sum = { 0 };
     if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);
@@ -310,8 +308,8 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Returns whether the content of the files without training tokens has changed. Returns false if
-// the former content is not known.
+// Returns whether the content of the files without training tokens has changed. The result is false
+// if the former content is not known.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);
@@ -348,9 +346,8 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// Returns the value of the option in the run of the checkpoint. A checkpoint without storage,
-// gradients or skip-nonfinite was written before this option existed, so the function returns the
-// default.
+// A checkpoint without storage, gradients or skip-nonfinite was written before this option existed,
+// so the function returns the default.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

@@ -118,7 +118,7 @@ double sampler_score(const Choice *c, double logit, size_t number, size_t entry)
     uint64_t key = random_key(random_key(random_key(c->seed, KEY_SAMPLE), number), entry);
     return c->temperature == 0 ? logit : logit / c->temperature - log(-log(random_unit(key)));
 }
-// Returns whether x is better than y. If the scores are equal, the smaller entry is better.
+// If the scores are equal, the smaller entry is better.
 static bool better(const Candidate *x, const Candidate *y) {
     return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }

@@ -19,8 +19,7 @@ typedef struct {
 } Choice;
 typedef struct {
     Mesh mesh;
-    // this rank's part of its stage's layers; no loss
-    Model *m;
+    Model *m;      // this rank's part of its stage's layers; no loss
     Layer *head;   // the last layer on the last stage; else NULL
     Cache *cache;  // [blocks]
     size_t blocks; // blocks of this stage

@@ -76,9 +76,9 @@ static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// Writes a checkpoint if one is due, or if the training has to stop. Call this function after each
-// step; `seconds` is the time of the step and its evaluation. Returns true if the training ends
-// now, because of a signal, of --exit-after, or of weights that are not finite.
+// Writes a checkpoint if one is due, or if the training has to stop. Returns true if the training
+// ends now, because of a signal, of --exit-after, or of weights that are not finite.
+// seconds: the time of the step and its evaluation.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -108,7 +108,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
 }
 
 // Moves blocks between stages after every --rebalance steps, if another cut is better for the
-// measured times. Call this function between two steps.
+// measured times.
 static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
@@ -121,11 +121,10 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Returns whether the held-out loss is measured after `done` steps. With --eval-every 0 the result
-// is always false. Otherwise the program measures the loss every --eval-every steps. With --keep
-// the program also measures the loss before each checkpoint that is due, because the checkpoint
-// with the best loss is kept. For the last step the result is true only if a checkpoint is due,
-// because show() measures the loss after the last step.
+// Returns whether the held-out loss is measured after `done` steps. The program measures the loss
+// every --eval-every steps (0: never). With --keep the program also measures the loss before each
+// checkpoint, because the checkpoint with the best loss is kept. After the last step show()
+// measures the loss, so the result is true only if a checkpoint is due.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);
@@ -220,7 +219,6 @@ static void train_export(Run *run, const Trainer *t) {
                                                    : FILE_F32);
 }
 
-// Prints the places of the saved results.
 static void say_saved(Run *run, size_t done) {
     if (option_given(run, "save"))
         say(run, "saved: %s/step-%06zu; continue with --resume %s and more --steps\n",
@@ -247,7 +245,7 @@ static void loss_text(char text[LOSS_TEXT], const char *unit, double first, doub
                  first, last, unit, steps);
 }
 
-// Prints the last lines of the page. done: the steps of this run.
+// done: the steps of this run.
 static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCurve got,
                    Speed speed) {
     char loss[LOSS_TEXT];

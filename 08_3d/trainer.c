@@ -1,7 +1,6 @@
 // trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is this
 // step without options. trainer_gradients() and trainer_update() are the same step with every
-// option. refused.c rejects options that exclude each other. kept.c has the sizes of activations
-// and the plan for --activation-budget.
+// option.
 #include "08_3d/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -200,8 +199,8 @@ static void compress(Trainer *t) {
 
 // Completes the gradients of this replica, then sums them over the replicas.
 static void reduce(Trainer *t) {
-    // Adds up gradients that are partial sums, such as those of norms under sequence parallelism,
-    // where each rank has only some rows.
+    // Adds up gradients that are partial sums. For example, under sequence parallelism each rank
+    // has the gradient of a norm from only some rows.
     model_partial_sums(t->model);
     // The tied sum comes before any reduction over the replicas, because the reduction needs full
     // local gradients.
@@ -269,8 +268,7 @@ void trainer_update(Trainer *t, StepResult r) {
     zero_end(t->model, trainer_zero(&t->config));
 }
 
-// Skips the update. Under ZeRO-1 and ZeRO-2 every rank still takes part in the gather, which sends
-// the unchanged weights.
+// Under ZeRO-1 and ZeRO-2 the gather sends the unchanged weights.
 void trainer_skip(Trainer *t, StepResult r) {
     if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
     zero_end(t->model, trainer_zero(&t->config));

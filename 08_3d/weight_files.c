@@ -50,8 +50,7 @@ static size_t shard_of(const Shard *shard, size_t n, const char *name) {
     return i;
 }
 
-// Compares one file with the map. The file must have each tensor that the map places in the file,
-// and no other tensor.
+// The file must have each tensor that the map places in the file, and no other tensor.
 static bool agrees(const TensorFile *f, const cJSON *map, const Shard *shard, const char *index,
                    char why[WEIGHT_FILES_WHY]) {
     for (size_t i = 0; i < f->n; i++) {

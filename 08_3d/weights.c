@@ -18,7 +18,6 @@ static const FileTensor *find(const Weights *w, const char *name) {
     return t ? t : weight_files_find(&w->files, with);
 }
 
-// Returns wte or wpe, which must exist and have two sides.
 static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(w, name);
     REQUIRE(t,
@@ -102,7 +101,7 @@ static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
 
 // ---------------------------------------------------------------- every tensor, once
 
-// Returns all parts of all tensors of the model, in model order. The caller frees the list.
+// Returns the parts of all tensors, in model order. The caller frees the list.
 static NamedPart *parts_of(const ModelConfig *c, size_t *n) {
     Model *whole = model_describe(c, model_layers(c));
     NamedPart *list = host_alloc(MOST_PARTS * config_tensors(c) * sizeof *list);

@@ -1,5 +1,5 @@
 // published.h declares the published times of training steps with which plan_anchors.c compares the
-// plan. published.c has the rows, with their sources.
+// plan.
 #ifndef PUBLISHED_H
 #define PUBLISHED_H
 #include "08_3d/experiments/experiments.h"
@@ -68,8 +68,7 @@ typedef struct {
     size_t n;
     Use use;
 } PublishedTable;
-// The first two tables are of Megatron-LM and Llama 3. The next three are of other systems. The
-// last table is of ZeRO 3 in PTD-P.
+// The first two tables are of Megatron-LM and Llama 3.
 enum {
     PUBLISHED_A100,
     PUBLISHED_H100,
@@ -80,6 +79,7 @@ enum {
     PUBLISHED_TABLES
 };
 extern const PublishedTable published[PUBLISHED_TABLES];
-// Returns the planned time of a row's step on this cluster, divided by the published time, minus 1.
+// Returns the planned time of a row's step or block on this cluster, divided by the published time,
+// minus 1.
 double published_error(const PublishedRow *r, const PlanCluster *cluster);
 #endif

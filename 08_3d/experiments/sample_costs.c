@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include "common/model/costs.h"
 
-// Returns the number of computed positions, and adds the bytes sent over tp and pp, from sizes
-// alone. The code is independent of the measured loop of sample_run.c.
+// Returns the number of computed positions, and adds the bytes sent over tp and pp, independently
+// of the measured loop of sample_run.c.
 static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, double *pp) {
     size_t e = sizeof(real), T = c->context, blocks = part_size(c->layers, z->pp, z->pp_rank),
            in_cache = 0, rows = 0;
