@@ -12,12 +12,12 @@
 // --storage, and a run with another --storage can resume. The index also has the factor of a
 // dynamic loss scale.
 //
-// One rank owns each element and writes this element; replicas and copies write nothing. No rank
-// needs memory for the whole model. A resuming rank maps the files and picks its elements by their
-// place in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a
-// flattened rectangle; "__metadata__" gives the rectangle and the range. A checkpoint is written as
-// DIR/step-000400.part, and renamed when all its files are on the disk. So a checkpoint is complete
-// or does not exist.
+// Each element is written by the one rank that owns the element; replicas and copies write nothing.
+// No rank needs memory for the whole model. A resuming rank maps the files and picks its elements
+// by their place in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a
+// range of a flattened rectangle. "__metadata__" gives the rectangle and the range. A checkpoint is
+// written as DIR/step-000400.part, and renamed when all its files are on the disk. So a checkpoint
+// is complete or does not exist.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"

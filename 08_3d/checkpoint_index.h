@@ -48,8 +48,8 @@ typedef struct {
     size_t step, optimizer_step, n; // n files
     FileSum *sum;                   // [n]
 } CheckpointIndex;
-// Returns the text of an index. The last member is the sum over all bytes before it. The caller
-// frees the text.
+// Returns the text of an index. The last member is the sum over all bytes before this member. The
+// caller frees the text.
 char *checkpoint_index_print(const struct cJSON *index);
 // Parses the text of an index. Returns NULL, or the error as the end of a sentence. Call
 // checkpoint_index_free() whatever the function returns.

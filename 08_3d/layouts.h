@@ -1,5 +1,5 @@
-// layouts.h declares a function that lists the layouts dp x tp x pp of a world of ranks, and
-// functions that number the ranks in another order.
+// layouts.h declares functions that list the layouts dp x tp x pp of a world of ranks, and number
+// the ranks in another order.
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
 #include "08_3d/mesh.h"

@@ -1,6 +1,6 @@
-// mesh.h declares the coordinates of a rank in a mesh of dp x tp x pp ranks, or of dp x cp x tp x
-// pp ranks with context parallelism, and the groups in which a rank communicates. The number of a
-// rank is
+// mesh.h declares the coordinates of a rank in a mesh of dp x tp x pp ranks, with context
+// parallelism dp x cp x tp x pp. The file also declares the groups in which a rank communicates.
+// The number of a rank is
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H

@@ -1,4 +1,4 @@
-// model_config.c writes and reads config.json, and finds the weights beside it.
+// model_config.c writes and reads config.json, and finds the weights in a folder.
 #include "08_3d/model_config.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>

@@ -1,8 +1,8 @@
 // plan.h declares functions that compute, from sizes alone, the memory, traffic and time of a
-// training step in any layout of a model on a cluster (PTD-P section 3; ZeRO sections 5 and 7;
-// Korthikanti section 4). The sizes come from the cost model (common/model/costs.h), and the order
-// of work from the schedules of chapter 05. The time of a product is a roofline, and the time of a
-// message is alpha + bytes / beta. The plan shares no code with the simulated clock, so a
+// training step in any layout of a model on a cluster. Papers: PTD-P section 3; ZeRO sections 5 and
+// 7; Korthikanti section 4. The sizes come from the cost model (common/model/costs.h), and the
+// order of work from the schedules of chapter 05. The time of a product is a roofline, and the time
+// of a message is alpha + bytes / beta. The plan shares no code with the simulated clock, so a
 // comparison with the trainer's simulated steps tests the plan.
 #ifndef PLAN_H
 #define PLAN_H
@@ -52,8 +52,8 @@ typedef struct {
 } PlanCluster;
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
-// A number format: the bytes of a parameter (weight), of the parameter's gradient and optimizer
-// state, of an element of an activation and of a dropout mask, of a norm's statistic, of a logit.
+// A number format. The bytes per parameter: weight, gradient, optimizer state. The bytes per
+// element: of an activation, a dropout mask, a norm's statistic, the logits.
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
@@ -219,8 +219,8 @@ double plan_message_time(const PlanTask *t, bool near, double bytes);
 // bytes that a rank sends in the collective. passes: ONE_PASS or ALL_REDUCE_PASSES.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
-// Returns stage s with the positions of rank cp of the ring, and with the tp group that limits the
-// speed of this rank's forward or backward.
+// Returns stage s with the positions of rank cp of the ring, and with the slowest tp group for
+// which this rank's forward or backward waits.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
                        bool forward);
 // Returns the time to read and write `bytes` in `kernels` kernels, for ops other than products.
@@ -328,7 +328,7 @@ typedef struct {
     size_t dp, tp, pp, cp, micro_batch, chunks;
     int zero, sequence, recompute;
 } PlanFixed;
-// The layouts of a search. Those that fit come first, from the fastest to the slowest.
+// The results of a search. The layouts that fit come first, from the fastest to the slowest.
 typedef struct {
     PlanResult *result;
     size_t n, feasible; // layouts in the list, and the number of them that fit
@@ -391,8 +391,8 @@ size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
 // Returns the number of rows of plan_table() with --verbose whose step is at most `most` longer
-// than the fastest step (0.15: 15 %). *spread: how much longer the slowest of these rows takes, as
-// a share of the fastest step.
+// than the fastest step (0.15: 15 %).
+// *spread: how much longer the slowest of these rows takes, as a share of the fastest step.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);

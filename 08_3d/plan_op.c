@@ -1,5 +1,5 @@
-// plan_op.c computes the picoseconds of one forward or backward of a stage, and of the sums and the
-// update at the end of a step, and the bytes that a rank of the stage sends.
+// plan_op.c computes the time, in picoseconds, and the bytes sent of one forward or backward of a
+// stage, and of the sums and the update at the end of a step.
 #include "08_3d/plan.h"
 #include <math.h>
 

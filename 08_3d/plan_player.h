@@ -91,8 +91,8 @@ void plan_layers_free(PlanChunk *c);
 // Plays replica p->d from the first forward to the last backward.
 void plan_play_replica(PlanPlayer *p);
 void plan_player_free(PlanPlayer *p);
-// Returns whether each rank of stage `from` shares a node with its peer of stage `to`, in replica
-// d, or under ZeRO 2 and 3 in all replicas.
+// Returns whether each rank of stage `from` in replica p->d shares a node with its peer of stage
+// `to`. Under ZeRO 2 and 3 this must hold in all replicas.
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);
 size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 

@@ -192,8 +192,8 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
 // About a quarter of a block's products, those of q, k and v, come before the ring in forward, and
 // after the ring in backward. With grouped heads this part is smaller (a tenth for llama2-70b), but
 // the plan uses a quarter for all models. With full recomputation a backward also repeats the
-// forward. Of 12 equal parts 1 comes before the first ring, 9 between the rings (3 of the forward,
-// 6 of the gradients), and 2 after the second ring.
+// forward. Of 12 equal parts of the work 1 comes before the first ring, and 2 after the second
+// ring. Between the rings are 3 parts of the forward and 6 parts of the gradients.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;

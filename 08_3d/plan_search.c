@@ -113,8 +113,8 @@ static bool differs(const PlanTask *t, PlanLayout l) {
            plan_part_blocks(t, &l, 0) != plan_part_blocks(t, &equal, 0);
 }
 // Tries v chunks per stage. If the number of parts divides the blocks, the function tries parts of
-// equal blocks. In a pipeline the function also tries parts of equal cost, if these parts have
-// other numbers of blocks, and if v divides the blocks of the largest stage.
+// equal blocks. In a pipeline whose largest stage has a multiple of v blocks, the function also
+// tries parts of equal cost, if these parts have other numbers of blocks.
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };

@@ -308,8 +308,8 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Returns whether the content of the files without training tokens has changed. The result is false
-// if the former content is not known.
+// Returns whether the content of the files without training tokens has changed, as far as the
+// checkpoint knows this content.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);

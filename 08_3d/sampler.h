@@ -28,7 +28,7 @@ typedef struct {
     Choice choice;
 } Sampler;
 
-// ---- All functions except sampler_score() are collective. ----
+// ---- All ranks call these functions, except sampler_score(). ----
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
 // Runs a forward of `count` tokens that follow the tokens in the cache. The last stage gets the

@@ -1,5 +1,5 @@
-// settings.h declares functions that turn texts of the trainer's options into values (schedules,
-// tensor cuts, lists of stages), and a function that computes the learning rate.
+// settings.h declares functions that turn texts of the trainer's options into values, and compute
+// the learning rate.
 #ifndef SETTINGS_H
 #define SETTINGS_H
 #include "08_3d/trainer.h"

@@ -45,7 +45,7 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
     pipeline_tied_sum(stage, mesh->tied);
     // Each replica has the gradient of its own sequences only.
     data_parallel_all_reduce(mesh->dp, stage);
-    // All tp ranks of a last stage have the same loss, so one of them counts it.
+    // All tp ranks of a last stage have the same loss, so one of these ranks counts the loss.
     StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
@@ -61,8 +61,8 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 
 // ---------------------------------------------------------------- composition
 
-// Returns buckets that are as large as a block. So the gradient of a block is reduced while the
-// backward of the previous block runs.
+// Returns buckets that are at least as large as a block. So the gradient of a block is reduced
+// while the backward of the previous block runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
     size_t capacity = block->units[0]->size * sizeof(real);
@@ -214,7 +214,7 @@ static void reduce(Trainer *t) {
 }
 // Waits for the buckets, which the last backward has started (--overlap). A single stage has both
 // uses of wte, and has added their gradients in that backward. If the first and the last stage have
-// a copy of wte each, these stages first sum their gradients. Then the replicas sum that of wte.
+// a copy of wte each, these stages first sum their gradients of wte, then the replicas do.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);

@@ -99,8 +99,8 @@ static void rows(Run *run, const PublishedTable *t, AnchorErrors of[USES], bool 
     }
 }
 
-// Returns whether, by the plan, ZeRO 3 is slower than PTD-P's own layout, and each GPU is slower
-// with more GPUs, because each rank has fewer sequences per gather.
+// Returns whether, by the plan, ZeRO 3 is slower than PTD-P's own layout, and loses speed per GPU
+// with more GPUs. With more GPUs each rank has fewer sequences per gather.
 static bool zero3_loses(void) {
     const PublishedTable *zero3 = &published[PUBLISHED_ZERO3];
     const PlanCluster *cluster = cluster_named(zero3->cluster);

@@ -21,8 +21,8 @@ typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
 // LLAMA3: all communication overlaps, but sums over tp do not run in pieces.
 // FSDP: ZeRO 3 of PyTorch, which gathers one layer ahead.
 // FLASH: ZeRO 1 on PyTorch's DDP.
-// ZERO3_2021: DeepSpeed in PTD-P's table 2. Its six steps take as long as if a node had one network
-// card and nothing overlapped. The cause is not known, so these rows are not counted.
+// ZERO3_2021: DeepSpeed in PTD-P's table 2. These six steps take as long as if a node had one
+// network card and nothing overlapped. The cause is not known, so these rows are not counted.
 // The first three systems scatter and gather messages between stages (PTD-P section 4.1).
 typedef enum {
     MEGATRON_2021,
