@@ -79,7 +79,7 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// Returns whether the file belongs to a checkpoint, by its name, its kind and its first bytes.
+// A file belongs to a checkpoint by its name, its kind and its first bytes.
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
@@ -128,8 +128,8 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
     return false;
 }
 
-// Renames a complete checkpoint to step-N.part, then removes this folder. If the run is killed
-// during the removal, only a .part folder remains, which no reader takes for a complete checkpoint.
+// First renames a complete checkpoint to step-N.part. If the run is killed during the removal, only
+// a .part folder remains, which no reader takes for a complete checkpoint.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;

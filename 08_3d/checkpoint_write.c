@@ -123,7 +123,6 @@ static Output create(const char *dir, const char *part, const char *file) {
     free(folder);
     return o;
 }
-// Writes all bytes of a file to the disk, then closes the file.
 static void close_on_disk(Output *o) {
     if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));

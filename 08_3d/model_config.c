@@ -14,7 +14,6 @@ static const char mark_key[] = "exported_by", mark[] = "unsplit";
 // The most bytes of a config.json. That of Hugging Face's GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
-// Returns the path of the config.json in the folder of a file. The caller frees the path.
 static char *path_beside(const char *weights) {
     const char *slash = strrchr(weights, '/');
     int folder = slash ? (int)(slash + 1 - weights) : 0;

@@ -24,7 +24,6 @@ static void add_dp(PlanOp *op, const PlanTask *t, const PlanStage *s, double tim
     op->dp += times * plan_group_time(t, s->dp, passes, count, size);
     op->dp_bytes += times * plan_group_bytes(t, s->dp, passes, count, size);
 }
-// Adds one pass over dp for each layer of the stage.
 static void add_units(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++)
         add_dp(op, t, s, 1, ONE_PASS, plan_unit(t, &s->z, i), size);

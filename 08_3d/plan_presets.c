@@ -80,7 +80,6 @@ const PlanModel plan_models[] = {
       .source = "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-7B-Instruct" },
     { "qwen2-72b", LLAMA(80, 8192, 64, 8, 29568, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
       .source = "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-72B-Instruct" },
-    // Qwen2-VL: Qwen2 behind a vision tower.
     { "qwen2vl-7b", LLAMA(28, 3584, 28, 4, 18944, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
       .source = "Wang et al. 2024 (Qwen2-VL), section 2; config.json of Qwen2-VL-7B-Instruct",
       .vision = QWEN2_VL },

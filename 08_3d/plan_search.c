@@ -219,7 +219,6 @@ static void play_candidates(Search *s, double fastest) {
     for (size_t i = 0; i < n && ROUNDING * c[i].bound.memory <= least; i++)
         if (!c[i].played) least = fmin(least, plan_memory_sum(&play_candidate(s, &c[i])->fullest));
 }
-// Returns the result of layout l in the list, or NULL.
 static const PlanResult *listed(const PlanList *list, const PlanLayout *l) {
     for (size_t i = 0; i < list->n; i++)
         if (searched_first(&list->result[i].layout, l) == 0) return &list->result[i];

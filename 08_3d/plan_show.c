@@ -65,7 +65,6 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         r->tp_bytes * G, gigabytes(cp, r->cp_bytes), gigabytes(pp, r->pp_bytes),
         gigabytes(dp, r->dp_bytes + r->tied_bytes), end);
 }
-// Prints the alternatives to the fastest layout, and how many times as long their steps take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
@@ -107,7 +106,6 @@ static const struct {
 } published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 % on 64 GPUs, 1T 56.3 % on 512" },
                   { "dgx-h100", ": GPT-3 47 % (Megatron-LM's README)" } };
 
-// Prints the step with slower resources, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     PlanStress found[PLAN_STRESSES];
     Result rows[PLAN_STRESSES + 1] = { { 0 } };

@@ -46,8 +46,8 @@ static double sent_on(const PlanPlayer *p, size_t i) {
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 
-// Sets r->mfu: the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute
-// in the step. Sets r->hfu, which also counts the FLOPs of recomputation.
+// r->mfu is the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute in
+// the step. r->hfu also counts the FLOPs of recomputation.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;

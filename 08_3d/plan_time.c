@@ -25,7 +25,7 @@ static size_t sequences_of(const PlanPlayer *p, size_t k) {
 }
 
 // Returns whether a message between stages is cut over tp, and gathered by the receiver. With
-// sequence parallelism a rank has only its own rows, so the message is not cut.
+// sequence parallelism a rank has only its own rows to send.
 static bool is_scattered(const PlanPlayer *p) {
     return p->t->how.scatter && !p->l->sequence && p->l->n.tp > 1;
 }
@@ -35,7 +35,6 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
     if (is_scattered(p)) return ceil_div(rows * width, p->l->n.tp) * e;
     return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * width * e;
 }
-// Returns the cost of the receiver's gather of a message, before the receiver's op.
 static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) {
     size_t count = B * plan_positions(p->t, p->l) * p->t->model.model.width;
     size_t e = p->t->format.element;
@@ -175,9 +174,9 @@ static bool play_op(PlanPlayer *p, size_t i) {
     return true;
 }
 
-// Returns an earlier stage whose ops take the same times as those of stage i. Two inner stages have
-// the same times if they have the same numbers of blocks and begin at the same place in a node.
-// Returns NULL if there is no such stage, or if each rank of a ring is played.
+// Returns an earlier stage whose ops take the same times as those of stage i, or NULL. Two inner
+// stages have the same times if they have the same numbers of blocks and begin at the same place in
+// a node.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;

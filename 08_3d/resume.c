@@ -69,7 +69,6 @@ static RunOption *look_up(const RunOptions *o, const char *name) {
 }
 const char *run_option(const RunOptions *o, const char *name) { return look_up(o, name)->value; }
 bool run_option_given(const RunOptions *o, const char *name) { return look_up(o, name)->given; }
-// Makes the value the default of an option that was not given.
 static void take(RunOptions *o, const char *name, const char *text) {
     RunOption *option = look_up(o, name);
     if (option->given || !text) return;
@@ -77,8 +76,8 @@ static void take(RunOptions *o, const char *name, const char *text) {
     option->taken = true;
 }
 
-// Returns the value of an option that defines the training. If --decay-steps is not given, the
-// learning rate falls over the --steps of the first run. If --vocab is not given, tokens are bytes.
+// If --decay-steps is not given, the learning rate falls over the --steps of the first run. If
+// --vocab is not given, tokens are bytes.
 static const char *training_value(const RunOptions *o, const char *name) {
     const char *value = run_option(o, name);
     if (!value && strcmp(name, "decay-steps") == 0) return run_option(o, "steps");
@@ -113,7 +112,7 @@ static bool same(const char *a, const char *b) {
 
 // ---------------------------------------------------------------- --override
 
-// Returns whether the list, words with commas between them such as "lr,data", has this word.
+// list: words with commas between them, such as "lr,data".
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)

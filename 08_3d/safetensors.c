@@ -116,7 +116,6 @@ static void take_elements(void *whole, size_t rank, const void *data, size_t byt
     w->filled += bytes / sizeof *list;
 }
 
-// Writes one part of a parameter that is whole on this rank.
 static void write_part(const Param *p, const NamedPart *part, const real *values, FileType type,
                        Output *o) {
     size_t n = p->rows * range_size(part->columns);

@@ -61,8 +61,7 @@ static void curve_free(LossCurve c) {
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Prints the lines of checkpoint_save() or resume_open(). Removes the last newline, because say()
-// adds a newline.
+// Removes the last newline of the note, because say() adds a newline.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;
@@ -70,8 +69,7 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// Returns whether a checkpoint is due after `done` steps. With --save a checkpoint is due every
-// --save-every steps, and after the last step.
+// With --save a checkpoint is due every --save-every steps, and after the last step.
 static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
@@ -320,8 +318,7 @@ static void require_files(Run *run, const ModelConfig *c) {
     stop_catch();
 }
 
-// Opens the weights of --init. The training begins at step 0 with these weights and with a new
-// optimizer state.
+// With --init the training begins at step 0 with these weights and a new optimizer state.
 static Weights init_open(Run *run) {
     Weights w = { 0 };
     if (!option_given(run, "init")) return w;
@@ -425,8 +422,7 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A resumed run relies on the order of the data and on the saved state, so --check also checks
-    // this order and this state.
+    // A resumed run relies on the order of the data and on the saved state.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

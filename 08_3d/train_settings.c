@@ -10,7 +10,7 @@
 
 // ---------------------------------------------------------------- the trainer's configuration
 
-// A single stage has nothing to interleave, so the result is 1.
+// Returns --chunks if several stages are interleaved, else 1.
 static size_t chunks(Run *run, size_t stages) {
     bool interleaved = settings_interleaved(option_text(run, "schedule"));
     size_t v = option_size(run, "chunks");

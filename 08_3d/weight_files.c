@@ -17,7 +17,6 @@ static bool is_index(const char *path) {
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-// Returns the path of a file in the folder of the index. The caller frees the path.
 static char *beside(const char *index, const char *name) {
     const char *slash = strrchr(index, '/');
     int folder = slash ? (int)(slash + 1 - index) : 0;
@@ -39,7 +38,7 @@ static const cJSON *weight_map(const cJSON *index) {
     return map;
 }
 
-// A file of the index and the tensors that it must have.
+// A file of the index, and the number of tensors that the file must have.
 typedef struct {
     const char *name;
     size_t tensors;

@@ -36,7 +36,7 @@ static bool same_values(const FileTensor *a, const FileTensor *b) {
     return true;
 }
 
-// Returns the number of heads of --heads or config.json, or 0 if neither gives the number.
+// Returns 0 if neither --heads nor config.json gives the number.
 static size_t heads_of(const Weights *w, const size_t *chosen) {
     size_t configured = w->model.heads;
     REQUIRE(!chosen || !configured || *chosen == configured,
@@ -174,8 +174,7 @@ static void check_tensors(const Weights *w) {
 
 // ---------------------------------------------------------------- values
 
-// The parts that value() has found last. The callers ask for elements one after another, so value()
-// needs these parts again.
+// The parts that value() has found last. value() needs these parts again for the next element.
 typedef struct {
     const Weights *weights;
     const Param *param;

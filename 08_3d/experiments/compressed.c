@@ -23,7 +23,7 @@ typedef struct {
     size_t unit;
 } Described;
 
-// Returns descriptions of this rank's parameters, unit by unit, in the order of compression.
+// Describes this rank's parameters, unit by unit, in the order of compression.
 static Described *describe(const Model *m, size_t *n) {
     Described *list = host_alloc(config_tensors(&m->config) * sizeof *list);
     *n = 0;

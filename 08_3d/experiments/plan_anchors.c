@@ -48,7 +48,6 @@ static PlanResult fastest(const PlanTask *t, PlanLayout l) {
         }
     return best;
 }
-// Returns the plan's value of the quantity that the paper prints.
 static double planned(const PublishedRow *r, const PlanCluster *cluster) {
     PlanTask t = task_of(r, cluster);
     PlanLayout l = layout_of(r);

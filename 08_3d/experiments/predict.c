@@ -68,7 +68,6 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     free(piece);
 }
 
-// Adds the compressed sum, unit by unit (01.06, 01.08).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
                                   const RankStage *own) {
     const CompressionCosts costs = compression_costs(&own->z, &c->compression, c->mesh.dp, at.dp);

@@ -62,7 +62,7 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
 // Lists `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
 // is a reduce-scatter and an all-gather, and half a sum is one of these calls. The function lists
 // an all-gather for either call, because both calls take the same time. Without sequence
-// parallelism there are no half sums, so the function ignores `half`.
+// parallelism there are no half sums.
 static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole,
                          size_t half) {
     if (r->c->mesh.tp == 1) return;

@@ -118,7 +118,6 @@ static bool step_is_listed(const TrainerConfig *c) {
 
 void train_check_time(Run *run, const Trainer *t, const Timing *timing) {
     if (!step_is_listed(&t->config)) return;
-    // Only rank 0 plays the step, because all ranks would play the same step.
     double step = run->is_root ? step_time(&t->config) : 0;
     ledger_pause();
     side_broadcast(&step, sizeof step);
