@@ -1,5 +1,5 @@
-// plan_op.c computes the time, in picoseconds, and the bytes sent of one forward or backward of a
-// stage, and of the sums and the update at the end of a step.
+// plan_op.c computes the time of one forward or backward of a stage, and of the sums and the update
+// at the end of a step, in picoseconds. The file also computes the bytes that a rank sends.
 #include "08_3d/plan.h"
 #include <math.h>
 

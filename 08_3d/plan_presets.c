@@ -103,10 +103,10 @@ const PlanOldName plan_old_names[] = {
 
 // For each GPU two constants are fitted: efficiency (the share of the peak that large products
 // reach) and the share of the data sheet's bandwidth. The fit is least squares over every other row
-// of Megatron-LM and Llama 3 on this GPU (experiments/published.c), on a grid with steps of 0.02
-// and 0.1. launch is assumed, because the rows hardly depend on launch. Between 0 and 3 us the sum
-// of squares of the A100 changes by 4 %. Power limits the H100 at full load. The cluster "lesson"
-// has the book's simulated device and links, at the scale of the book's small models.
+// of Megatron-LM and Llama 3 on this GPU (experiments/published.c). The grid has steps of 0.02 and
+// 0.1. launch is assumed, because the rows hardly depend on launch. Between 0 and 3 us the sum of
+// squares of the A100 changes by 4 %. Power limits the H100 at full load. The cluster "lesson" has
+// the book's simulated device and links, at the scale of the book's small models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {

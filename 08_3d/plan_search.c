@@ -114,7 +114,7 @@ static bool differs(const PlanTask *t, PlanLayout l) {
 }
 // Tries v chunks per stage. If the number of parts divides the blocks, the function tries parts of
 // equal blocks. In a pipeline whose largest stage has a multiple of v blocks, the function also
-// tries parts of equal cost, if these parts have other numbers of blocks.
+// tries parts of equal cost, if these parts differ.
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };

@@ -1,5 +1,5 @@
-// resume.h declares functions that resume a run with the options of its checkpoint, and check that
-// the folder of --save has no checkpoints of other runs.
+// resume.h declares functions that resume a run with the options of its checkpoint. The functions
+// also check that the folder of --save has no checkpoints of other runs.
 #ifndef RESUME_H
 #define RESUME_H
 #include "08_3d/checkpoint.h"
