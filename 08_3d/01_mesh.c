@@ -16,8 +16,7 @@
 
 // ---------------------------------------------------------------- coordinates
 
-// Returns the coordinates of a rank. tp varies fastest, because tp ranks send most and must be
-// neighbours in one node.
+// tp varies fastest, because tp ranks send most and must be neighbours in one node.
 Coordinates mesh_coordinates(Degrees n, size_t rank) {
     size_t inner = n.tp * mesh_cp(n);
     return (Coordinates){ .tp = rank % n.tp,

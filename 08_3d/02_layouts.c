@@ -23,16 +23,16 @@ size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
     return n;
 }
 
-// Returns the process that is rank r in the opposite order. In the usual order of a mesh tp varies
-// fastest and pp slowest (01_mesh.c). In the opposite order pp varies fastest and tp slowest, so
-// the ranks of a tensor-parallel group are far apart, often in different nodes.
+// In the usual order of a mesh tp varies fastest and pp slowest (01_mesh.c). In the opposite order
+// pp varies fastest and tp slowest, so the ranks of a tensor-parallel group are far apart, often in
+// different nodes.
 size_t opposite_order(Degrees n, size_t r) {
     Coordinates c = mesh_coordinates(n, r);
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }
 
-// Returns a world of the same ranks in which process(n, r) is rank r. Each process searches for its
-// own r, which becomes its rank in the new world. The split sends a few numbers, once.
+// Each process searches for its own r, which becomes its rank in the new world. The split sends a
+// few numbers, once.
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process) {
     size_t key = 0;
     while (process(n, key) != world->rank) key++;

@@ -42,7 +42,7 @@ void checkpoint_free(Checkpoint *c) {
 
 static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 
-// Adds the pieces of one file. Returns NULL, or a text that describes the error.
+// Adds the pieces of one file. Returns NULL, or the error.
 static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);
@@ -134,8 +134,7 @@ static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_W
     return !why[0];
 }
 
-// Reads the checkpoint in `path` on all ranks, and verifies all bytes of its files. The ranks share
-// the files: one rank verifies each file.
+// All ranks read the checkpoint, and one rank verifies each file.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char local_why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, local_why);

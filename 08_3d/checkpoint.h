@@ -12,12 +12,12 @@
 // --storage, and a run with another --storage can resume. The index also has the factor of a
 // dynamic loss scale.
 //
-// One rank owns each element and writes this element; replicas and copies write nothing. No rank
-// needs memory for the whole model. A resuming rank maps the files and picks its elements by their
-// place in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a
-// flattened rectangle; "__metadata__" gives the rectangle and the range. A checkpoint is written as
-// DIR/step-000400.part, and renamed when all its files are on the disk. So a checkpoint is complete
-// or does not exist.
+// Each element is written by the one rank that owns the element; replicas and copies write nothing.
+// No rank needs memory for the whole model. A resuming rank maps the files and picks its elements
+// by their place in the whole tensor. A tensor in a file is a rectangle of the whole tensor, or a
+// range of a flattened rectangle. "__metadata__" gives the rectangle and the range. A checkpoint is
+// written as DIR/step-000400.part, and renamed when all its files are on the disk. So a checkpoint
+// is complete or does not exist.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"
@@ -79,10 +79,10 @@ const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 // Returns the value, given or by default, of an option that defines the training, or NULL if the
 // checkpoint does not have the option (checkpoint_index_option()).
 const char *checkpoint_option(const Checkpoint *c, const char *name);
-// Fills this rank's part of m's weights and masters. If o has moments, also fills the moments of
-// the elements that this rank owns. Sets o->step. o NULL: fills only weights and masters. Moments
-// that the checkpoint does not have stay as they are. Calls usage_error() if the checkpoint has
-// another model.
+// Fills this rank's part of m's weights and masters. If o and the checkpoint have moments, also
+// fills the moments of the elements that this rank owns. Sets o->step to the checkpoint's step, or
+// to 0 if only the checkpoint has no moments. o NULL: fills only weights and masters. Calls
+// usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 // Returns the want->n numbers of the RankState of rank `rank`, or NULL if the training had none.
 // The caller frees the numbers. Calls usage_error() if the numbers belong to another layout than

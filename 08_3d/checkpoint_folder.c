@@ -1,5 +1,5 @@
 // checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
-// files in it, by POSIX calls that follow no link there. The file also reads a checkpoint's index.
+// files in this folder, by POSIX calls that follow no link there.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -63,8 +63,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- the files of this program
 
-// Returns whether the file has this text at this place. Also returns true if the file ends before
-// the text or within the text, because a killed run may leave only a part of a file.
+// Returns whether the file has this text at this place. A file that ends before the end of the text
+// needs only the beginning, because a killed run may leave only a part of a file.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);
@@ -79,7 +79,7 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// Returns whether the file belongs to a checkpoint, by its name, its kind and its first bytes.
+// A file belongs to a checkpoint by its name, its kind and its first bytes.
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
@@ -128,8 +128,8 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
     return false;
 }
 
-// Renames a complete checkpoint to step-N.part, then removes this folder. If the run is killed
-// during the removal, only a .part folder remains, which no reader takes for a complete checkpoint.
+// First renames a complete checkpoint to step-N.part. If the run is killed during the removal, only
+// a .part folder remains, which no reader takes for a complete checkpoint.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;
@@ -232,8 +232,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// Reads the step from the name of the folder to which the path leads. Returns false if the name is
-// not that of a complete checkpoint, for example because a user has renamed the folder.
+// Reads the step from the name of the folder to which the path leads. Returns false if a user has
+// given the folder another name than that of a complete checkpoint.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

@@ -1,9 +1,9 @@
 // checkpoint_folder.h declares functions for the folder of --save. One run at a time writes in this
-// folder. The program writes and removes only its own files there. It writes and removes nothing
-// through a link, and removes a folder only if each file in the folder belongs to a checkpoint.
+// folder. The program writes and removes only its own files there, and nothing through a link. The
+// program removes a folder only if each file in the folder belongs to a checkpoint.
 //
 //     DIR/step-000400          a checkpoint, complete
-//     DIR/step-000400.part     a checkpoint while it is written; a killed run leaves it
+//     DIR/step-000400.part     an unfinished checkpoint, which a killed run leaves
 //     DIR/.unsplit-lock        locked (flock) by rank 0 of the saving run, until its process ends
 //
 // All other names belong to the user. Any rank may call these functions alone, because no function

@@ -1,7 +1,7 @@
 // checkpoint_index.h declares functions that print and parse the index of a checkpoint, and parse
 // the note of each tensor. The note is the text in "__metadata__" that gives the tensor's place in
 // the whole tensor. The parsers must not crash on any bytes, because another program may have
-// written the file. tests/fuzz_checkpoint.c tests the parsers with random bytes.
+// written the file.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
@@ -48,16 +48,15 @@ typedef struct {
     size_t step, optimizer_step, n; // n files
     FileSum *sum;                   // [n]
 } CheckpointIndex;
-// Returns the text of an index. The last member is the sum over all bytes before it. The caller
-// frees the text.
+// Returns the text of an index. The last member is the sum over all bytes before this member. The
+// caller frees the text.
 char *checkpoint_index_print(const struct cJSON *index);
 // Parses the text of an index. Returns NULL, or the error as the end of a sentence. Call
 // checkpoint_index_free() whatever the function returns.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
-// These two functions return the run's value of an option, or NULL if the index does not have the
-// option. checkpoint_index_option() reads the options that define the training ("options").
-// checkpoint_index_layout() reads the other options ("layout").
+// These two functions return the run's value of an option that defines the training ("options"), or
+// of another option ("layout"). The result is NULL if the index does not have the option.
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 

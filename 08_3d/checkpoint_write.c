@@ -15,9 +15,8 @@
 
 // ---------------------------------------------------------------- the file of a rank
 
-// Returns the elements [lo, hi) of the unit that this rank writes for p. Two kinds of tensors are
-// copies and are not written: tensors that the norm does not count, and the wte of a tied head. If
-// every replica owns the whole unit, only replica 0 writes.
+// Two kinds of tensors are copies and are not written: tensors that the norm does not count, and
+// the wte of a tied head. If every replica owns the whole unit, only replica 0 writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){ 0, 0 };
@@ -124,7 +123,6 @@ static Output create(const char *dir, const char *part, const char *file) {
     free(folder);
     return o;
 }
-// Writes all bytes of a file to the disk, then closes the file.
 static void close_on_disk(Output *o) {
     if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));
@@ -166,8 +164,7 @@ static cJSON *sum_of(FileSum s) {
     return j;
 }
 
-// Returns the index. "format" is the first member, because an index begins with
-// CHECKPOINT_INDEX_BEGIN.
+// "format" is the first member, because an index begins with CHECKPOINT_INDEX_BEGIN.
 static cJSON *index_of(const RunOptions *options, const Optimizer *o, const RankState *state,
                        const SavedRun *saved, size_t step, const FileSum *files, size_t ranks) {
     cJSON *index = cJSON_CreateObject();
@@ -221,8 +218,8 @@ static void make_room(const char *dir, const char *name, const SavedRun *saved) 
     free(path);
 }
 
-// Removes old checkpoints of this run. The newest `keep` checkpoints stay. The checkpoint with the
-// lowest held-out loss also stays.
+// Removes this run's checkpoints, except the newest `keep` checkpoints and the one with the lowest
+// held-out loss.
 static void keep_newest(const char *dir, const SavedRun *saved, size_t keep,
                         char note[CHECKPOINT_NOTE]) {
     size_t n, own = 0, *steps = folder_steps(dir, &n);

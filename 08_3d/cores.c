@@ -29,7 +29,7 @@ static Place *gather_places(void) {
     return all;
 }
 
-// Returns whether two ranks share their GPU if `gpu`, else whether they share their cores.
+// Returns whether two ranks share their GPU (if `gpu`) or their cores (otherwise).
 static bool share(const Place *a, const Place *b, bool gpu) {
     if (strcmp(a->host, b->host) != 0) return false;
     return gpu ? strcmp(a->gpu, b->gpu) == 0 : CPU_EQUAL(&a->cores, &b->cores);

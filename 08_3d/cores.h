@@ -9,7 +9,7 @@
 size_t cores_per_rank(void);
 // Returns the number of ranks that compute at the same time. With GPUs the result is the number of
 // GPUs. For processes the result is the number of ranks, or cores / threads per rank if that is
-// less (3 cores and 2 threads: 1.5). For virtual ranks the result is at most 1. Collective. The
-// value is valid on rank 0; the other ranks get 0.
+// less (3 cores and 2 threads: 1.5). For virtual ranks the result is at most 1. Collective. Ranks
+// other than 0 get 0.
 double ranks_at_once(void);
 #endif

@@ -15,7 +15,7 @@ StepOutcome finite_step(FiniteRule *rule, StepResult r) {
     return STEP_LOST;
 }
 
-// The function adds up the elements, because a sum is not finite if an element is not finite.
+// A sum is not finite if an element is not finite.
 bool finite_tensors(const Model *m, UnitTensor what) {
     double sum = 0;
     for (size_t i = 0; i < m->n_units; i++) {

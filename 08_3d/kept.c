@@ -1,5 +1,5 @@
-// kept.c computes the sizes of a stage's activations. budget_within() of
-// 07_recompute/budget_schedule.c takes these sizes, and chooses what each block recomputes.
+// kept.c computes the sizes of a stage's activations, from which budget_within()
+// (07_recompute/budget_schedule.c) chooses what each block recomputes.
 #include "08_3d/kept.h"
 #include <stdlib.h>
 #include "03_tensor_parallel/context_parallel.h"

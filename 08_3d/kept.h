@@ -16,9 +16,7 @@ size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 // The bytes that a forward of B sequences keeps for backward in a part of the model, if no block
 // recomputes. z has the sizes of the part. With 16-bit storage only statistics, logits and the sums
 // of the loss are reals.
-// block: the bytes of each block.
-// scores: the bytes of the scores in a block.
-// head: the bytes of the head.
+// scores: the bytes of the attention scores in a block.
 // between: the bytes of the tensors between layers.
 typedef struct {
     size_t block, scores, head, between;

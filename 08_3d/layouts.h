@@ -1,5 +1,5 @@
-// layouts.h declares a function that lists the layouts dp x tp x pp of a world of ranks, and
-// functions that number the ranks in another order.
+// layouts.h declares functions that list the layouts dp x tp x pp of a world of ranks, and number
+// the ranks in another order.
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
 #include "08_3d/mesh.h"
@@ -7,8 +7,6 @@
 enum { MOST_LAYOUTS = 64 };
 // Writes all layouts of `world` ranks whose degrees are at most those of `most`. Returns the number
 // of layouts.
-// most: the number of heads limits tp, the number of blocks limits pp, and the number of sequences
-// limits dp.
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]);
 // A function of this type returns the rank in the world of the process that is rank r of the mesh.
 typedef size_t LayoutOrder(Degrees n, size_t r);

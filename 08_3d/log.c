@@ -1,4 +1,4 @@
-// log.c writes the lines of a log, each line as soon as its values are known.
+// log.c writes the lines of a log. Each line is flushed, so that no line is lost if the run dies.
 #include "08_3d/log.h"
 #include <errno.h>
 #include <math.h>
@@ -16,8 +16,8 @@ static void number(const Log *log, const char *name, double value, const char *a
     else require(log, fprintf(log->file, "\"%s\":null%s", name, after) >= 0);
 }
 
-// Returns whether the file ends with half a line, which a killed run may have left. The function
-// does not read pipes and devices.
+// Returns whether the file ends with half a line, which a killed run may have left. Always false
+// for pipes and devices.
 static bool ends_in_half_a_line(const char *name) {
     struct stat found;
     FILE *f = stat(name, &found) == 0 && S_ISREG(found.st_mode) ? fopen(name, "rb") : NULL;
@@ -48,7 +48,6 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, double scale
     number(log, "seconds", seconds, ",");
     number(log, "tokens_per_second", (double)tokens / seconds, ",");
     require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
-    // Writes each line at once, so that no line is lost if the run dies.
     require(log, fflush(log->file) == 0);
 }
 

@@ -11,7 +11,7 @@ typedef struct {
 } Log;
 // Opens the log. Calls usage_error() if the file cannot be written. A later write that fails calls
 // fault().
-// name NULL: nothing is written. name is NULL without --log, and on all ranks except 0.
+// name NULL: nothing is written.
 // append: continues the log of a resumed run.
 // id: the run's id.
 Log log_open(const char *name, bool append, const char *id);

@@ -1,6 +1,6 @@
-// mesh.h declares the coordinates of a rank in a mesh of dp x tp x pp ranks, or of dp x cp x tp x
-// pp ranks with context parallelism. The file also declares the groups in which a rank communicates
-// (01_mesh.c). The number of a rank is
+// mesh.h declares the coordinates of a rank in a mesh of dp x tp x pp ranks, with context
+// parallelism dp x cp x tp x pp. The file also declares the groups in which a rank communicates.
+// The number of a rank is
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
@@ -32,7 +32,7 @@ typedef struct {
     Comm *world;
     Comm *group[MESH_ALL + 1]; // [axes along which its ranks differ]; NULL: not made yet
     Comm *dp, *tp, *pp;        // ranks that differ from this rank only in this coordinate
-    Comm *cp;                  // the same; NULL without context parallelism
+    Comm *cp;                  // ranks that differ only in cp; NULL without context parallelism
     // dp x cp: ranks with the same parameters. Gradients are summed over these ranks, and ZeRO
     // shards over them.
     Comm *replicas;
@@ -46,9 +46,8 @@ typedef struct {
 // product of the degrees is not the number of ranks.
 Mesh mesh_new(Comm *world, Degrees n);
 // Returns the group of ranks that differ from this rank only along these axes, in the order of the
-// world. A single axis gives a line through the mesh, two axes give a plane, all axes give the
-// world, and no axis gives a group of this rank alone. The first call for these axes is collective
-// over the world; mesh_free() frees the group.
+// world. All axes give the world, and no axis gives a group of this rank alone. The first call for
+// these axes is collective over the world. mesh_free() frees the group.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

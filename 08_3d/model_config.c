@@ -1,4 +1,4 @@
-// model_config.c writes and reads config.json, and finds the weights beside it.
+// model_config.c writes and reads config.json, and finds the weights in a folder.
 #include "08_3d/model_config.h"
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -11,11 +11,9 @@
 #include "common/model/block.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// The most bytes of a config.json that are read. The config.json of Hugging Face's GPT-2 has less
-// than 1 kB.
+// The most bytes of a config.json. That of Hugging Face's GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
-// Returns the path of the config.json in the folder of a file. The caller frees the path.
 static char *path_beside(const char *weights) {
     const char *slash = strrchr(weights, '/');
     int folder = slash ? (int)(slash + 1 - weights) : 0;
@@ -37,8 +35,7 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// Returns whether --export may write this file. The file must not exist, or must have the mark of
-// --export.
+// The file must not exist, or must have the mark of --export.
 static bool may_write(const char *path) {
     struct stat found;
     if (lstat(path, &found) != 0) return true;
@@ -138,7 +135,6 @@ void model_config_write(const ModelConfig *c, const char *weights, FileType type
 
 // ---------------------------------------------------------------- reading
 
-// A config.json that is read for --from or --init.
 typedef struct {
     const char *option, *path;
     cJSON *json;
@@ -147,7 +143,7 @@ static const cJSON *field(const Reading *r, const char *key) {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(r->json, key);
     return cJSON_IsNull(value) ? NULL : value;
 }
-// Returns the size with this key, or 0 if the file has no such key.
+// Returns 0 if the file has no such key.
 static size_t size_of(const Reading *r, const char *key) {
     const cJSON *value = field(r, key);
     if (!value) return 0;
@@ -173,8 +169,7 @@ static bool flag_of(const Reading *r, const char *key, bool fallback) {
             r->path, key);
     return value ? cJSON_IsTrue(value) : fallback;
 }
-// Calls usage_error() unless the flag is `wanted`, because this program cannot compute a model with
-// the other value.
+// This program cannot compute a model with the other value of the flag.
 static void require_flag(const Reading *r, const char *key, bool wanted) {
     REQUIRE(flag_of(r, key, wanted) == wanted,
             "--%s: %s: a model with %s %s is not supported: only %s is", r->option, r->path, key,

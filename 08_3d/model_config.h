@@ -9,7 +9,7 @@
 
 // Checks, before the training, that config.json can be written beside this file of weights. Calls
 // usage_error() if the present config.json was not written by --export, or if the file cannot be
-// written. A pipe or a device has no config.json beside it.
+// written. For a pipe or a device no config.json is written.
 void model_config_require(const char *weights);
 // Writes the config.json. Calls fault() if the file cannot be written. type: the type of the
 // weights.

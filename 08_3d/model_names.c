@@ -13,8 +13,7 @@ HubFamily hub_family(const ModelConfig *c) {
     return NO_HUB_FAMILY;
 }
 
-// The name of a tensor in this program, and the names of its parts in Llama's files, in the order
-// of the columns.
+// The name of a tensor in this program, and of its parts in Llama's files, by columns.
 typedef struct {
     const char *ours, *part[MOST_PARTS];
 } Names;

@@ -2,11 +2,11 @@
 // level: core
 // question: How must a model be split over a cluster's GPUs so that it fits and trains fastest?
 //
-// The program computes a training step, without training, in all layouts dp x tp x pp x cp that
-// plan_search.c tries. The layouts also differ in micro-batch size, interleaved chunks, ZeRO stage,
-// recomputation and sequence parallelism. Memory, traffic and time follow from sizes alone, by the
-// cost model that the lessons check. The presets have the sizes of published models, and the
-// devices and links of published clusters and of the book's simulated one.
+// The program computes a training step, without training, in many layouts dp x tp x pp x cp. The
+// layouts also differ in micro-batch size, interleaved chunks, ZeRO stage, recomputation and
+// sequence parallelism. Memory, traffic and time follow from sizes alone, by the cost model that
+// the lessons check. The presets have the sizes of published models, and the devices and links of
+// published clusters and of the book's simulated one.
 //
 // For a stage, plan_stage.c computes sizes and groups, plan_memory.c the memory, plan_op.c the time
 // of a forward or backward, and plan_ring.c the time of ring attention. plan_time.c plays the
@@ -24,8 +24,8 @@
 #include "common/base/output.h"
 #include "common/model/block.h"
 
-// Returns the preset of this name. If the name is unknown, ends the program with a list of the
-// names. first: the first element of an array of presets. A preset begins with its name, and the
+// Returns the preset of this name. Calls usage_error() with a list of the names if the name is
+// unknown. first: the first element of an array of presets. A preset begins with its name, and the
 // array ends with name NULL.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
@@ -39,8 +39,8 @@ static const void *preset(const char *option, const char *name, const void *firs
     }
     usage_error("--%s %s: expected one of%s", option, name, names);
 }
-// Returns the model of this name. If the name is a model's former name, ends the program with a
-// message that gives the present name.
+// Returns the model of this name. For a model's former name, calls usage_error() with the present
+// name.
 static const PlanModel *model(const char *name) {
     for (const PlanOldName *old = plan_old_names; old->name; old++)
         REQUIRE(strcmp(old->name, name) != 0, "--model %s: choose --model %s, with its own block",

@@ -1,9 +1,9 @@
-// plan.h declares functions that compute the memory, traffic and time of a training step in any
-// layout of a model on a cluster. The functions compute from sizes alone (PTD-P section 3; ZeRO
-// sections 5 and 7; Korthikanti section 4). The sizes come from the cost model
-// (common/model/costs.h). The order of work comes from the schedules of chapter 05. The time of a
-// product is a roofline, and the time of a message is alpha + bytes / beta. The plan shares no code
-// with the simulated clock, so a comparison with the trainer's simulated steps tests the plan.
+// plan.h declares functions that compute, from sizes alone, the memory, traffic and time of a
+// training step in any layout of a model on a cluster. Papers: PTD-P section 3; ZeRO sections 5 and
+// 7; Korthikanti section 4. The sizes come from the cost model (common/model/costs.h), and the
+// order of work from the schedules of chapter 05. The time of a product is a roofline, and the time
+// of a message is alpha + bytes / beta. The plan shares no code with the simulated clock, so a
+// comparison with the trainer's simulated steps tests the plan.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -52,21 +52,14 @@ typedef struct {
 } PlanCluster;
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
-// A number format, and the bytes of each kind of element.
-// weight: the bytes of a parameter.
-// gradient: the bytes of a parameter's gradient.
-// state: the bytes of a parameter's optimizer state.
-// element: the bytes of an element of an activation.
-// mask: the bytes of an element of a dropout mask.
-// statistic: the bytes of a norm's statistic.
-// logit: the bytes of a logit.
+// A number format. The bytes per parameter: weight, gradient, optimizer state. The bytes per
+// element: of an activation, a dropout mask, a norm's statistic, the logits.
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
     const char *source;
 } PlanFormat;
-// The ways in which a training system communicates. reference.md states how the plan models each
-// way, with its source.
+// The ways in which a training system communicates; reference.md has the sources.
 typedef struct {
     // true: this communication runs beside computation.
     // dp: the sum over dp runs beside the backward, and ZeRO's gathers run beside the layers.
@@ -92,8 +85,7 @@ typedef struct {
     PlanHow how;
 } PlanTask;
 
-// A former name of a model, and the present name. plan.c rejects the former name and prints the
-// present name.
+// A former name of a model, which plan.c rejects, and the present name.
 typedef struct {
     const char *name, *now;
 } PlanOldName;
@@ -227,12 +219,11 @@ double plan_message_time(const PlanTask *t, bool near, double bytes);
 // bytes that a rank sends in the collective. passes: ONE_PASS or ALL_REDUCE_PASSES.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
-// Returns stage s with the positions of rank cp of the ring, and with the tp group that limits the
-// speed of this rank's forward or backward.
+// Returns stage s with the positions of rank cp of the ring, and with the slowest tp group for
+// which this rank's forward or backward waits.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
                        bool forward);
-// Returns the time to read and write `bytes` in `kernels` kernels. Norms, dropout, GELU, residual
-// additions and the update take this time.
+// Returns the time to read and write `bytes` in `kernels` kernels, for ops other than products.
 double plan_memory_time(const PlanTask *t, double bytes, double kernels);
 
 // ---- Forward, backward and the end of a step (plan_op.c) ----
@@ -254,8 +245,8 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 
 // ---- Blockwise attention (plan_ring.c) ----
-// The attention of B sequences in one transformer block. Over cp the attention is zigzag ring
-// attention (03.08).
+// The attention of B sequences in one block. Over cp the attention is zigzag ring attention
+// (03.08).
 // time: the time of the slowest rank.
 // products: the time of the slowest rank's products alone.
 // bytes: the bytes that the rank with the most traffic sends.
@@ -286,17 +277,16 @@ double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
 bool plan_has_vision(const PlanTask *t);
 // Returns the number of parameters of the model with the tower.
 size_t plan_parameters(const PlanTask *t);
-// Returns the number of parameters of the tower.
-size_t plan_vision_parameters(const PlanTask *t);
+size_t plan_vision_parameters(const PlanTask *t); // of the tower alone
 // Returns the number of elements of layer i of a stage.
 size_t plan_unit(const PlanTask *t, const CutSizes *z, size_t i);
 // Returns the number of elements of all layers and tables of a stage.
 size_t plan_elements(const PlanTask *t, const CutSizes *z);
 // Returns the FLOPs of the tower's forward for a sequence. blocks: counts only the tower's blocks.
 double plan_vision_flops(const PlanTask *t, bool blocks);
-// Returns the number of blocks that cost as much as the tower, rounded.
+// Returns the number of the model's blocks that have as many FLOPs as the tower, rounded.
 size_t plan_vision_blocks(const PlanTask *t);
-// Returns the sizes of the tower on a rank of the stage. stage: the sizes of this stage.
+// Returns the sizes of the tower on a rank of a stage with these sizes.
 CutSizes plan_tower(const PlanTask *t, const CutSizes *stage);
 // Returns the number of columns of the merger's input.
 size_t plan_tower_merged(const PlanTask *t);
@@ -347,12 +337,11 @@ typedef struct {
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // Searches the layouts of the task.
-// run: the run whose page shows the progress; NULL: no page shows the progress.
+// run: the run whose page shows the progress, or NULL.
 // prune: the search plays only the layouts that plan_bound() allows to be the fastest of their
 // mesh. If no layout of a mesh fits, the search plays the layouts that can need least memory. On
 // the fastest mesh the search also plays the fastest layout with twice the sequences per
-// micro-batch. The page needs no other layouts. The file of all layouts (--layouts) and the picture
-// (--svg) need all layouts, so for them plan.c sets prune to false.
+// micro-batch.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // Writes to `why` the reason why a search has found no layout (plan_divide.c).
@@ -381,30 +370,29 @@ typedef struct {
 size_t plan_alternatives(const PlanTask *t, const PlanList *list,
                          PlanAlternative found[PLAN_ALTERNATIVES]);
 enum { PLAN_STRESSES = 3 };
-// times: the step of the same layout on a slower cluster, divided by the step on the cluster of the
-// task.
+// times: the step of the same layout on a slower cluster, divided by the step on the task's
+// cluster.
 typedef struct {
     const char *name;
     double times;
 } PlanStress;
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
-// Writes the advice of the page if no layout fits: other layouts, memory and models. least: the
-// layout that needs least memory.
+// Writes the advice of the page if no layout fits. least: the layout that needs least memory.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
-// Writes the choices of plan_alternatives() as one sentence, for the JSON.
+// Writes the choices of plan_alternatives() as one sentence, or a sentence that no layout fits.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // For a layout that does not fit, writes the memory that the layout needs, by categories. Gathered
 // units and the ring are named only if they are more than 5 % of this memory.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
-// Puts the Pareto front in `on` (plan_show.c). No other layout beats a layout of the front in both
-// memory and time. `on` must have room for list->n layouts. The layout with the least memory is
-// first. Returns the number of layouts of the front.
+// Puts the Pareto front in `on` (plan_show.c), the layout with the least memory first. No other
+// layout beats a layout of the front in both memory and time. `on` must have room for list->n
+// layouts. Returns the number of layouts of the front.
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
 // Returns the number of rows of plan_table() with --verbose whose step is at most `most` longer
-// than the fastest step (0.15: 15 %). *spread: how much longer the slowest of these rows takes, as
-// a share of the fastest step.
+// than the fastest step (0.15: 15 %).
+// *spread: how much longer the slowest of these rows takes, as a share of the fastest step.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);

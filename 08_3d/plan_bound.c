@@ -3,9 +3,8 @@
 #include "08_3d/plan_player.h"
 #include <math.h>
 
-// The times of one layer of each kind: [forward or backward][kind].
-// all: the time with communication.
-// alone: the time without communication.
+// The times of one layer of each kind, with communication (all) and without (alone): [forward or
+// backward][kind].
 typedef struct {
     double all[2][PLAN_LAYER_KINDS], alone[2][PLAN_LAYER_KINDS];
 } LayerTimes;

@@ -1,5 +1,5 @@
-// plan_divide.c says why a search has found no layout. In most cases the numbers of GPUs, heads,
-// blocks or sequences do not divide.
+// plan_divide.c says why a search has found no layout. In most cases the number of GPUs, heads or
+// sequences does not divide into equal parts.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
@@ -58,8 +58,7 @@ static size_t least_stages(const Cut *cut, size_t n) {
     return stages;
 }
 
-// Writes the missing factor to `why`, such as "7 GPUs need the factor 7 in 96 heads (--tp), up to
-// 96 blocks (--pp), ...: none of them divides by 7".
+// Writes, such as "7 GPUs need the factor 7 in 96 heads (--tp), ...: none of them divides by 7".
 static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
                         size_t room) {
     size_t taken = power_taken(cut, prime);

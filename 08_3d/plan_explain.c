@@ -7,9 +7,8 @@
 static const double G = 1e-9;             // GB per byte
 static const double MS = 1e-9, S = 1e-12; // milliseconds and seconds per picosecond
 
-// Prints the number of elements of a block's matrices and vectors, with formulas. In the formulas
-// Ckv is the columns of all key heads, which are as many as those of all value heads. F is the
-// features between the matrices of the MLP.
+// In the printed formulas Ckv is the columns of all key heads, which are as many as those of all
+// value heads. F is the features between the matrices of the MLP.
 static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const ModelConfig *c = &t->model.model;
     if (config_is_gpt2(c)) {
@@ -98,8 +97,6 @@ static void explain_op(Run *run, const PlanOp *op, const char *name) {
         plan_op_time(op) * MS);
 }
 
-// Prints the bytes that a rank sends on the ring, and the times of the ring and of the ring's
-// products. A rank has 1/cp of the positions.
 static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t cp = mesh_cp(l->n), b = l->micro_batch;
     if (cp == 1) return;

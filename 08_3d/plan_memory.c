@@ -28,8 +28,7 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
     // END
     return bytes;
 }
-// Returns a rank's bytes except activations. ZeRO-1 shards the optimizer's state, ZeRO-2 also the
-// gradients, ZeRO-3 also the weights (ZeRO section 5).
+// Returns a rank's bytes except activations (ZeRO section 5).
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
@@ -58,8 +57,7 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     return m;
 }
 
-// Returns the bytes that a block keeps for B sequences, without the block's input. kept_between()
-// counts the input.
+// kept_between() counts the input of the block.
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores) {
     KeptItem item[KEPT_ITEMS];
     const PlanFormat *f = &t->format;
@@ -95,7 +93,6 @@ static double tower_kept(const PlanTask *t, const PlanLayout *l, const CutSizes 
     return plan_in_flight(t, l, &own, images, working) + (double)(at_ends * t->format.element);
 }
 
-// Returns the bytes that a chunk keeps of one micro-batch until its backward.
 // working: if recomputation restores more bytes in one layer than the head keeps, the function
 // counts the restored bytes in place of the head's.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,

@@ -1,6 +1,5 @@
-// plan_op.c computes the time of one forward or backward of a stage, and the time of the sums and
-// of the update at the end of a step, in picoseconds. The file also computes the bytes that a rank
-// of the stage sends.
+// plan_op.c computes the time of one forward or backward of a stage, and of the sums and the update
+// at the end of a step, in picoseconds. The file also computes the bytes that a rank sends.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -25,7 +24,6 @@ static void add_dp(PlanOp *op, const PlanTask *t, const PlanStage *s, double tim
     op->dp += times * plan_group_time(t, s->dp, passes, count, size);
     op->dp_bytes += times * plan_group_bytes(t, s->dp, passes, count, size);
 }
-// Adds one pass over dp for each layer of the stage.
 static void add_units(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++)
         add_dp(op, t, s, 1, ONE_PASS, plan_unit(t, &s->z, i), size);
@@ -44,7 +42,6 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
     return op;
 }
 
-// Returns the vision tower as a stage of blocks.
 static PlanStage tower_stage(const PlanTask *t, const PlanStage *s) {
     PlanStage stage = *s;
     stage.z = plan_tower(t, &s->z);
@@ -110,12 +107,13 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
 
 // Returns the time of the communication over tp that products hide. A product hides communication
 // for at most the product's own time.
-// tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
-// second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
+// overlap.tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism
+// the second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
 // Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
-// pieces: the other gathers and sums, too, run in tp pieces beside the product that reads or writes
-// the tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
+// overlap.pieces: the other gathers and sums, too, run in tp pieces beside the product that reads
+// or writes the tensor. The first or last piece is not hidden (Transformer Engine's user buffers,
 // --tp-comm-overlap).
+// head: the time of the head's product for dW.
 // rows: elements of one sum.
 static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                           const Products *p, double head, size_t rows, bool forward) {
@@ -291,8 +289,7 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }
-// Returns the time of the update. The optimizer reads weight, gradient and state, and writes weight
-// and state.
+// The optimizer reads weight, gradient and state, and writes weight and state.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     double elements = (double)plan_elements(t, &s->z) / (l->zero ? (double)plan_replicas(l) : 1);

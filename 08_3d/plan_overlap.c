@@ -59,12 +59,10 @@ void plan_layers_free(PlanChunk *c) {
     free(c->pass);
 }
 
-// Returns the time of one pass of a layer's weights or gradient over dp.
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
     return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
-// Sets c->slice and c->pass: the chunk's slices with different sizes or groups, and the times of a
-// pass of each slice.
+// Sets c->slice and c->pass.
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
     const PlanFormat *f = &p->t->format;
     const CutSizes *z = &c->stage.z;
@@ -98,7 +96,7 @@ static double start_pass(PlanStageTime *s, const PlanChunk *c, size_t i, bool gr
 static double gather(PlanStageTime *s, const PlanChunk *c, size_t i, double at) {
     return start_pass(s, c, i, false, at);
 }
-// Returns the number of the chunk's first layer among the layers of the stage.
+// Returns the number of the chunk's first layer in the stage.
 static size_t first_layer(const PlanStageTime *s, size_t chunk) {
     size_t first = 0;
     for (size_t k = 0; k < chunk; k++) first += cut_layers(&s->chunk[k].stage.z);

@@ -1,5 +1,5 @@
-// plan_player.h declares functions that play the schedule of one replica (plan_time.c). plan_step.c
-// adds the work after the last backward.
+// plan_player.h declares functions that play the schedule of one replica (plan_time.c), up to its
+// last backward.
 #ifndef PLAN_PLAYER_H
 #define PLAN_PLAYER_H
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -13,10 +13,8 @@ typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLay
 typedef struct {
     double *takes, *sums; // [rank of the ring]
 } PlanLayer;
-// The times of one pass over dp, for each kind of layer. A pass is an all-gather or a
-// reduce-scatter.
-// weights: the time of a pass of the layer's weights.
-// gradient: the time of a pass of the layer's gradient.
+// The times of one pass over dp of a layer's weights and of its gradient, for each kind of layer. A
+// pass is an all-gather or a reduce-scatter.
 typedef struct {
     double weights[PLAN_LAYER_KINDS], gradient[PLAN_LAYER_KINDS];
 } PlanPass;
@@ -90,17 +88,16 @@ typedef struct {
 
 // Frees the layers, rings, slices and passes of a chunk.
 void plan_layers_free(PlanChunk *c);
-// Plays replica d from the first forward to the last backward.
+// Plays replica p->d from the first forward to the last backward.
 void plan_play_replica(PlanPlayer *p);
 void plan_player_free(PlanPlayer *p);
-// Returns whether each rank of stage `from` shares a node with its peer of stage `to`, in replica
-// d, or under ZeRO 2 and 3 in all replicas.
+// Returns whether each rank of stage `from` in replica p->d shares a node with its peer of stage
+// `to`. Under ZeRO 2 and 3 this must hold in all replicas.
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);
 size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 
 // ---- Communication over dp beside computation (plan_overlap.c) ----
-// Returns whether communication over dp runs beside the layers.
-bool plan_is_layered(const PlanTask *t, const PlanLayout *l);
+bool plan_is_layered(const PlanTask *t, const PlanLayout *l); // the value of PlanPlayer.layered
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B);
 void plan_layer_slices(const PlanPlayer *p, PlanChunk *c);
 void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i);

@@ -2,9 +2,8 @@
 #include "08_3d/plan.h"
 #include <string.h>
 
-// Describes a model of Llama's blocks (common/model/model.h). kv 0: there are as many key and value
-// heads as query heads. The output head does not share the embedding's table. These models train
-// without dropout.
+// A model of Llama's blocks (common/model/model.h), with a head that has its own table, without
+// dropout. kv 0: there are as many key and value heads as query heads.
 #define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias) \
     { \
         .layers = L, .width = h, .heads = a, .context = T, .vocab = V, .norm = NORM_RMS, \
@@ -13,10 +12,10 @@
     }
 #define GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-// Describes the vision tower of Qwen2-VL. All sizes of Qwen2-VL have the same tower. The tower has
-// blocks of GPT-2's kind without wpe. An image has 896 x 896 pixels in patches of 14 x 14. A patch
-// has 3 colours in 2 frames. Images take half of the 4,096 positions of a sequence. The image size
-// and this half are assumed, because the paper gives neither.
+// The vision tower of all sizes of Qwen2-VL. The tower has blocks of GPT-2's kind without wpe. An
+// image has 896 x 896 pixels in patches of 14 x 14. A patch has 3 colours in 2 frames. Images take
+// half of the 4,096 positions of a sequence. The image size and this half are assumed, because the
+// paper gives neither.
 #define QWEN2_VL \
     { \
         .model = { .layers = 32, \
@@ -81,7 +80,6 @@ const PlanModel plan_models[] = {
       .source = "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-7B-Instruct" },
     { "qwen2-72b", LLAMA(80, 8192, 64, 8, 29568, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
       .source = "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-72B-Instruct" },
-    // Qwen2-VL: Qwen2 behind a vision tower.
     { "qwen2vl-7b", LLAMA(28, 3584, 28, 4, 18944, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
       .source = "Wang et al. 2024 (Qwen2-VL), section 2; config.json of Qwen2-VL-7B-Instruct",
       .vision = QWEN2_VL },
@@ -105,10 +103,10 @@ const PlanOldName plan_old_names[] = {
 
 // For each GPU two constants are fitted: efficiency (the share of the peak that large products
 // reach) and the share of the data sheet's bandwidth. The fit is least squares over every other row
-// of a GPU in experiments/published.c, on a grid with steps of 0.02 and 0.1. launch is assumed,
-// because the rows hardly depend on it: between 0 and 3 us the sum of squares of the A100 changes
-// by 4 %. Power limits the H100 at full load. The cluster "lesson" has the book's simulated device
-// and links, at the scale of the book's small models.
+// of Megatron-LM and Llama 3 on this GPU (experiments/published.c). The grid has steps of 0.02 and
+// 0.1. launch is assumed, because the rows hardly depend on launch. Between 0 and 3 us the sum of
+// squares of the A100 changes by 4 %. Power limits the H100 at full load. The cluster "lesson" has
+// the book's simulated device and links, at the scale of the book's small models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {
@@ -121,8 +119,8 @@ const PlanCluster plan_clusters[] = {
     { "dgx-h100", 989.4e12, H100, .bandwidth = 0.9 * 3352e9, .multiprocessors = 132, .memory = 80e9,
       RESERVE, .node = 8, .inside = { 2e-6, 450e9 }, .between = { 5e-6, 50e9 },
       "NVIDIA DGX H100 data sheet: 80 GB, NVLink 900 GB/s both ways, 8 x 400 Gbit/s InfiniBand" },
-    // A machine without accelerators: each rank is a process on one core. tools/bench gives
-    // its measured peak, bandwidth and link as options.
+    // A machine without accelerators: each rank is a process on one core. tools/bench passes a
+    // machine's measured peak, bandwidth and link as options.
     { "core", 105e9, .efficiency = 0.8, .bandwidth = 8e9, .memory = 8e9, .inside = { 2e-6, 4e9 },
       .between = { 30e-6, 1.25e9 },
       "one core of an AVX-512 server: sgemm 1024^3 by OpenBLAS 0.3.21, measured; links assumed" },
@@ -147,8 +145,7 @@ const PlanFormat plan_formats[] = {
     { 0 },
 };
 
-// Returns the defaults of a cluster. The clusters lesson and core have the choices of the book's
-// trainer, which sends messages between stages beside computation, and reduces in rings.
+// The book's trainer sends messages between stages beside computation, and reduces in rings.
 PlanHow plan_how(const PlanCluster *c) {
     bool real = strcmp(c->name, "lesson") != 0 && strcmp(c->name, "core") != 0;
     return (PlanHow){ .overlap = { .dp = real, .tp = real, .pp = true }, .trees = real };

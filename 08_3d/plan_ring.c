@@ -18,8 +18,7 @@ static double pairs(const Positions *queries, const Positions *keys) {
     return sum;
 }
 
-// Returns the number of ranks to play. If all ranks of the ring take the same time, one rank is
-// played, which then sends to itself.
+// If all ranks of the ring take the same time, one rank is played, which then sends to itself.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node, n = mesh_cp(l->n);
     bool links = node == 0 || node % (l->n.tp * n) == 0 || l->n.tp % node == 0;
@@ -40,9 +39,9 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
     return (double)(B * positions_count(p) * 2 * z->key_heads * z->D * t->format.element);
 }
-// Returns the bytes in flight: two blocks of keys and values, and three blocks of gradients. Of the
-// gradients, one block leaves, one block arrives, and one block is being computed. A ring of two
-// ranks has one block less.
+// Two blocks of keys and values, and three blocks of gradients are in flight. Of the gradients, one
+// block leaves, one block arrives, and one block is being computed. A ring of two ranks has one
+// block less.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B) {
     size_t n = mesh_cp(l->n);
     Positions most = plan_positions_of(t, l, plan_most_positions(t, l));
@@ -190,12 +189,11 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
     g.takes = takes;
     return g;
 }
-// Returns new rings for a forward or backward of a transformer block. About a quarter of a block's
-// products, those of q, k and v, come before the ring in forward, and after the ring in backward.
-// With grouped heads this part is smaller (a tenth for llama2-70b), but the plan uses a quarter for
-// all models. With full recomputation a backward also repeats the forward. Of 12 equal parts 1
-// comes before the first ring, 9 between the rings (3 of the forward, 6 of the gradients), and 2
-// after the second ring.
+// About a quarter of a block's products, those of q, k and v, come before the ring in forward, and
+// after the ring in backward. With grouped heads this part is smaller (a tenth for llama2-70b), but
+// the plan uses a quarter for all models. With full recomputation a backward also repeats the
+// forward. Of 12 equal parts of the work 1 comes before the first ring, and 2 after the second
+// ring. Between the rings are 3 parts of the forward and 6 parts of the gradients.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;

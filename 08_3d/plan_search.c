@@ -1,5 +1,4 @@
-// plan_search.c tries the layouts of a task and finds the fastest that fits. plan_why.c explains
-// the result.
+// plan_search.c tries the layouts of a task and finds the fastest that fits.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,8 +113,8 @@ static bool differs(const PlanTask *t, PlanLayout l) {
            plan_part_blocks(t, &l, 0) != plan_part_blocks(t, &equal, 0);
 }
 // Tries v chunks per stage. If the number of parts divides the blocks, the function tries parts of
-// equal blocks. In a pipeline it also tries parts of equal cost, if these parts have other numbers
-// of blocks.
+// equal blocks. In a pipeline whose largest stage has a multiple of v blocks, the function also
+// tries parts of equal cost, if these parts differ.
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
@@ -144,7 +143,6 @@ static void try_mesh(Search *s, Degrees n) {
     }
 }
 
-// Compares two layouts by the order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     const size_t p[] = { x->n.tp,     x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks,
                          x->balanced, x->zero, x->sequence,   x->recompute };
@@ -170,7 +168,7 @@ static int best_first(const void *a, const void *b) {
 }
 
 // Writes the meshes of all GPUs to n, in the order of the search. Returns the number of meshes.
-// n: has room for all meshes; NULL: the function only counts.
+// n NULL: the function only counts.
 static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     const size_t heads = config_kv_heads(&t->model.model);
     const size_t most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;
@@ -221,14 +219,13 @@ static void play_candidates(Search *s, double fastest) {
     for (size_t i = 0; i < n && ROUNDING * c[i].bound.memory <= least; i++)
         if (!c[i].played) least = fmin(least, plan_memory_sum(&play_candidate(s, &c[i])->fullest));
 }
-// Returns the result of layout l in the list, or NULL.
 static const PlanResult *listed(const PlanList *list, const PlanLayout *l) {
     for (size_t i = 0; i < list->n; i++)
         if (searched_first(&list->result[i].layout, l) == 0) return &list->result[i];
     return NULL;
 }
-// Plays the layouts of the fastest mesh with twice the sequences per micro-batch. The page compares
-// the fastest of these layouts with the fastest layout of all.
+// On the fastest mesh, plays layouts with twice the sequences per micro-batch, until the fastest of
+// these layouts is known. The page compares this layout with the fastest layout of all.
 static void play_twice_the_sequences(Search *s) {
     const PlanResult *best = NULL;
     for (size_t i = 0; i < s->list.n; i++)

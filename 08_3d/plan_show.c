@@ -9,18 +9,15 @@
 
 // ---------------------------------------------------------------- the table
 
-// The most rows of the table.
-// ROWS: rows of layouts that fit, with --verbose.
-// SHOWN_ROWS: rows of layouts that fit, without --verbose.
-// UNFIT_ROWS: rows of layouts that do not fit.
+// The most rows of the table: ROWS of layouts that fit with --verbose, SHOWN_ROWS without
+// --verbose, UNFIT_ROWS of layouts that do not fit.
 enum { ROWS = 6, SHOWN_ROWS = 3, UNFIT_ROWS = 2 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Returns whether layout i is the first layout of its mesh. The list is sorted, so the first layout
-// of a mesh is the best one.
+// The list is sorted, so the first layout of a mesh is the best one.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;
@@ -40,7 +37,6 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     return within;
 }
 // Writes bytes as gigabytes, with three significant digits or, from 1000 GB on, as a whole number.
-// Returns text.
 static const char *gigabytes(char text[24], double bytes) {
     const double G = 1e-9 * bytes;
     snprintf(text, 24, G < 999.5 ? "%.3g" : "%.0f", G);
@@ -69,8 +65,6 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         r->tp_bytes * G, gigabytes(cp, r->cp_bytes), gigabytes(pp, r->pp_bytes),
         gigabytes(dp, r->dp_bytes + r->tied_bytes), end);
 }
-// Prints the fastest layouts with another degree or choice, and how many times as long their steps
-// take. Without --verbose, omits the alternatives whose `detail` is set.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
@@ -112,7 +106,6 @@ static const struct {
 } published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 % on 64 GPUs, 1T 56.3 % on 512" },
                   { "dgx-h100", ": GPT-3 47 % (Megatron-LM's README)" } };
 
-// Prints the step with slower resources, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     PlanStress found[PLAN_STRESSES];
     Result rows[PLAN_STRESSES + 1] = { { 0 } };

@@ -20,10 +20,9 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 }
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-// Returns the group of n ranks: first, first + stride, ... The members in one node follow one
-// another in the group. In the middle of the group the numbers of members repeat after `stride`
-// nodes. So the loop counts only the first node, at most `stride` + 1 nodes in the middle, and the
-// last node.
+// The members in one node follow one another in the group. In the middle of the group the numbers
+// of members repeat after `stride` nodes. So the loop counts only the first node, at most `stride`
+// + 1 nodes in the middle, and the last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -69,8 +68,8 @@ static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, 
         from_first && part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part <= at_end;
     return blocks - taken;
 }
-// Returns the number of blocks of a part. If l->balanced, a vision tower counts as blocks, too. So
-// the first part has fewer blocks of the model, and the other parts share the remaining blocks.
+// If l->balanced, a vision tower counts as blocks, too. So the first part has fewer blocks of the
+// model, and the other parts share the remaining blocks.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     const ModelConfig *m = &t->model.model;
     size_t parts = l->n.pp * l->chunks, L = m->layers, tower = plan_vision_blocks(t);
@@ -83,9 +82,9 @@ size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     return part == 0 ? first : balanced_blocks(L - first, parts - 1, head, part - 1, false);
 }
 
-// Returns the positions of rank cp. In the zigzag order a rank has one chunk from the front and one
-// chunk from the back. If 2 cp does not divide the context, the remainder decides which rank has
-// the most positions and products.
+// In the zigzag order a rank has one chunk from the front and one chunk from the back. If twice the
+// number of ranks does not divide the context, the remainder decides which rank has the most
+// positions.
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp) {
     size_t T = t->model.model.context, n = mesh_cp(l->n);
     if (n == 1) return (Positions){ 1, { { 0, T } } };
@@ -100,8 +99,8 @@ size_t plan_positions(const PlanTask *t, const PlanLayout *l) {
     return positions_count(&most);
 }
 
-// Returns chunk k of stage i: part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
-// micro-batch, so all replicas wait for the slowest group.
+// ZeRO 2 and 3 communicate over dp in every micro-batch, so all replicas wait for the slowest
+// group.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
     size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks,
@@ -141,10 +140,9 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
         s.z.blocks += plan_part_blocks(t, l, k * l->n.pp + i);
     return s;
 }
-// Returns whether one of two numbers divides the other.
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-// Returns whether all groups of tp are placed on nodes alike, and also all groups of cp and all
-// groups of dp.
+// Returns whether all groups of tp are placed on nodes alike, and likewise all groups of cp, and
+// all groups of dp.
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
     size_t ring = l->n.tp * mesh_cp(l->n);
@@ -177,7 +175,7 @@ static double picoseconds(double seconds) { return round(seconds * 1e12); }
 // Returns the time of `count` products of [m, k] and [k, n] in one kernel. The model is a roofline
 // (Williams et al. 2009) whose two parts add, because no kernel hides one part completely behind
 // the other.
-// Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
+// Multiprocessors compute tiles in waves, and the last wave may not be full (NVIDIA, "Matrix
 // Multiplication Background").
 // accumulates: [m, n] is the gradient of a weight, which is read and written.
 enum { TILE_M = 128, TILE_N = 256 };

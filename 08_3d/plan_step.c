@@ -1,6 +1,5 @@
-// plan_step.c computes the whole step of a layout. plan_layout() plays the replicas' schedules,
-// adds the work after the last backward, and returns the largest memory, traffic and time of any
-// rank.
+// plan_step.c computes the whole step of a layout. plan_layout() plays the replicas' schedules and
+// adds the work after the last backward.
 #include "08_3d/plan_player.h"
 #include <math.h>
 #include <stdlib.h>
@@ -15,9 +14,8 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Returns whether an earlier replica takes the same time as replica d. If the first ranks of two
-// replicas have the same place in a node, the replicas have the same links. With the same number of
-// sequences these replicas take the same time.
+// Returns whether an earlier replica takes the same time as replica d. Two replicas have the same
+// links if their first ranks have the same place in a node.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -48,8 +46,8 @@ static double sent_on(const PlanPlayer *p, size_t i) {
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 
-// Sets r->mfu: the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute
-// in the step. Sets r->hfu, which also counts the FLOPs of recomputation.
+// r->mfu is the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute in
+// the step. r->hfu also counts the FLOPs of recomputation.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;

@@ -1,17 +1,13 @@
 // plan_time.c plays the schedule of a layout, stage by stage, with the times of plan_op.c, and
 // counts the bytes in flight.
 //
-// judge/play does not play these schedules. judge/play needs the steps of every rank, which takes
-// too long for 16,384 ranks. This file plays one rank per stage of one replica, or each rank of an
-// unequal ring. The other ranks of the replica take the same time. plan_step.c chooses the
-// replicas. So a search takes seconds.
+// judge/play does not play these schedules, because judge/play needs the steps of every rank, which
+// takes too long for 16,384 ranks. This file plays one rank per stage of one replica, or each rank
+// of an unequal ring. The other ranks of the replica take the same time. So a search takes seconds.
 //
-// Three tests compare this file, judge/play and the simulated clock. tests/plan-time.t compares
-// this file with judge/play on random layouts of up to 64 ranks. The two times must be equal to the
-// picosecond, or within 2 % if plan_time.c plays only some of many micro-batches. tests/plan.t
-// compares the plan with the trainer on the simulated clock, also with communication beside
-// computation and where nodes cut groups. tests/play-steps.t compares judge/play with runs on the
-// simulated clock.
+// tests/plan-time.t compares this file with judge/play on random layouts of up to 64 ranks. The two
+// times must be equal to the picosecond, or within 2 % if plan_time.c plays only some of many
+// micro-batches. tests/plan.t compares the plan with the trainer on the simulated clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +25,7 @@ static size_t sequences_of(const PlanPlayer *p, size_t k) {
 }
 
 // Returns whether a message between stages is cut over tp, and gathered by the receiver. With
-// sequence parallelism a rank has only its own rows, so the message is not cut.
+// sequence parallelism a rank has only its own rows to send.
 static bool is_scattered(const PlanPlayer *p) {
     return p->t->how.scatter && !p->l->sequence && p->l->n.tp > 1;
 }
@@ -39,7 +35,6 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
     if (is_scattered(p)) return ceil_div(rows * width, p->l->n.tp) * e;
     return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * width * e;
 }
-// Returns the cost of the receiver's gather of a message, before the receiver's op.
 static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) {
     size_t count = B * plan_positions(p->t, p->l) * p->t->model.model.width;
     size_t e = p->t->format.element;
@@ -179,9 +174,9 @@ static bool play_op(PlanPlayer *p, size_t i) {
     return true;
 }
 
-// Returns an earlier stage whose ops take the same times as those of stage i. Two inner stages have
-// the same times if they have the same numbers of blocks and begin at the same place in a node.
-// Returns NULL if there is no such stage, or if each rank of a ring is played.
+// Returns an earlier stage whose ops take the same times as those of stage i, or NULL. Two inner
+// stages have the same times if they have the same numbers of blocks and begin at the same place in
+// a node.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
@@ -225,9 +220,9 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Plays replica d from the first forward to the last backward. If the replica has many equal
-// micro-batches, the function plays the schedule with `few` micro-batches and with `few` - pp
-// micro-batches. The difference of the two times is the time of pp further micro-batches.
+// If the replica has many equal micro-batches, the function plays the schedule with `few`
+// micro-batches and with `few` - pp micro-batches. The difference of the two times is the time of
+// pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {

@@ -5,9 +5,9 @@
 //   patches of an image -> embedding -> blocks of GPT-2's kind, all patches of an image attend to
 //   each other -> merger: `merge` patches become one position, in an MLP of two matrices
 //
-// The tower belongs to the layer of the embedding. The ranks of dp sum the tower's gradient in one
-// piece, after the tower's backward. tp cuts the tower's blocks and merger. Each rank of cp takes a
-// share of the images. The plan leaves out images of unequal sizes.
+// The ranks of dp sum the tower's gradient in one piece with the embedding's layer, after the
+// tower's backward. tp cuts the tower's blocks and merger. Each rank of cp takes a share of the
+// images. The plan leaves out images of unequal sizes.
 #include "08_3d/plan.h"
 #include "common/model/block.h"
 

@@ -1,6 +1,6 @@
-// plan_why.c says why a layout is the fastest of a search. The file also computes how much a slower
-// product or link lengthens the step of this layout. If no layout fits, plan_why.c says what to
-// try.
+// plan_why.c compares the fastest layout of a search with alternatives, and computes how much
+// slower products or links lengthen the step of this layout. If no layout fits, plan_why.c says
+// what to try.
 #include <math.h>
 #include <stdio.h>
 #include "08_3d/plan.h"
@@ -26,8 +26,7 @@ static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, s
     }
     return NULL;
 }
-// Returns the part of the step in which `other` spends most of its additional time, compared with
-// `best`.
+// Returns the part of the step with most of the time that `other` takes longer than `best`.
 static const char *cause(const PlanResult *best, const PlanResult *other) {
     const double more[] = { other->computing - best->computing,
                             other->tp - best->tp,
@@ -42,9 +41,9 @@ static const char *cause(const PlanResult *best, const PlanResult *other) {
     for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
     return name[most];
 }
-// Adds the fastest layouts of the search with half and twice the tp, with half and twice the cp,
-// and with the same tp and half and twice the pp. Also adds the fastest layout of the same mesh
-// with twice the sequences per micro-batch. Returns the number of added layouts.
+// Adds the fastest layouts with half and twice the tp, the cp, and, at the same tp, the pp. Also
+// adds the fastest layout of the same mesh with twice the sequences per micro-batch. Returns the
+// number of added layouts.
 static size_t add_degrees(const PlanList *list, PlanAlternative *found) {
     const PlanResult *best = &list->result[0];
     const PlanLayout *l = &best->layout;
@@ -175,9 +174,9 @@ size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found
 }
 
 // Advises more memory, and two changes of the layout that needs least memory. These changes are the
-// fewest replicas that fit under ZeRO 3, and the longest sequences that fit. The function tries 2,
-// 4, ... 64 times as many GPUs, and halves the context again and again. The advice changes neither
-// recomputation nor the other degrees, because the search has tried these choices.
+// fewest replicas that fit under ZeRO 3 (2, 4, ... 64 times as many), and the longest sequences
+// that fit (1/2, 1/4, ... of the context). The advice changes neither recomputation nor the other
+// degrees, because the search has tried these choices.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room) {
     char name[PLAN_NAME];
     double need = plan_memory_sum(&least->fullest) + t->cluster.reserve;

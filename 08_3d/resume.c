@@ -69,7 +69,6 @@ static RunOption *look_up(const RunOptions *o, const char *name) {
 }
 const char *run_option(const RunOptions *o, const char *name) { return look_up(o, name)->value; }
 bool run_option_given(const RunOptions *o, const char *name) { return look_up(o, name)->given; }
-// Makes the value the default of an option that was not given.
 static void take(RunOptions *o, const char *name, const char *text) {
     RunOption *option = look_up(o, name);
     if (option->given || !text) return;
@@ -77,8 +76,8 @@ static void take(RunOptions *o, const char *name, const char *text) {
     option->taken = true;
 }
 
-// Returns the value of an option that defines the training. If --decay-steps is not given, the
-// learning rate falls over the --steps of the first run. If --vocab is not given, tokens are bytes.
+// If --decay-steps is not given, the learning rate falls over the --steps of the first run. If
+// --vocab is not given, tokens are bytes.
 static const char *training_value(const RunOptions *o, const char *name) {
     const char *value = run_option(o, name);
     if (!value && strcmp(name, "decay-steps") == 0) return run_option(o, "steps");
@@ -102,7 +101,7 @@ void resume_record(const RunOptions *o, cJSON *index) {
     }
 }
 
-// Returns whether two values are the same. "0.003" and "3e-3" are the same number.
+// "0.003" and "3e-3" are the same number.
 static bool same(const char *a, const char *b) {
     if (!a || !b) return a == b;
     char *end_a, *end_b;
@@ -113,7 +112,7 @@ static bool same(const char *a, const char *b) {
 
 // ---------------------------------------------------------------- --override
 
-// Returns whether the list, words with commas between them such as "lr,data", has this word.
+// list: words with commas between them, such as "lr,data".
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -301,8 +300,6 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-// Returns the sum over the files that have training tokens, or over all other files, such as those
-// of --data-eval.
 static FileSum data_sum(const Data *data, bool held_out) {
     FileSum sum = { 0 };
     if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);
@@ -310,8 +307,8 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Returns whether the content of the files without training tokens has changed. Returns false if
-// the former content is not known.
+// Returns whether the content of the files without training tokens has changed, as far as the
+// checkpoint knows this content.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);
@@ -348,9 +345,8 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// Returns the value of the option in the run of the checkpoint. A checkpoint without storage,
-// gradients or skip-nonfinite was written before this option existed, so the function returns the
-// default.
+// A checkpoint without storage, gradients or skip-nonfinite was written before this option existed,
+// so the function returns the default.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

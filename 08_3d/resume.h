@@ -1,6 +1,5 @@
-// resume.h declares functions that resume a run. The functions take the run's options from the
-// checkpoint and compare these options with the given ones. The functions also check that the
-// folder of --save has no checkpoints of other runs.
+// resume.h declares functions that resume a run with the options of its checkpoint. The functions
+// also check that the folder of --save has no checkpoints of other runs.
 #ifndef RESUME_H
 #define RESUME_H
 #include "08_3d/checkpoint.h"
@@ -41,7 +40,7 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
 // of its data. Calls usage_error() if the content of --data has changed without --override data, or
 // if the folder of --save has checkpoints that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
-// Returns a line for the page. The line names the resumed run, its step, and the options and the
-// held-out text that differ from the checkpoint. The caller frees the line.
+// Returns a line for the page with the resumed run, its step, and the options and the held-out text
+// that differ from the checkpoint. The caller frees the line.
 char *resume_line(const RunOptions *o, const Checkpoint *before, const SavedRun *run);
 #endif

@@ -10,8 +10,8 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// Writes the metadata of the header. A reader finds a model's sizes in config.json. The header of a
-// file of GPT-2 also has the sizes, because the file may be used alone.
+// A reader finds a model's sizes in config.json. The header of a file of GPT-2 also has the sizes,
+// because the file may be used alone.
 static size_t metadata(char *json, size_t room, const ModelConfig *c) {
     if (hub_family(c) != HUB_GPT2)
         return (size_t)snprintf(json, room, "{\"__metadata__\":{\"format\":\"pt\"}");
@@ -29,9 +29,8 @@ static size_t shape(char *json, size_t room, const NamedPart *part) {
                             part->transposed ? part->rows : columns);
 }
 
-// Returns the prefix of a tensor's name. If the head has a table of its own, GPT2LMHeadModel
-// expects all other names to begin with "transformer.". A file without such a table has the plain
-// names of GPT-2.
+// If the head has a table of its own, GPT2LMHeadModel expects all other names to begin with
+// "transformer.". A file without such a table has the plain names of GPT-2.
 static const char *prefix(const ModelConfig *c, const char *name) {
     bool apart = hub_family(c) == HUB_GPT2 && c->untied;
     return apart && strcmp(name, "lm_head.weight") != 0 ? "transformer." : "";
@@ -117,7 +116,6 @@ static void take_elements(void *whole, size_t rank, const void *data, size_t byt
     w->filled += bytes / sizeof *list;
 }
 
-// Writes one part of a parameter that is whole on this rank.
 static void write_part(const Param *p, const NamedPart *part, const real *values, FileType type,
                        Output *o) {
     size_t n = p->rows * range_size(part->columns);

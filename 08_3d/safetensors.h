@@ -1,6 +1,5 @@
-// safetensors.h declares functions that write a model's weights as one safetensors file
-// (github.com/huggingface/safetensors, "Format"). The file has an 8-byte little-endian header
-// length, a JSON header padded with spaces to a multiple of 8, then the tensors, row-major.
+// safetensors.h declares functions that write a model's weights as one safetensors file, whose form
+// tensor_file.h describes.
 //
 // Names, shapes and layout are those of Hugging Face (model_names.h), so GPT2LMHeadModel,
 // LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. The file has a tied table

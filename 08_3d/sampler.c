@@ -80,7 +80,6 @@ static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, siz
     return logits;
 }
 
-// Gives each block attention with the cache if `cached`, else the block's own attention.
 static void attach(Sampler *s, bool cached) {
     for (size_t i = 0, block = 0; i < s->m->n_layers; i++)
         if (s->m->layers[i].kind == &tensor_parallel_block)
@@ -118,7 +117,7 @@ double sampler_score(const Choice *c, double logit, size_t number, size_t entry)
     uint64_t key = random_key(random_key(random_key(c->seed, KEY_SAMPLE), number), entry);
     return c->temperature == 0 ? logit : logit / c->temperature - log(-log(random_unit(key)));
 }
-// Returns whether x is better than y. If the scores are equal, the smaller entry is better.
+// If the scores are equal, the smaller entry is better.
 static bool better(const Candidate *x, const Candidate *y) {
     return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }
@@ -155,8 +154,7 @@ static void offer_logit(Best *best, const Choice *c, double logit, size_t number
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
 }
 
-// Gathers each rank's k candidates, keeps the k best of all, and returns the entry with the best
-// score. Runs on the last stage.
+// Runs on the last stage. Gathers each rank's k candidates, and keeps the k best of all.
 static size_t choose(Sampler *s, Tensor logits, size_t number) {
     Comm *tp = s->mesh.tp;
     const Choice *c = &s->choice;

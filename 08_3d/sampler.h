@@ -19,8 +19,7 @@ typedef struct {
 } Choice;
 typedef struct {
     Mesh mesh;
-    // this rank's part of its stage's layers; no loss
-    Model *m;
+    Model *m;      // this rank's part of its stage's layers; no loss
     Layer *head;   // the last layer on the last stage; else NULL
     Cache *cache;  // [blocks]
     size_t blocks; // blocks of this stage
@@ -29,7 +28,7 @@ typedef struct {
     Choice choice;
 } Sampler;
 
-// ---- All functions except sampler_score() are collective. ----
+// ---- All ranks call these functions, except sampler_score(). ----
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
 // Runs a forward of `count` tokens that follow the tokens in the cache. The last stage gets the

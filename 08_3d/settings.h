@@ -1,5 +1,5 @@
-// settings.h declares functions that turn texts of the trainer's options into values (schedules,
-// tensor cuts, lists of stages), and a function that computes the learning rate.
+// settings.h declares functions that turn texts of the trainer's options into values, and compute
+// the learning rate.
 #ifndef SETTINGS_H
 #define SETTINGS_H
 #include "08_3d/trainer.h"
@@ -8,9 +8,7 @@
 ScheduleRule settings_schedule(const char *name);
 // Returns whether a stage of this schedule may have several chunks.
 bool settings_interleaved(const char *name);
-// Returns the value of --tensor 1d|2d|2.5d|3d.
 TensorKind settings_tensor(const char *name);
-// Returns the value of --recompute none|selective|full.
 Recompute settings_recompute(const char *name);
 // Turns a list such as "3,4,3" into {3, 4, 3}: the blocks of each of pp stages, or of each chunk,
 // in model order. The caller frees the list. Calls usage_error() if text is not such a list.

@@ -3,8 +3,7 @@
 // 01_data_parallel/04_overlap.c makes and reduces the buckets.
 #include "08_3d/stage_buckets.h"
 
-// Returns whether this micro-batch is the last one of the step. Only the backward of the last
-// micro-batch completes the gradients.
+// Only the backward of the step's last micro-batch completes the gradients.
 static bool is_last(const Buckets *b, const Batch *batch) {
     return batch->number + 1 == b->micro_batches;
 }

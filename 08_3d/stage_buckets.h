@@ -3,9 +3,8 @@
 #define STAGE_BUCKETS_H
 #include "01_data_parallel/data_parallel.h"
 
-// Cuts the gradient in buckets and wraps the layers, like buckets_new(), for a stage of a pipeline.
-// A step has `micro_batches` micro-batches, of which several can be in flight. Only the backward of
-// the last micro-batch reduces.
+// Cuts the gradient into buckets and wraps the layers, like buckets_new(), for a stage of a
+// pipeline. Only the backward of the last of the step's `micro_batches` micro-batches reduces.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce over dp of the tied table's gradient, on a stage that shares the table with
 // another stage. Call this function when the model's g has the sum of both stages' gradients. Does

@@ -44,8 +44,7 @@ static double product_rate(int n) {
 }
 
 // Returns the largest FLOP/s of several products that this rank computes. If a product takes less
-// than a millisecond, the next product is larger, up to a limit. Only runs of at least ten seconds
-// call this function, so short runs lose no time.
+// than a millisecond, the next product is larger, up to a limit.
 static double measure_peak(void) {
     const double too_short = 1e-3; // seconds
     const int most = device_is_gpu() ? 4096 : 1024;

@@ -1,6 +1,6 @@
 // step_lines.h declares functions that write the table of the steps. The table has a line for the
 // first and the last step, for each tenth of the steps, and about every ten seconds. Speed, time
-// left and MFU are in real time under either clock.
+// left and MFU are always in real time, also under the simulated clock.
 #ifndef STEP_LINES_H
 #define STEP_LINES_H
 #include "08_3d/trainer.h"

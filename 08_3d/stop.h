@@ -4,8 +4,8 @@
 #define STOP_H
 #include "common/comm/comm.h"
 
-// Returns whether the run must end now. Collective. Call this function after a step; all ranks get
-// the same answer.
+// Returns whether the run must end now, the same on all ranks. Collective. Call this function after
+// a step.
 // left: seconds until the run must have ended; INFINITY: no limit.
 // step: seconds that the last step took.
 bool stop_due(double left, double step);

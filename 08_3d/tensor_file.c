@@ -24,9 +24,9 @@ static bool whole(const cJSON *j, size_t *value) {
     return (double)*value == j->valuedouble;
 }
 
-// Returns whether a tensor with this name is ignored. GPT-2's files may have causal masks of any
-// type: "h.0.attn.bias", "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary
-// positions, "model.layers.0.self_attn.rotary_emb.inv_freq". No program needs these tensors.
+// GPT-2's files may have causal masks of any type: "h.0.attn.bias", "h.0.attn.masked_bias". Older
+// files of Llama may have the angles of rotary positions,
+// "model.layers.0.self_attn.rotary_emb.inv_freq".
 bool tensor_file_leaves_out(const char *name) {
     const char *attention = strstr(name, ".attn."), *angles = strstr(name, ".rotary_emb.");
     if (angles) return strcmp(angles, ".rotary_emb.inv_freq") == 0;
@@ -55,8 +55,7 @@ void file_type_put(FileType type, void *out, const real *values, size_t n) {
         }
 }
 
-// Reads the description of a tensor in the header. Returns NULL, or a text that describes the
-// error.
+// Reads the description of a tensor in the header. Returns NULL, or the error.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,
                              size_t bytes) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");

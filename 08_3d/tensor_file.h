@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include "common/base/real.h"
 
-// The types have 8, 4, 2 and 2 bytes. Every type is read; F16 is never written.
+// --export writes all of these types except F16.
 typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
 const char *file_type_name(FileType type); // "F32"
 size_t file_type_bytes(FileType type);

@@ -61,8 +61,7 @@ static void curve_free(LossCurve c) {
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Prints the lines of checkpoint_save() or resume_open(). Removes the last newline, because say()
-// adds a newline.
+// Removes the last newline of the note, because say() adds a newline.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;
@@ -70,15 +69,14 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// Returns whether a checkpoint is due after `done` steps. With --save a checkpoint is due every
-// --save-every steps, and after the last step.
+// With --save a checkpoint is due every --save-every steps, and after the last step.
 static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// Writes a checkpoint if one is due, or if the training has to stop. Call this function after each
-// step; `seconds` is the time of the step and its evaluation. Returns true if the training ends
-// now, because of a signal, of --exit-after, or of weights that are not finite.
+// Writes a checkpoint if one is due, or if the training has to stop. Returns true if the training
+// ends now, because of a signal, of --exit-after, or of weights that are not finite.
+// seconds: the time of the step and its evaluation.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -108,7 +106,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
 }
 
 // Moves blocks between stages after every --rebalance steps, if another cut is better for the
-// measured times. Call this function between two steps.
+// measured times.
 static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
@@ -121,11 +119,10 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Returns whether the held-out loss is measured after `done` steps. With --eval-every 0 the result
-// is always false. Otherwise the program measures the loss every --eval-every steps. With --keep
-// the program also measures the loss before each checkpoint that is due, because the checkpoint
-// with the best loss is kept. For the last step the result is true only if a checkpoint is due,
-// because show() measures the loss after the last step.
+// Returns whether the held-out loss is measured after `done` steps. The program measures the loss
+// every --eval-every steps (0: never). With --keep the program also measures the loss before each
+// checkpoint, because the checkpoint with the best loss is kept. After the last step show()
+// measures the loss, so the result is true only if a checkpoint is due.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saved_now = checkpoint_due(run, done, last);
@@ -220,7 +217,6 @@ static void train_export(Run *run, const Trainer *t) {
                                                    : FILE_F32);
 }
 
-// Prints the places of the saved results.
 static void say_saved(Run *run, size_t done) {
     if (option_given(run, "save"))
         say(run, "saved: %s/step-%06zu; continue with --resume %s and more --steps\n",
@@ -247,7 +243,7 @@ static void loss_text(char text[LOSS_TEXT], const char *unit, double first, doub
                  first, last, unit, steps);
 }
 
-// Prints the last lines of the page. done: the steps of this run.
+// done: the steps of this run.
 static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCurve got,
                    Speed speed) {
     char loss[LOSS_TEXT];
@@ -322,8 +318,7 @@ static void require_files(Run *run, const ModelConfig *c) {
     stop_catch();
 }
 
-// Opens the weights of --init. The training begins at step 0 with these weights and with a new
-// optimizer state.
+// With --init the training begins at step 0 with these weights and a new optimizer state.
 static Weights init_open(Run *run) {
     Weights w = { 0 };
     if (!option_given(run, "init")) return w;
@@ -427,8 +422,7 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A resumed run relies on the order of the data and on the saved state, so --check also checks
-    // this order and this state.
+    // A resumed run relies on the order of the data and on the saved state.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

@@ -1,6 +1,5 @@
-// train_finite.c handles losses, gradients and weights that are not finite. The file checks
-// --skip-nonfinite and prints lines of the trainer's page. If such a value ends the training, the
-// file records a failed check.
+// train_finite.c checks --skip-nonfinite, and handles losses, gradients and weights that are not
+// finite. If such a value ends the training, a check fails.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +19,7 @@ FiniteRule train_finite_rule(Run *run) {
     return rule;
 }
 
-// Returns a number as text. printf writes the sign of a NaN, but this function does not.
+// Returns a number as text, without the sign that printf would write before a NaN.
 static const char *number(char text[32], double value) {
     if (isnan(value)) return "nan";
     snprintf(text, 32, "%.6g", value);

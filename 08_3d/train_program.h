@@ -1,6 +1,4 @@
 // train_program.h declares functions that the files of the program 08_3d/train share.
-// train_settings.c turns the options into values, train_storage.c handles 16-bit storage, and
-// train_finite.c prints the page's lines about steps that are not finite.
 #ifndef TRAIN_PROGRAM_H
 #define TRAIN_PROGRAM_H
 #include "08_3d/experiments/experiments.h"
@@ -20,7 +18,6 @@ const char *train_reduction_words(const TrainerConfig *c);
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
 size_t train_steps(Run *run);
-// Calls usage_error() if --exit-after cannot work.
 void train_stop_require(Run *run);
 // Returns the seconds until --exit-after, or INFINITY without --exit-after.
 double train_seconds_left(Run *run);
@@ -33,8 +30,7 @@ void train_record(Run *run, const TrainerConfig *c);
 // Returns the options of train_options.h, --seed and the number of ranks as texts, for resume.h.
 // The caller frees the list. n: the degrees of the mesh; NULL: not known yet.
 RunOptions train_run_options(Run *run, const Degrees *n);
-// Takes over the values that resume_open() has read from a checkpoint. These values are the
-// defaults of this run.
+// Makes the values that resume_open() has read from a checkpoint the defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);
 
 // ---- train_storage.c: 16-bit storage, and its loss scale ----
@@ -62,9 +58,8 @@ void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
 
 // Returns the rule of --skip-nonfinite. Calls usage_error() if --check or --compress is also given.
 FiniteRule train_finite_rule(Run *run);
-// Decides, between a step's gradients and its update, whether the step counts. If the result is
-// STEP_LOST, the page names the first rank with a value that is not finite, and the checkpoint from
-// which to resume.
+// Returns STEP_OVERFLOWED or the result of finite_step(). If the result is STEP_LOST, the page
+// names the first rank with a value that is not finite, and the checkpoint from which to resume.
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r);
 // Checks the weights before they are saved or judged. Returns false if the training is lost. done:

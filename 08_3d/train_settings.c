@@ -10,8 +10,7 @@
 
 // ---------------------------------------------------------------- the trainer's configuration
 
-// Returns --chunks if the schedule is interleaved and there are several stages, else 1. A single
-// stage has nothing to interleave.
+// Returns --chunks if several stages are interleaved, else 1.
 static size_t chunks(Run *run, size_t stages) {
     bool interleaved = settings_interleaved(option_text(run, "schedule"));
     size_t v = option_size(run, "chunks");
@@ -71,8 +70,8 @@ static void take_family(Run *run, ModelConfig *c) {
 
 // ---------------------------------------------------------------- the model of --init
 
-// Sets an option that the model of --init decides. Calls usage_error() if the option was given with
-// another value.
+// Sets an option that the model of --init decides.
+// same: whether the given value, if any, is this value.
 static void take_text(Run *run, const char *name, const char *value, bool same) {
     REQUIRE(!option_given(run, name) || same,
             "--%s %s: the model of --init %s has --%s %s: leave --%s out", name,

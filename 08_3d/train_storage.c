@@ -1,5 +1,5 @@
-// train_storage.c reads the trainer's options --storage, --gradients and --loss-scale, prints the
-// page's lines about storage and loss scale, and copies the loss scale to and from a checkpoint.
+// train_storage.c reads the options --storage, --gradients and --loss-scale, prints the page's
+// lines about them, and copies the loss scale to and from a checkpoint.
 #include "08_3d/train_program.h"
 #include <math.h>
 #include <stdlib.h>

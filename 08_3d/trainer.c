@@ -1,7 +1,6 @@
 // trainer.c combines the techniques of chapters 01 to 07 in one step. train_step_plain() is this
 // step without options. trainer_gradients() and trainer_update() are the same step with every
-// option. refused.c rejects options that exclude each other. kept.c has the sizes of activations
-// and the plan for --activation-budget.
+// option.
 #include "08_3d/trainer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -46,7 +45,7 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
     pipeline_tied_sum(stage, mesh->tied);
     // Each replica has the gradient of its own sequences only.
     data_parallel_all_reduce(mesh->dp, stage);
-    // All tp ranks of a last stage have the same loss, so one of them counts it.
+    // All tp ranks of a last stage have the same loss, so one of these ranks counts the loss.
     StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
@@ -62,8 +61,8 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 
 // ---------------------------------------------------------------- composition
 
-// Returns buckets that are as large as a block. So the gradient of a block is reduced while the
-// backward of the previous block runs.
+// Returns buckets that are at least as large as a block. So the gradient of a block is reduced
+// while the backward of the previous block runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
     size_t capacity = block->units[0]->size * sizeof(real);
@@ -200,8 +199,8 @@ static void compress(Trainer *t) {
 
 // Completes the gradients of this replica, then sums them over the replicas.
 static void reduce(Trainer *t) {
-    // Adds up gradients that are partial sums, such as those of norms under sequence parallelism,
-    // where each rank has only some rows.
+    // Adds up gradients that are partial sums. For example, under sequence parallelism each rank
+    // has the gradient of a norm from only some rows.
     model_partial_sums(t->model);
     // The tied sum comes before any reduction over the replicas, because the reduction needs full
     // local gradients.
@@ -215,7 +214,7 @@ static void reduce(Trainer *t) {
 }
 // Waits for the buckets, which the last backward has started (--overlap). A single stage has both
 // uses of wte, and has added their gradients in that backward. If the first and the last stage have
-// a copy of wte each, these stages first sum their gradients. Then the replicas sum that of wte.
+// a copy of wte each, these stages first sum their gradients of wte, then the replicas do.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);
@@ -269,8 +268,7 @@ void trainer_update(Trainer *t, StepResult r) {
     zero_end(t->model, trainer_zero(&t->config));
 }
 
-// Skips the update. Under ZeRO-1 and ZeRO-2 every rank still takes part in the gather, which sends
-// the unchanged weights.
+// Under ZeRO-1 and ZeRO-2 the gather sends the unchanged weights.
 void trainer_skip(Trainer *t, StepResult r) {
     if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
     zero_end(t->model, trainer_zero(&t->config));

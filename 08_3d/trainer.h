@@ -67,8 +67,7 @@ static inline bool tensor_is_grid(const TrainerConfig *c) {
 }
 // Returns the sides of the tp group's grid. Only for 2D and 2.5D (tensor_is_grid).
 TesseractSides tensor_sides(const TrainerConfig *c);
-// Returns dp x cp: the number of ranks with the same parameters. These ranks sum gradients, and
-// ZeRO shards over these ranks.
+// Returns dp x cp: the number of ranks with the same parameters, over which ZeRO shards.
 static inline size_t trainer_replicas(const TrainerConfig *c) {
     return c->mesh.dp * mesh_cp(c->mesh);
 }
@@ -103,9 +102,9 @@ typedef struct {
     Picoseconds reduction[2];
 } Trainer;
 
-// Runs a step of dp x tp x pp by 1F1B, without any option. This function is the whole idea of the
-// chapter. stage has the layers of pipeline_stage_layers(), is cut by tensor_parallel(), and is
-// allocated. tests/plain-step.t compares this step with trainer_gradients() and trainer_update().
+// Runs a step of dp x tp x pp by 1F1B, without any option: the whole idea of the chapter. stage has
+// the layers of pipeline_stage_layers(), is cut by tensor_parallel(), and is allocated.
+// tests/plain-step.t compares this step with trainer_gradients() and trainer_update().
 StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
                             const Data *d, uint64_t step);
 
@@ -121,8 +120,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 bool trainer_overflowed(const Trainer *t, StepResult r);
 // Clips the gradient and updates the weights. Under ZeRO-1 and ZeRO-2 also gathers the weights.
 void trainer_update(Trainer *t, StepResult r);
-// Skips the update of a step, in place of trainer_update(). No weight changes. After an overflow
-// the loss scale changes.
+// Skips the update of a step, in place of trainer_update(). After an overflow the loss scale
+// changes.
 void trainer_skip(Trainer *t, StepResult r);
 // Cuts the model into stages by the times of the last step, and moves layers. Call this function
 // after an update. Returns false if no layer moves.

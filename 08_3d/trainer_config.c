@@ -4,10 +4,9 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
-// Returns the number of micro-batches per replica. The batch is cut over replicas, then into
-// micro-batches. Every replica runs the same number of micro-batches, because ZeRO-2 and ZeRO-3
-// reduce in each micro-batch. If the parts cannot be equal, some micro-batches have one sequence
-// less.
+// The batch is cut over replicas, then into micro-batches. Every replica runs the same number of
+// micro-batches, because ZeRO-2 and ZeRO-3 reduce in each micro-batch. If the parts cannot be
+// equal, some micro-batches have one sequence less.
 size_t trainer_micro_batches(const TrainerConfig *c) {
     return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
 }

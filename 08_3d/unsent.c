@@ -1,13 +1,13 @@
 // unsent.c copies the residuals of --compress, and PowerSGD's factors, into a checkpoint's
-// RankState and back, and names the layout of a run.
+// RankState and back.
 #include "08_3d/unsent.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k, one of 32". A run can load
-// residuals only if its text equals the checkpoint's text, because otherwise the residuals belong
-// to other elements.
+// Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k, one of 32". If a run's text
+// differs from the checkpoint's text, the residuals belong to other elements, so the run cannot
+// load them.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);

@@ -17,7 +17,6 @@ static bool is_index(const char *path) {
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-// Returns the path of a file in the folder of the index. The caller frees the path.
 static char *beside(const char *index, const char *name) {
     const char *slash = strrchr(index, '/');
     int folder = slash ? (int)(slash + 1 - index) : 0;
@@ -39,7 +38,7 @@ static const cJSON *weight_map(const cJSON *index) {
     return map;
 }
 
-// A file of the index and the tensors that it must have.
+// A file of the index, and the number of tensors that the file must have.
 typedef struct {
     const char *name;
     size_t tensors;
@@ -50,8 +49,7 @@ static size_t shard_of(const Shard *shard, size_t n, const char *name) {
     return i;
 }
 
-// Compares one file with the map. The file must have each tensor that the map places in the file,
-// and no other tensor.
+// The file must have each tensor that the map places in the file, and no other tensor.
 static bool agrees(const TensorFile *f, const cJSON *map, const Shard *shard, const char *index,
                    char why[WEIGHT_FILES_WHY]) {
     for (size_t i = 0; i < f->n; i++) {

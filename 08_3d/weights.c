@@ -18,7 +18,6 @@ static const FileTensor *find(const Weights *w, const char *name) {
     return t ? t : weight_files_find(&w->files, with);
 }
 
-// Returns wte or wpe, which must exist and have two sides.
 static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(w, name);
     REQUIRE(t,
@@ -37,7 +36,7 @@ static bool same_values(const FileTensor *a, const FileTensor *b) {
     return true;
 }
 
-// Returns the number of heads of --heads or config.json, or 0 if neither gives the number.
+// Returns 0 if neither --heads nor config.json gives the number.
 static size_t heads_of(const Weights *w, const size_t *chosen) {
     size_t configured = w->model.heads;
     REQUIRE(!chosen || !configured || *chosen == configured,
@@ -102,7 +101,7 @@ static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
 
 // ---------------------------------------------------------------- every tensor, once
 
-// Returns all parts of all tensors of the model, in model order. The caller frees the list.
+// Returns the parts of all tensors, in model order. The caller frees the list.
 static NamedPart *parts_of(const ModelConfig *c, size_t *n) {
     Model *whole = model_describe(c, model_layers(c));
     NamedPart *list = host_alloc(MOST_PARTS * config_tensors(c) * sizeof *list);
@@ -175,8 +174,7 @@ static void check_tensors(const Weights *w) {
 
 // ---------------------------------------------------------------- values
 
-// The parts that value() has found last. The callers ask for elements one after another, so value()
-// needs these parts again.
+// The parts that value() has found last. value() needs these parts again for the next element.
 typedef struct {
     const Weights *weights;
     const Param *param;

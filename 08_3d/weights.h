@@ -14,8 +14,7 @@ typedef struct {
     const char *option; // "from" or "init", for messages
     const char *from;   // a folder or a file; NULL: `values`, or initial values
     // values[number]: the elements of the parameter with this number. values[0] is the beginning of
-    // one block for all parameters, in model order. weights_close() frees the block. NULL: there
-    // are no values.
+    // one block for all parameters, in model order, which weights_close() frees. NULL: no values.
     real **values;
     char *found;            // the file in a folder with a config.json; else NULL
     Checkpoint *checkpoint; // NULL: the weights are in no checkpoint

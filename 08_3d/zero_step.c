@@ -73,10 +73,10 @@ void zero_allocate(Model *m, Comm *dp, size_t stage) {
     }
 }
 
-// Replaces the gradient of each unit by the sum over the unit's replicas (stage 0). Each replica
-// has the gradient of its own sequences and updates all weights, so each replica needs the whole
-// sum. Neighbouring units with the same replicas share one all-reduce. If all units have the
-// replicas dp, this all-reduce is that of data_parallel_all_reduce (chapter 01).
+// Replaces the gradient of each unit by the sum over the unit's replicas (stage 0). Every replica
+// updates all weights, so every replica needs the whole sum. Neighbouring units with the same
+// replicas share one all-reduce. If all units have the replicas dp, this all-reduce is that of
+// data_parallel_all_reduce() (chapter 01).
 static void all_reduce_units(Model *m) {
     for (size_t i = 0, end, lo = 0, hi = 0; i < m->n_units; i = end, lo = hi) {
         Comm *replicas = m->units[i].replicas;

@@ -1,6 +1,5 @@
 // experiments/01_mesh.c checks the map from rank to coordinates with its formula, then checks the
-// communicators that are made from the map. The page shows the link of rank 0's group, for each
-// kind of group.
+// communicators that are made from the map.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +29,14 @@ static void check_map(Run *run, Degrees n) {
 // ---------------------------------------------------------------- the groups as communicators
 
 // A kind of group. The ranks of a group differ along these axes only. `formula` is NULL if no
-// message of training uses the kind. Then the page has no row for the kind.
+// message of training uses the kind.
 typedef struct {
     const char *name, *formula;
     unsigned axes;
     size_t degree;
 } Kind;
 enum { TP, DP, PP, KINDS = 6 };
-// Fills the kinds of groups, and returns the number of kinds. The last kind exists only with --cp.
+// Returns the number of kinds. The last kind exists only with --cp.
 static size_t kinds_of(const Mesh *m, Kind kind[KINDS]) {
     Degrees n = m->n;
     bool cp = m->cp != NULL;
@@ -104,7 +103,7 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
     }
 }
 
-// Returns how far the ranks of a group along one axis are apart, in ranks of the world.
+// Returns the distance between neighbours of a group along one axis, in ranks of the world.
 static size_t distance(Degrees n, unsigned axis) {
     return axis == MESH_TP ? 1 : axis == MESH_DP ? n.tp * mesh_cp(n) : n.tp * mesh_cp(n) * n.dp;
 }
@@ -113,7 +112,6 @@ static const char *ordinal_ending(size_t i) {
     return i / 10 % 10 != 1 && i % 10 < 4 ? ending[i % 10] : "th";
 }
 // Returns the names of the links of all groups along one axis, such as "fast" or "fast or slow".
-// The table has the link of rank 0's group, and other groups can have another link.
 static const char *links_of(Run *run, Degrees n, unsigned axis) {
     const ClockConfig *c = clock_config();
     bool near = false, far = false;
@@ -138,8 +136,7 @@ static const char *members(Run *run, Degrees n, const Kind *kind) {
     return page_text(run, "%s (%s link)", ranks, links_of(run, n, kind->axes));
 }
 
-// Prints a row for each kind of group that training uses. The row shows rank 0's group, because the
-// other groups of this kind have the same form.
+// A row shows rank 0's group, because the other groups of this kind have the same form.
 static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     Result row[KINDS + 1] = { 0 };
     char text[KINDS][3][64], link[KINDS][LINK_NAME];

@@ -6,7 +6,7 @@
 #include "01_data_parallel/experiments/experiments.h"
 
 // One slice of a stage. shape has the slice's units and parameters, which are described and never
-// allocated. rule has the state of the compression rule.
+// allocated.
 typedef struct {
     Model shape;
     OneDevice rule;
@@ -23,7 +23,7 @@ typedef struct {
     size_t unit;
 } Described;
 
-// Returns descriptions of this rank's parameters, unit by unit, in the order of compression.
+// Describes this rank's parameters, unit by unit, in the order of compression.
 static Described *describe(const Model *m, size_t *n) {
     Described *list = host_alloc(config_tensors(&m->config) * sizeof *list);
     *n = 0;
@@ -185,7 +185,7 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 
 static void take_up(Tensor q, real *state) { tensor_upload(q, state); }
 
-// Loads the residuals and factors of all ranks. The replicas of a slice have equal factors.
+// The replicas of a slice have equal factors.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t) {
     if (!c) return;
     RankState want = unsent_read(t);

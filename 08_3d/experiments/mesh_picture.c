@@ -5,7 +5,6 @@
 
 enum { LINE = 96 };
 
-// Returns the value of a degree's option, or 0 if the option is not given.
 static size_t degree(Run *run, const char *name) {
     size_t n = option_given(run, name) ? option_size(run, name) : 0;
     REQUIRE(n > 0 || !option_given(run, name),

@@ -1,7 +1,7 @@
-// plan_anchors.c compares the plan with published step times, and prints both with --papers.
-// Nothing is fitted per row. A GPU's efficiency and bandwidth (plan_presets.c) are fitted to rows
-// 1, 3, 5, ... of each table of Megatron-LM and Llama 3 on that GPU. The other rows of these tables
-// are held out. Nothing is fitted to the rows of other systems.
+// plan_anchors.c compares the plan with published step times, and prints both with --papers. A
+// GPU's efficiency and bandwidth (plan_presets.c) are fitted to rows 1, 3, 5, ... of the table of
+// Megatron-LM and Llama 3 on that GPU. The other rows of this table are held out. Nothing is fitted
+// to the rows of other systems.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +48,6 @@ static PlanResult fastest(const PlanTask *t, PlanLayout l) {
         }
     return best;
 }
-// Returns the plan's value of the quantity that the paper prints.
 static double planned(const PublishedRow *r, const PlanCluster *cluster) {
     PlanTask t = task_of(r, cluster);
     PlanLayout l = layout_of(r);
@@ -99,8 +98,8 @@ static void rows(Run *run, const PublishedTable *t, AnchorErrors of[USES], bool 
     }
 }
 
-// Returns whether, by the plan, ZeRO 3 is slower than PTD-P's own layout, and each GPU is slower
-// with more GPUs. The reason is that with more GPUs each rank has fewer sequences per gather.
+// Returns whether, by the plan, ZeRO 3 is slower than PTD-P's own layout, and loses speed per GPU
+// with more GPUs. With more GPUs each rank has fewer sequences per gather.
 static bool zero3_loses(void) {
     const PublishedTable *zero3 = &published[PUBLISHED_ZERO3];
     const PlanCluster *cluster = cluster_named(zero3->cluster);

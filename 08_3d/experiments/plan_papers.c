@@ -1,6 +1,5 @@
-// plan_papers.c compares the plan's sizes with table 1 of PTD-P (arXiv 2104.04473). The file also
-// compares the plan's memory with figure 1 and tables I and II of ZeRO (arXiv 1910.02054).
-// tests/test_plan_papers.c compares other published numbers.
+// plan_papers.c compares the plan's sizes with PTD-P's table 1 (arXiv 2104.04473), and the plan's
+// memory with ZeRO's figure 1 and tables I and II (arXiv 1910.02054).
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>

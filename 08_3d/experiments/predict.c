@@ -18,9 +18,8 @@ static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }
 
-// The sum of a function's values, in elements, over the units of a stage.
-// wte: the sum over the tables, which are wte and an untied head's table.
-// others: the sum over all other units.
+// The sum of a function's values, in elements, over the tables of a stage (wte and an untied head's
+// table), and over all other units.
 typedef struct {
     size_t wte, others;
 } PerUnit;
@@ -45,8 +44,8 @@ static size_t unit_ring(size_t size, size_t n, size_t rank) {
 
 // ---------------------------------------------------------------- traffic
 
-// Adds one all-reduce of the gradient. With --overlap adds one all-reduce of each bucket instead. A
-// bucket is closed when it is at least as large as a block.
+// Predicts one all-reduce of the gradient, or with --overlap of each bucket. A bucket is closed
+// when the bucket is at least as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const RankStage *own) {
     const CutSizes *z = &own->z;
     const size_t norm = z->first + z->blocks; // the layer whose unit is the last norm
@@ -69,7 +68,6 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     free(piece);
 }
 
-// Adds the compressed sum, unit by unit (01.06, 01.08).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
                                   const RankStage *own) {
     const CompressionCosts costs = compression_costs(&own->z, &c->compression, c->mesh.dp, at.dp);

@@ -13,8 +13,7 @@ typedef struct {
     const Recompute *choice; // the choice of each block; NULL: all blocks follow --recompute
 } Part;
 
-// Returns chunk `chunk` of this rank's stage. choice: the recomputation of each block of the whole
-// stage, or NULL.
+// choice: the recomputation of each block of the whole stage, or NULL.
 static Part part_of(const TrainerConfig *c, Coordinates at, size_t chunk, const Recompute *choice) {
     for (size_t k = 0; choice && k < chunk; k++) // skips the choices of the chunks before
         choice += kept_part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;

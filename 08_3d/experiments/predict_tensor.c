@@ -5,7 +5,6 @@
 
 enum { E = sizeof(real) };
 
-// Adds the calls and bytes on one axis of a grid: rows, columns or depth.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++)
         out->tp_calls += times * (size_t)a->calls[kind];
@@ -13,8 +12,7 @@ static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     out->tp_received += times * (size_t)a->received;
 }
 
-// Adds the calls and bytes on a cube. All calls on a cube run in rings, so a rank receives as many
-// bytes as it sends.
+// All calls on a cube run in rings, so a rank receives as many bytes as it sends.
 static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
     out->tp_calls += times * (size_t)t.calls;
     out->tp_bytes += times * (size_t)cube_bytes(&t);

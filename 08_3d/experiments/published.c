@@ -113,8 +113,8 @@ static const PublishedRow h100[] = {
     HERD("405B, cp 16", 131072, 16384, 128, 16, 38),
 };
 
-// MPT on FSDP. These are the rows of llm-foundry's README with 2,048 positions and 7 billion
-// parameters or more, on GPUs of 80 GB, and on 128 GPUs of 40 GB. full: full recomputation.
+// MPT on FSDP: the rows of llm-foundry's README with 2,048 positions and 7 billion parameters or
+// more. The GPUs have 80 GB, or are 128 GPUs of 40 GB. full: full recomputation.
 #define MPT_SIZES(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 50368 }
 #define MPT_70B MPT_SIZES(80, 8192, 64)

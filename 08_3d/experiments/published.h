@@ -1,5 +1,5 @@
 // published.h declares the published times of training steps with which plan_anchors.c compares the
-// plan. published.c has the rows, with their sources.
+// plan.
 #ifndef PUBLISHED_H
 #define PUBLISHED_H
 #include "08_3d/experiments/experiments.h"
@@ -21,8 +21,8 @@ typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
 // LLAMA3: all communication overlaps, but sums over tp do not run in pieces.
 // FSDP: ZeRO 3 of PyTorch, which gathers one layer ahead.
 // FLASH: ZeRO 1 on PyTorch's DDP.
-// ZERO3_2021: DeepSpeed in PTD-P's table 2. Its six steps take as long as if a node had one network
-// card and nothing overlapped. The cause is not known, so these rows are not counted.
+// ZERO3_2021: DeepSpeed in PTD-P's table 2. These six steps take as long as if a node had one
+// network card and nothing overlapped. The cause is not known, so these rows are not counted.
 // The first three systems scatter and gather messages between stages (PTD-P section 4.1).
 typedef enum {
     MEGATRON_2021,
@@ -68,8 +68,7 @@ typedef struct {
     size_t n;
     Use use;
 } PublishedTable;
-// The first two tables are of Megatron-LM and Llama 3. The next three are of other systems. The
-// last table is of ZeRO 3 in PTD-P.
+// The first two tables are of Megatron-LM and Llama 3.
 enum {
     PUBLISHED_A100,
     PUBLISHED_H100,
@@ -80,6 +79,7 @@ enum {
     PUBLISHED_TABLES
 };
 extern const PublishedTable published[PUBLISHED_TABLES];
-// Returns the planned time of a row's step on this cluster, divided by the published time, minus 1.
+// Returns the planned time of a row's step or block on this cluster, divided by the published time,
+// minus 1.
 double published_error(const PublishedRow *r, const PlanCluster *cluster);
 #endif

@@ -3,7 +3,6 @@
 #include "08_3d/experiments/rank_stage.h"
 #include "08_3d/kept.h"
 
-// Returns the sizes of all chunks of a rank's stage together.
 static CutSizes stage_sizes(const TrainerConfig *c, Coordinates at) {
     size_t last = trainer_chunks(c) - 1;
     CutSizes z = kept_part_sizes(c, at, at.pp),

@@ -5,7 +5,7 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "08_3d/experiments/experiments.h"
 
-// A rank's stage, and the rank's place on its grid or cube, if the tp group is a grid or cube.
+// A rank's stage, and the rank's place if the tp group is a grid or cube.
 typedef struct {
     CutSizes z;
     bool is_grid, is_cube;
@@ -34,8 +34,8 @@ void predict_tensor(Prediction *out, const RankStage *own, size_t B, bool again)
 void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_t blocks);
 // Returns the bytes that a rank sends for ring attention of B sequences in a block. In each of
 // `passes` forwards or backwards the rank sends the keys and values of all ranks except the next
-// one. The gradients of all keys and values are sent once. Keys and values travel
-// as they are stored. The gradients are sums over ranks, so they travel as reals.
+// one, as these are stored. The gradients of all keys and values are sent once, as reals, because
+// the gradients are sums over ranks.
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                     size_t passes);
 // Adds the sums of partial gradients, which precede ZeRO's reduction. The sums run once per step,

@@ -30,8 +30,8 @@ static int by_value(const void *a, const void *b) {
     real x = *(const real *)a, y = *(const real *)b;
     return (x < y) - (x > y);
 }
-// Repeats the choice of this row on one rank. Returns true if the choice is this token, or if
-// rounding could make the choice this token.
+// Returns true if this token is the choice of this row, or if rounding could make this token the
+// choice.
 static bool is_choice(const Choice *c, const real *row, size_t V, size_t number, size_t token) {
     size_t k = c->top_k && c->top_k < V ? c->top_k : V, ties = k, choice = V;
     real *sorted = host_alloc(V * sizeof *sorted);
@@ -61,8 +61,8 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
            (unsure && (double)(row[token] - least) > -near);
 }
 
-// Runs forwards of the whole model over each whole window, on rank 0. Returns true if this model
-// would have chosen every token that the sampler chose.
+// Runs forwards of the whole model over each window, on rank 0. Returns true if this model, too,
+// chooses every token of the sampler, up to rounding.
 static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
                     const SampleWindows *windows, Snapshot *want) {
     Model *m = model_describe(&w->model, (Range){ 0, w->model.layers + 2 }); // no loss

@@ -1,11 +1,11 @@
-// sample_costs.c computes the bytes that a rank sends and keeps while the program writes text, from
-// sizes alone, and prints the table and the answer.
+// sample_costs.c computes, from sizes alone, the bytes that a rank sends and keeps while the
+// program writes text. The file also prints the table and the answer.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include "common/model/costs.h"
 
-// Returns the number of computed positions, and adds the bytes sent over tp and pp, from sizes
-// alone. The code is independent of the measured loop of sample_run.c.
+// Returns the number of computed positions, and adds the bytes sent over tp and pp, independently
+// of the measured loop of sample_run.c.
 static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, double *pp) {
     size_t e = sizeof(real), T = c->context, blocks = part_size(c->layers, z->pp, z->pp_rank),
            in_cache = 0, rows = 0;
@@ -13,8 +13,7 @@ static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, d
     size_t k = z->top_k ? (z->top_k < c->vocab ? z->top_k : c->vocab) : 1;
     for (size_t i = 0; i < z->tokens; i++) {
         size_t n = i ? 1 : z->prompt;
-        // If the context of T positions is full, the model reads the last T/2 tokens again from
-        // position 0.
+        // If the context is full, the model reads the last T/2 tokens again.
         if (in_cache + n > T) {
             n = T / 2 ? T / 2 : 1;
             in_cache = 0;

@@ -1,6 +1,4 @@
-// sample_run.c holds the loop of the program 08_3d/sample. The program reads its options and writes
-// the text with the sampler. sample_checks.c compares the text with references, and sample_costs.c
-// prints the table of costs and the answer.
+// sample_run.c holds the loop of the program 08_3d/sample, which writes the text with the sampler.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -56,7 +54,7 @@ static Choice choice_of(Run *run) {
     return c;
 }
 // The sizes of a model without --from. With 2, 3 or 4 ranks at least one of the numbers of heads,
-// blocks and entries does not divide into equal parts.
+// blocks and entries is not a multiple of the number of ranks.
 static const ModelConfig small = {
     .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256
 };

@@ -10,8 +10,7 @@
 // The model learns a text of this tree that does not change, so that the model always writes the
 // same text.
 static const char text_file[] = "LICENSE";
-// The option counts steps (--train-steps), because a number of seconds would give each machine
-// another model. 600 steps take two seconds on a fast core and five on a slow one.
+// --train-steps counts steps, because a number of seconds would give each machine another model.
 enum { SEQUENCES = 8, WARMUP = 30, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
 static const double highest_rate = 0.007;
 
@@ -51,13 +50,11 @@ static double rate(size_t step, size_t steps) {
     return highest_rate * (double)(steps - step) / (double)(steps - WARMUP);
 }
 
-// The losses of the first and the last step, and the time of all steps.
 typedef struct {
     double first, last, seconds;
 } Losses;
 
-// Trains the model on this rank. values gets the elements of each parameter, by the parameter's
-// number.
+// values gets the elements of each parameter, by the parameter's number.
 static Losses train(Run *run, const ModelConfig *c, const char *text, size_t bytes, real **values) {
     Losses losses = { 0 };
     const size_t steps = option_size(run, "train-steps");

@@ -6,12 +6,11 @@
 
 enum { E = sizeof(real) };
 
-// Lists `times` calls of `count` elements on a group. size: bytes of an element.
 static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times,
                   size_t count, size_t size) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, size);
 }
-// Returns the bytes of an element of the tensors that a call moves: weights in an all-gather, else
+// Returns the bytes of an element that a call moves: of weights in an all-gather, else of
 // gradients.
 static size_t moved(const RankSteps *r, CommKind kind) {
     return kind == COMM_ALL_GATHER ? weight_bytes(&r->c->model) : step_gradient(r);
@@ -63,7 +62,7 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
 // Lists `whole` sums over tp of [tokens, C], and `half` half sums. Under sequence parallelism a sum
 // is a reduce-scatter and an all-gather, and half a sum is one of these calls. The function lists
 // an all-gather for either call, because both calls take the same time. Without sequence
-// parallelism there are no half sums, so the function ignores `half`.
+// parallelism there are no half sums.
 static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole,
                          size_t half) {
     if (r->c->mesh.tp == 1) return;
@@ -87,8 +86,8 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
         calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T, E);
 }
 
-// Lists the work and calls of a backward. The second half has the products for the gradients of
-// weights, and the reduction of these gradients. No other stage waits for the second half.
+// The second half of a backward has the products for the gradients of weights, and the reduction of
+// these gradients. No other stage waits for the second half.
 // inputs: lists the first half.
 // weights: lists the second half.
 static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs,

@@ -1,5 +1,5 @@
 // step_ops.h declares functions that list the expected operations of a rank in a step of the
-// trainer. step_time.c gives the lists to the player of judge/play.
+// trainer, for the player of judge/play.
 #ifndef STEP_OPS_H
 #define STEP_OPS_H
 #include "08_3d/experiments/experiments.h"
@@ -20,16 +20,14 @@ typedef struct {
 } RankSteps;
 
 // ---- step_ops.c: the operations of a forward or backward ----
-// Returns the bytes of an element of a gradient.
+// These two functions return the bytes of an element of a gradient, and of an activation.
 static inline size_t step_gradient(const RankSteps *r) { return gradient_bytes(&r->c->model); }
-// Returns the bytes of an element of an activation.
 static inline size_t step_stored(const RankSteps *r) { return element_size(r->c->model.storage); }
-// Returns the number of sequences in micro-batch k.
-static inline size_t step_sequences(const RankSteps *r, size_t k) {
+static inline size_t step_sequences(const RankSteps *r, size_t k) { // of micro-batch k
     return part_size(r->B, r->m, k);
 }
-// Lists one call over the replicas for each unit of z except tables. step_table() lists the calls
-// for wte and for an untied head's table.
+// These two functions list one call over the replicas for each unit of z except tables, and for
+// each table: wte, and an untied head's table.
 void step_units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind);
 void step_table(Play *play, const RankSteps *r, CommKind kind);
 // Lists the sums of the partial gradients of sequence parallelism, before ZeRO reduces

@@ -38,7 +38,6 @@ static void rank_steps(Play *play, const RankSteps *r) {
     if (c->sequence && trainer_zero(c) < 2) step_partial_sums(play, r, z);
     if (c->mesh.pp > 1 && ends && !c->model.untied)
         play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), step_gradient(r));
-    // The replicas sum their gradients.
     if (trainer_zero(c) == 0)
         play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z),
                   step_gradient(r));

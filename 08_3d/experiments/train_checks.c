@@ -6,11 +6,10 @@
 
 // Returns whether this tensor is the original, which the norm counts. A replica holds some tensors
 // more than once. Every slice has the norms, the positions and the biases of matrices that are cut
-// by rows. The first and the last stage have wte. When sums are added in rank order, all these
-// ranks must hold the same bits. Under --reduce fast the order of the terms may depend on a
-// tensor's place in its message, and the copies have different places. Then two weaker rules hold.
-// Ranks with the same place in different replicas have the same bits. The copies within a replica
-// are close.
+// by rows. The first and the last stage have wte. When sums are added in rank order, all copies
+// must have the same bits. Under --reduce fast the order of the terms may depend on a tensor's
+// place in its message, and copies have different places. Then copies within a replica are only
+// close, and ranks with the same place in different replicas have the same bits.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -118,9 +117,8 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     snapshot_free(want);
 }
 
-// Returns whether shards cut the copies of a tensor at different elements. If a cube's side does
-// not divide the sizes, the ranks with copies of a vector have units of different sizes. Under ZeRO
-// the shards of these units then cut the copies at different elements.
+// Returns whether ZeRO's shards cut the copies of a tensor at different elements. If a cube's side
+// does not divide the sizes, the ranks with copies of a vector have units of different sizes.
 static bool copies_cut_apart(const TrainerConfig *c) {
     if (c->tensor != TENSOR_3D || trainer_zero(c) == 0) return false;
     const size_t side = cube_side(c->mesh.tp);
@@ -139,8 +137,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
              *wanted = snapshot_new(run);
-    // If the copies are cut at different elements, this snapshot has only the originals, and
-    // compare_copies() compares the whole copies.
+    // Copies that are cut at different elements are compared as a whole, by compare_copies().
     const bool cut_apart = copies_cut_apart(&t->config), ordered = run->reduce == REDUCE_ORDERED;
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);

@@ -27,7 +27,6 @@ void train_costs_begin(Trainer *t) {
     memory_reset_peaks();
 }
 
-// Checks a cost that has a closed form.
 static void closed(Run *run, const char *id, const char *name, const char *unit, size_t want,
                    size_t measured) {
     check_cost(run, id, name, unit, formula((double)want), NOT_PREDICTED, (double)measured);
@@ -45,8 +44,6 @@ static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
     closed(run, "tp.sent", "tensor-parallel traffic", "bytes sent", p->tp_bytes,
            comm_bytes_sent(tp));
 }
-// Checks the calls and bytes on the rows, columns and depth of a tp group's grid or cube, and on
-// the planes of a cube.
 static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     Comm *axes[AXES];
     size_t calls = 0, sent = 0, received = 0;
@@ -63,7 +60,7 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
 }
 
 // Returns the time of this rank's sum over replicas, from the arrival of the last replica.
-// Collective over dp. The ledger does not count this collective.
+// Collective over dp.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;

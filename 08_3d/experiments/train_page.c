@@ -6,8 +6,7 @@
 #include <string.h>
 #include "common/model/costs.h"
 
-// Prints the stage and the blocks of each part of the model: "stage 0: 2 blocks, 1: 2 blocks, 0: 1
-// block, ...".
+// Prints the stage and the blocks of each part: "stage 0: 2 blocks, 1: 2 blocks, 0: 1 block, ...".
 static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
     char line[400] = "  chunks of the stages, in model order:";
     for (size_t i = 0; i < c->mesh.pp * trainer_chunks(c); i++) {
@@ -100,8 +99,7 @@ void train_results(Run *run, const Trainer *t) {
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
-// Returns whether step_time() can play this step to the picosecond. step_time() does not play grids
-// and cubes, hidden sums, compression, rebalanced stages or a budget. The ranks of one group must
+// Returns whether step_time() can play this step to the picosecond. The ranks of one group must
 // have equal work: equal replicas, equal chunks of positions, and groups that are placed on nodes
 // alike.
 static bool step_is_listed(const TrainerConfig *c) {
@@ -120,7 +118,6 @@ static bool step_is_listed(const TrainerConfig *c) {
 
 void train_check_time(Run *run, const Trainer *t, const Timing *timing) {
     if (!step_is_listed(&t->config)) return;
-    // Only rank 0 plays the step, because all ranks would play the same step.
     double step = run->is_root ? step_time(&t->config) : 0;
     ledger_pause();
     side_broadcast(&step, sizeof step);

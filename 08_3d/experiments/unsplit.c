@@ -4,8 +4,8 @@
 Model *unsplit_model(const TrainerConfig *c) {
     ledger_pause();
     Model *m = model_describe(&c->model, model_layers(&c->model));
-    // If two elements have nearly the same size, the last bit decides which element top-k sends. So
-    // attention must add in the same order as the split model's attention.
+    // Attention must add in the same order as the split model's attention, because the last bit may
+    // decide which element top-k sends.
     for (size_t i = 0; c->reduction == REDUCE_COMPRESSED && c->blockwise && i < m->n_layers; i++)
         m->layers[i].attention = &attention_blockwise;
     model_allocate(m);
