@@ -34,7 +34,7 @@ static void use_clock(Run *run, bool simulated) {
     ClockConfig c = *clock_config();
     c.simulated = simulated;
     comm_barrier(run->world); // no operation is in flight
-    clock_configure(&c);      // every rank sets the same configuration
+    clock_configure(&c);
     comm_barrier(run->world);
 }
 

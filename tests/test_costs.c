@@ -1,6 +1,5 @@
 // test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
-// computes and sends. Also compares these costs with the closed forms of papers. All ranks
-// are one tensor-parallel group. tests/cost-model.t runs this program.
+// computes and sends, and with the closed forms of papers. All ranks are one tensor-parallel group.
 //
 // ranks: 3
 // level: core
@@ -55,7 +54,6 @@ static Model *allocated(const ModelConfig *c, Range layers, Comm *tp) {
     return m;
 }
 
-// Checks the parameters and gradients of every stage, in pipelines of 1, 2 and 3 stages.
 static void parameters(Run *run, const char *name, const ModelConfig *c) {
     for (size_t p = 1; p <= 3; p++)
         for (size_t i = 0; i < p; i++) {

@@ -54,8 +54,8 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// kept() and scores() return the number of elements that a block keeps per token. kept() counts all
-// elements, with the block's input. scores() counts the scores alone.
+// The number of elements that a block keeps per token: kept() counts all elements and the block's
+// input, scores() counts the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
 // Returns the bytes that a block keeps for one sequence by Korthikanti's list. An element has 16
