@@ -80,7 +80,6 @@ static void golden(Run *run) {
     free(last);
 }
 
-// Runs a stage's list, which may have chunks and halves of backwards.
 static PipelineResult run_list(const void *list, Comm *pp, Model *stage, const Batch *batch,
                                size_t m) {
     return zero_bubble_run(pp, stage, list, batch, m);

@@ -288,10 +288,9 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
-// Checks the proportions of the lessons' device and links. The ratio of a block's all-reduces to
-// its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1). GPT-3 runs on 8
-// NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
-// common/reference.md derives both ratios.
+// The ratio of a block's all-reduces to its products must be within 10 % of GPT-3's (Brown et al.
+// 2020, table 2.1). GPT-3 runs on 8 NVIDIA A100s with NVLink (300 GB/s each way) and with
+// InfiniBand (HDR, 200 Gbit/s per GPU). common/reference.md derives both ratios.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = {
         .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257

@@ -22,8 +22,7 @@
 // two sums has lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
-static Arena storage = { .category =
-                             MEM_REFERENCE }; // memory of the test itself, in no peak of a check
+static Arena storage = { .category = MEM_REFERENCE }; // the test's own memory, in no checked peak
 
 // ---- finite differences ----
 

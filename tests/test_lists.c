@@ -67,9 +67,9 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// The stages take turns at random; some stages add more ops in a turn. A stage without a habit
-// takes a random possible op. A stage with a habit always takes the first possible op (forwards
-// come first), or always the last.
+// The stages take turns at random; stage i adds up to turns[i] ops in a turn. A stage without a
+// habit takes a random possible op. A stage with a habit always takes the first possible op
+// (forwards come first), or always the last.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);

@@ -291,7 +291,7 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V, boo
     free(seen);
 }
 
-// Returns the layers of stage s. The last stage has the head and the loss.
+// The last stage has the head and the loss.
 static Range stage_layers(size_t stages, size_t s) {
     Range r = shard_range(small.layers + 2, stages, s);
     return (Range){ r.lo, r.hi + (s + 1 == stages) };

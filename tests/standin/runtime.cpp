@@ -393,8 +393,8 @@ static bool in_use(const Range &range) {
 }
 
 // Copies memory. A copy from pageable memory to the device reads during the call. A copy to
-// pageable memory ends before the call returns. Other copies run later on the stream. Until then a
-// pinned target that no other operation uses holds poison.
+// pageable memory ends before the call returns. Other memory is used when the copy runs on the
+// stream. Until then a pinned target that no other operation uses holds poison.
 static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from,
                         size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind kind,
                         cudaStream_t stream, bool wait) {

@@ -12,8 +12,8 @@
 
 namespace standin {
 
-// Prints a mistake that a GPU would not always report on stderr, and ends the process with status
-// 3.
+// Prints on stderr a mistake that a GPU would not always report, and ends the process with
+// status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
 
 // Returns an environment variable's value, or `otherwise` if the variable is unset or empty.
@@ -33,8 +33,9 @@ bool on_device(const void *p);
 // Returns the address that an operation uses for p. For device memory this is an address in a
 // second mapping of the memory (runtime.cpp), and otherwise it is p itself.
 char *reach(const void *p);
-// The next two functions tell the ranks of other processes where memory is. bus_id() returns the
-// name of a GPU. device_file() returns the file of device memory, and the offset of p in this file.
+// The ranks of other processes need the results of the next two functions. bus_id() returns the
+// name of a GPU. device_file() returns the descriptor of the file with the device memory, and the
+// offset of p in this file.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // Calls fault() unless the range lies in one live block of the device.
@@ -91,7 +92,7 @@ void join(Clock &c, const Clock &with);
 bool run_until(size_t stream, uint64_t count); // false: an operation waits for another rank
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
 
-// Entry begins every call. Entry takes the lock and finds the errors that any call may return.
+// Entry begins most calls. Entry takes the lock and finds the errors that any call may return.
 struct Entry {
     std::unique_lock<std::mutex> lock;
     cudaError_t error;
