@@ -109,7 +109,7 @@ static void bench(Run *run) {
     for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
         for (size_t k = 0; k < KINDS;
-             k++) { // every kind is about equally often the first, the second, ...
+             k++) { // each kind is about equally often first, second, third and fourth
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }

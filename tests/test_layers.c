@@ -771,7 +771,7 @@ static double apart(Tensor a, Tensor b) {
     return worst / most;
 }
 // Blockwise attention must keep only one number (lse) per head and token. Apart from positions and
-// one number per head and token, its workspace must not grow for sequences longer than a tile.
+// one number per head and token, the workspace must not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)
@@ -1045,7 +1045,7 @@ static void test_order(void) {
 }
 
 int main(void) {
-    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
+    // Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
     test_order();
     device_init();
     memory_rank_begin();

@@ -325,7 +325,7 @@ static void flat_outside(void) { tensor_flat_range(numbered(), 0, 92); }
 static void bad_reshape(void) { tensor_reshape(numbered(), 7, 14); }
 static void bad_copy(void) { tensor_copy(numbered(), tensor_reshape(numbered(), 13, 7)); }
 
-// Runs first, because a process that has used a GPU cannot fork a process that uses it.
+// Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
 static void test_faults(void) {
     test_misuse();
     ends(rows_outside, 3, "tensor_row_range: rows 3 to 8 of [7, 13]");

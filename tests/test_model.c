@@ -1,6 +1,6 @@
 // test_model.c: tests ranges, cuts of parameters and the map to whole tensors, initial weights,
-// sizes, the loss (against plain loops), gradient norm and clipping, the optimizer over shards, the
-// order of data, and the size of a snapshot.
+// sizes, and the loss (against plain loops). Also tests gradient norm and clipping, the optimizer
+// over shards, the order of data, and the size of a snapshot.
 //
 // ranks: 1
 // level: core

@@ -1364,7 +1364,7 @@ static void test_empty(void) {
 
 int main(void) {
     memory_rank_begin();
-    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
+    // Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
     test_shapes();
     device_init();
     test_exp();

@@ -295,8 +295,8 @@ static bool ring_closed_form(void) {
 // ---------------------------------------------------------------- the constants of a GPU
 
 // Returns whether the efficiency and the bandwidth of plan_presets.c have the smallest sum of
-// squared errors over the rows of the fit (every second row), among efficiencies from 40 to 100 %
-// and bandwidths from 50 to 100 % of `sheet`, the bandwidth of the data sheet.
+// squared errors over the rows of the fit, which are every second row. The other efficiencies are
+// 40 to 100 %. The other bandwidths are 50 to 100 % of `sheet`, the bandwidth of the data sheet.
 static bool fitted(const PublishedTable *t, double sheet) {
     const PlanCluster *preset = plan_clusters;
     while (strcmp(preset->name, t->cluster) != 0) preset++;

@@ -1,8 +1,8 @@
 // test_real_size.c: computes the numbers of the real-size examples ("Use it when, until") of the
 // READMEs, references and lesson pages. The program uses only sizes, the cost model
 // (common/model/costs.h) and the chapters' formulas. The program prints each number with a few
-// words that stand beside it on its page; tests/real-size.t looks for the number and the words
-// there. " … " stands for 1 to 120 characters of other words.
+// words that stand beside the number on the page. tests/real-size.t looks for the number and the
+// words on the page. " … " stands for 1 to 120 characters of other words.
 //
 // ranks: 1
 // level: core

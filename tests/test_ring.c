@@ -148,9 +148,9 @@ static void check_halving(Run *run) {
     check_true(run, "powers of two", "halving-doubling is never slower than ring or tree", fastest);
 }
 
-// At the size that 03_ring.md gives, 2 (N-1) messages of S/N bytes take as long as 2 h messages of
-// S bytes, where h is the height of the tree. The tensor is a multiple of N elements, so its size
-// is the next multiple.
+// At the size S that 03_ring.md gives, 2 (N-1) messages of S/N bytes take as long as 2 h messages
+// of S bytes. h is the height of the tree. The tensor is a multiple of N elements, so its size is
+// the next multiple.
 static void check_overtakes(Run *run) {
     const ClockLink l = clock_config()->between;
     bool right = l.beta > 0;

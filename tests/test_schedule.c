@@ -241,7 +241,8 @@ static void by_hand_lists(void) {
 }
 
 // Changes lists in small ways and checks the verdicts of the judge of 05.01. The first four lists
-// are 1F1B for p = 3 and m = 4 with one change on stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3.
+// are 1F1B for p = 3 and m = 4 with one change on stage 1. The list of stage 1 is F0 F1 B0 F2 B1 F3
+// B2 B3.
 static void by_hand_refuses(void) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
     PipeOp *op = s[1].ops, keep[8];
@@ -371,8 +372,8 @@ static void lists_that_deadlock(void) {
 
 // ---- backwards in halves ----
 
-// F = B = W = 1. With cap p a step takes at most 2 units more than with cap 2p - 1, for p = 1, 2,
-// 4, 8 and m = p, 2p, 4p.
+// F = B = W = 1. With cap p a step takes at most 2 units more than with cap 2p - 1. This holds for
+// p = 1, 2, 4, 8 and m = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";

@@ -577,7 +577,7 @@ static void grid_product(Comm *world, void *element) {
 
 int main(void) {
     memory_rank_begin();
-    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
+    // Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
     test_refusals();
     ends(no_master, STATUS_FAULT, "is stored in bf16 and has no master");
     device_init();

@@ -74,7 +74,8 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
 }
 
 // A Sum describes the shards that a parameter's sum adds. In each of `rows` rows of ranks the sum
-// adds `size` neighbouring shards. The first shard of the first of these rows has number `first`.
+// adds `size` neighbouring shards. `first` is the number of the first shard in the first of these
+// rows.
 typedef struct {
     size_t first, size, rows;
 } Sum;

@@ -421,9 +421,9 @@ void Work::move(Transfer &x) {
     }
 }
 
-// Finds ranks that have left. A rank may leave after the rank has done its part, and then its
-// communicator may fail. So Work looks for lost ranks before Work reads the channels. If a lost
-// rank's message is not in its channel then, the message will never arrive.
+// Finds ranks that have left. A rank may leave, or its communicator may fail, after the rank has
+// posted all its messages. So Work looks for lost ranks before Work reads the channels. A lost
+// rank's message that this read does not find never arrives.
 void Work::look_for_lost() {
     for (Transfer &x : transfers) {
         const ncclComm *comm = tasks[x.task].comm;
