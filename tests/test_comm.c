@@ -79,8 +79,7 @@ static real maximum(Value v, size_t ranks, size_t i) {
     return as_stored(max);
 }
 
-// Returns a tensor with the elements [lo, hi) of a rank's vector. Element i of the vector is
-// v(rank, i).
+// Returns the elements [lo, hi) of a rank's vector, whose element i is v(rank, i).
 static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     Tensor t = fresh(a, 1, hi - lo);
     real *host = host_alloc((hi - lo) * sizeof *host);

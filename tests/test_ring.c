@@ -20,7 +20,6 @@ static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
                                              [HALVING] = halving_doubling_all_reduce };
 enum { SIZES = 8, LARGE = 10007 };
 
-// Returns a rank's tensor of random fractions.
 static Tensor numbers(Run *run, Arena *memory, size_t rank, size_t count) {
     Tensor t = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));
     real *value = host_alloc(count * sizeof *value);

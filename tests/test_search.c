@@ -6,7 +6,7 @@
 
 // The fields of a case:
 //   zero   the stage of ZeRO; with -1 the search chooses the stage
-//   tight  the least mean of a bound of the step, divided by the step
+//   tight  the least mean of the ratio of a bound of the step to the step
 //   exact  the least share of layouts in which the bound of the memory equals the memory
 // With a vision tower the first chunk of stage 0 keeps more than its other chunks. The peak then
 // may come later than plan_bound.c assumes, so `exact` is smaller.

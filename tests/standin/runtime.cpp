@@ -444,8 +444,8 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
 // ---- kernels ----
 
 // Checks the arguments of a kernel, word by word. Calls fault() if a word is an address of host
-// memory or of freed device memory, because a GPU could crash. Addresses of live device memory are
-// replaced by addresses at `shadow`.
+// memory, or of device memory in no live block, because a GPU could crash. Addresses of live device
+// memory are replaced by addresses at `shadow`.
 static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i + sizeof(uintptr_t) <= size; i += sizeof(uintptr_t)) {
