@@ -3,12 +3,11 @@
 // question: How fast is a training step on this device, and how far is each op of the step from the device's limit?
 //
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
-// matrix product. This rate serves as the device's peak. An op's floor is the larger of bytes /
-// bandwidth and FLOPs / peak. An op whose data fits a cache may be faster than its floor. "share"
-// is the part of the step's time that the op's calls take. One rank trains the unsplit model. With
-// more ranks the trainer runs, and virtual ranks share the device. `make bench` runs this program;
-// --help shows the sizes. make test does not run this program, because its times are not
-// reproducible.
+// matrix product, the device's peak. An op's floor is the larger of bytes / bandwidth and FLOPs /
+// peak. An op whose data fits a cache may be faster than its floor. "share" is the part of the
+// step's time that the op's calls take. One rank trains the unsplit model. With more ranks the
+// trainer runs, and virtual ranks share the device. `make bench` runs this program. make test does
+// not, because the times are not reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -1,10 +1,9 @@
-// tests/bench_files.h: opens the files that a benchmark writes for a reference in Python.
+// bench_files.h: opens the files that a benchmark writes for a reference in Python.
 #ifndef BENCH_FILES_H
 #define BENCH_FILES_H
 #include <stdio.h>
 #include "judge/frame/lesson.h"
 
-// Opens the file directory/name for writing. If the file cannot be opened, the run ends.
 static inline FILE *file_of(const char *directory, const char *name) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", directory, name);

@@ -34,7 +34,7 @@ static void use_clock(Run *run, bool simulated) {
     ClockConfig c = *clock_config();
     c.simulated = simulated;
     comm_barrier(run->world); // no operation is in flight
-    clock_configure(&c);      // every rank sets the same configuration
+    clock_configure(&c);
     comm_barrier(run->world);
 }
 
@@ -109,7 +109,7 @@ static void bench(Run *run) {
     for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
         for (size_t k = 0; k < KINDS;
-             k++) { // every kind is about equally often the first, the second, ...
+             k++) { // each kind is about equally often first, second, third and fourth
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }

@@ -47,7 +47,7 @@ enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
 
 // ---------------------------------------------------------------- the peak
 
-// Returns the FLOP/s of this rank's best product. All ranks measure at the same time, as in a step.
+// Returns the FLOP/s of this rank's best product.
 static double measure_peak(size_t square) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, square, square), y = tensor_new(&a, square, square),
@@ -98,7 +98,6 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Returns the user CPU time of this process, in seconds.
 static double user_seconds(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);

@@ -74,8 +74,8 @@ typedef struct {
     LossScale scale;
 } Seen;
 
-// Trains in one way. loss[s] receives the loss of step s. Unless `directory` is NULL, also writes
-// the initial weights and the tokens of all steps into `directory`, for --reference.
+// loss[s] receives the loss of step s. Unless `directory` is NULL, also writes the initial weights
+// and the tokens of all steps into `directory`, for --reference.
 static Seen train(Run *run, const Way *way, double *loss, const char *directory) {
     Training t = training(run, way);
     Comm *dp = comm_split(run->world, 0, 0, "dp");

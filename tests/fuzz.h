@@ -1,8 +1,8 @@
-// fuzz.h: the common part of the files fuzz_*.c. Each file tests one reader and defines
-// LLVMFuzzerTestOneInput(). tests/fuzz.t compiles each file with the reader's files under address
-// and undefined sanitizers. The compiled program uses libFuzzer if clang has it, else fuzz_main.c.
-// fuzz.h replaces functions of util.c, so that memory is limited and usage_error() returns to the
-// test.
+// fuzz.h: the common part of the fuzz tests. Each file fuzz_X.c, except fuzz_main.c, tests one
+// reader and defines LLVMFuzzerTestOneInput(). tests/fuzz.t compiles fuzz_X.c with the reader's
+// files under address and undefined sanitizers. The compiled program uses libFuzzer if clang has
+// it, else fuzz_main.c. fuzz.h replaces functions of util.c, so that memory is limited and
+// usage_error() returns to the test.
 #ifndef FUZZ_H
 #define FUZZ_H
 #include <setjmp.h>
@@ -34,7 +34,7 @@ _Noreturn void usage_error(const char *format, ...) {
     va_end(arguments);
     longjmp(fuzz_refused, 1);
 }
-_Noreturn void fault(const char *format, ...) { // no file may lead to a fault
+_Noreturn void fault(const char *format, ...) { // no input may lead to a fault
     fprintf(stderr, "fault: %s\n", format);
     abort();
 }

@@ -1,5 +1,5 @@
 // fuzz_checkpoint.c: reads random bytes as the index of a checkpoint, with and without a right
-// checksum, and as the note that a checkpoint's file has for a tensor.
+// checksum. Also reads the bytes as the note that a checkpoint's file has for a tensor.
 // with: 08_3d/checkpoint_index.c
 #include <cjson/cJSON.h>
 #include "08_3d/checkpoint_index.h"

@@ -1,9 +1,9 @@
-// tests/gradients.h: compares the gradients of a model's part with those of the whole model.
+// gradients.h: compares the gradients of a model's part, bit for bit, with those of the whole
+// model.
 #ifndef GRADIENTS_H
 #define GRADIENTS_H
 #include "common/model/model.h"
 
-// Returns whether the gradients of the part's tensors have the bits of the whole model's gradients.
 static inline bool same_gradients(Model *part, Model *whole) {
     bool same = true;
     for (size_t i = 0; i < part->n_units; i++) {

@@ -1,4 +1,5 @@
-// makespan.h: computes the time of a step from the lists of a rule. Messages take no time.
+// makespan.h: computes the time of a step from the lists of ops that a schedule rule returns.
+// Messages take no time.
 #ifndef MAKESPAN_H
 #define MAKESPAN_H
 #include "04_pipeline_naive/experiments/timeline.h"

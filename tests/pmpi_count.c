@@ -17,8 +17,8 @@ typedef struct {
     unsigned long long calls, bytes;
 } Sent;
 static Sent all, stretch[MOST]; // no locks: only one thread of a process communicates
-static unsigned long long sums; // bytes in fp32 sums and all-to-alls
-static int stretches;           // number of closed stretches; stretch[stretches] is still open
+static unsigned long long sums;
+static int stretches; // number of closed stretches; stretch[stretches] is still open
 
 static void close_stretch(void) {
     if (stretch[stretches].calls > 0 && stretches + 1 < MOST) stretches++;

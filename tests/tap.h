@@ -1,4 +1,4 @@
-// tap.h: TAP lines for a test program in C, and a child process for code that must end in a fault.
+// tap.h: TAP lines for a test program in C, and child processes for code that may end its process.
 #ifndef TAP_H
 #define TAP_H
 #include <stdarg.h>
@@ -28,8 +28,8 @@ static int tap_end(void) {
     return tap_failed > 0;
 }
 
-// Runs body(context) in a child process, because a fault or a deadlock may end the process. Returns
-// the child's exit status, or 128 + N after signal N. said [room] receives the child's stderr.
+// Runs body(context) in a child process, because body may end its process. Returns the child's exit
+// status, or 128 + N after signal N. said [room] receives the child's stderr.
 __attribute__((unused)) static int tap_child(void (*body)(void *), void *context, char *said,
                                              size_t room) {
     int tube[2], how;

@@ -1,12 +1,12 @@
 // test_budget.c: compares the plans of budget_choose() (07_recompute/04_budget.c) with all possible
-// plans, on random stages of a few unequal blocks. tests/budget.t runs this program.
+// plans, on random stages of one to seven unequal blocks.
 #include "07_recompute/recompute.h"
 #include "common/tensor/random.h"
 #include "tap.h"
 
 enum { CASES = 600, MOST_BLOCKS = 7 };
 
-// Tries every plan. Returns the least work that fits, or -1 if no plan fits.
+// Returns the least work of a plan that fits, or -1 if no plan fits.
 static double exhaustive(const BudgetStage *s, size_t budget) {
     size_t plans = 1;
     double best = -1;
@@ -23,7 +23,6 @@ static double exhaustive(const BudgetStage *s, size_t budget) {
     return best;
 }
 
-// Returns a stage of one to seven unequal blocks with random sizes.
 static BudgetStage random_stage(uint64_t key, bool last, BudgetBlock block[MOST_BLOCKS]) {
     BudgetStage s = { .block = block,
                       .blocks = 1 + random_mix(key) % MOST_BLOCKS,

@@ -1,9 +1,8 @@
-// test_checkpoint.c: reads mutated checkpoints. DIR is a folder with one checkpoint, step-000002,
-// of two or more ranks. Each run changes bytes of one file, cuts the file or lengthens it, and
-// reads the checkpoint. The checkpoint must be refused, or give the same weights, moments and step.
-// Some runs then write the right size and checksum of the changed file into the index. Such a
-// checkpoint may be accepted, but nothing may crash. tests/checkpoint-folder.t runs this program:
-// test_checkpoint DIR RUNS SEED.
+// test_checkpoint DIR RUNS SEED: reads mutated checkpoints. DIR is a folder with one checkpoint,
+// step-000002, of two or more ranks. Each run changes bytes of one file, cuts the file or lengthens
+// it, and reads the checkpoint. The checkpoint must be refused, or give the same weights, moments
+// and step. Some runs then write the right size and checksum of the changed file into the index.
+// Such a checkpoint may be accepted, but nothing may crash.
 //
 // ranks: 1
 // level: core
@@ -124,7 +123,7 @@ static uint64_t hash(uint64_t key, Tensor t) {
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);
-    if (!c) return why[0] ? 0 : 1; // a rejection without a reason is wrong
+    if (!c) return why[0] ? 0 : 1;
     bool good = true;
     for (size_t i = 0; good && i < checkpoint_index(c)->n; i++) good = checkpoint_verify(c, i, why);
     volatile uint64_t key = 0;
@@ -139,7 +138,7 @@ static uint64_t result(const Folder *d) {
         key = all | 2;
     }
     checkpoint_free(c);
-    return status == STATUS_FAULT ? 1 : key; // no file may lead to a fault
+    return status == STATUS_FAULT ? 1 : key;
 }
 
 static size_t option(const Checkpoint *c, const char *name) {

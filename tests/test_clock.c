@@ -27,9 +27,8 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// Returns the time of a stage's forward. A block takes 24 M C^2 + 4 M T C FLOPs. In PTD-P's letters
-// this is 24 B s h^2 + 4 B s^2 h. A stage has 2 blocks. With device lesson all times are whole
-// picoseconds.
+// Returns the time of a stage's forward, in ps. A block takes 24 M C^2 + 4 M T C FLOPs. A stage has
+// 2 blocks. With device lesson all times are whole picoseconds.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
     return 2 * (24 * M * C * C + 4 * M * T * C) / clock_config()->device.flops * 1e12;
@@ -81,7 +80,6 @@ static void golden(Run *run) {
     free(last);
 }
 
-// Runs a stage's list, which may have chunks and halves of backwards.
 static PipelineResult run_list(const void *list, Comm *pp, Model *stage, const Batch *batch,
                                size_t m) {
     return zero_bubble_run(pp, stage, list, batch, m);
@@ -110,8 +108,6 @@ static void events_are_lists(Run *run, PipelineWay way, const char *name, size_t
     check_true(run, "order of the events", name, same);
 }
 
-// Checks that a device at `factor` times the rate takes 1 / factor times as long for the same
-// FLOPs, and counts the same FLOPs.
 static void speeds(Run *run) {
     double factor = option_real(run, "speed"), work = 1e6, flops = clock_flops(), took[3];
     for (size_t k = 0; k < 3; k++) {
@@ -127,9 +123,8 @@ static void speeds(Run *run) {
                clock_flops() - flops == 3 * work);
 }
 
-// Checks arrival times. Every rank except rank 0 computes for a while and sends rank 0 a message,
-// twice. Rank 0 asks when the messages arrive. A question does not move rank 0's clock, but a wait
-// does.
+// Every rank except rank 0 computes for a while and sends rank 0 a message, twice. Rank 0 asks when
+// the messages arrive. A question does not move rank 0's clock, but a wait does.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -187,9 +182,9 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// Checks links with a port per peer and links with one port. All other ranks send 1000 elements to
-// rank 0, which answers each message. With a port per peer all messages arrive at once. With one
-// port the messages arrive, and the answers leave, one after the other.
+// All other ranks send 1000 elements to rank 0, which answers each message. With a port per peer
+// all messages arrive at once. With one port the messages arrive, and the answers leave, one after
+// the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -214,7 +209,7 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
-// Checks that an all-reduce uses the link that was set, and after that the link of --link again.
+// An all-reduce must use the link that was set, and after that the link of --link again.
 // Predictions use the same link.
 static void links(Run *run) {
     const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
@@ -238,7 +233,7 @@ static void links(Run *run) {
     arena_free(&memory);
 }
 
-// Checks that a copy takes the time to read and to write its bytes, and an uncounted copy no time.
+// A copy takes the time to read and to write its bytes.
 static void copies(Run *run) {
     const Picoseconds begin = clock_now();
     clock_charge_copy(COPIED);
@@ -275,7 +270,7 @@ static double chain(size_t n, size_t cards) {
 }
 
 // Starts an all-reduce on each of some communicators at the same time and waits for all. Returns
-// the duration.
+// the duration in ps.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
     comm_all_reduce(run->world, t[0]); // so that all ranks begin at the same time
@@ -322,8 +317,7 @@ static void lanes(Run *run) {
     double longer = 2 * fast > slow ? 2 * fast : slow;
     cost(run, "two in a node, one between nodes", "ps", longer,
          together(run, (Comm *[]){ inside, between, inside }, 3, t));
-    // Checks that a collective in flight does not delay a shorter collective of another
-    // communicator.
+    // A collective in flight must not delay a shorter collective of another communicator.
     comm_all_reduce(w, t[0]);
     Picoseconds begin = clock_now();
     Request *r = comm_start_all_reduce(between, t[1]);

@@ -1,6 +1,5 @@
 // test_comm.c: compares the calls of comm.h with sums and copies computed here. Prints TAP from
-// rank 0. An argument without dashes names a mistake or another mode to run instead. tests/comm.t
-// runs the program with and without such an argument.
+// rank 0. An argument without dashes names a mistake or another mode to run instead.
 //
 // ranks: 4
 // level: core
@@ -35,7 +34,7 @@ typedef struct {
     const char *mode;
     ReduceOrder reduce;
     size_t tests, failed;
-    uint64_t bits; // a hash of every sum of rough values
+    uint64_t bits; // a hash of the sums of test_agreement()
 } Test;
 
 typedef struct {
@@ -80,8 +79,7 @@ static real maximum(Value v, size_t ranks, size_t i) {
     return as_stored(max);
 }
 
-// Returns a tensor with the elements [lo, hi) of a rank's vector. Element i of the vector is
-// v(rank, i).
+// Returns the elements [lo, hi) of a rank's vector, whose element i is v(rank, i).
 static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     Tensor t = fresh(a, 1, hi - lo);
     real *host = host_alloc((hi - lo) * sizeof *host);
@@ -188,7 +186,7 @@ static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
            holds(local, value_of, v, 5, rows.lo * WIDTH);
 }
 
-// Checks an all-to-all. If all parts have equal length, a second all-to-all restores the input.
+// If all parts have equal length, a second all-to-all restores the input.
 static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
     Tensor in = vector(a, v, c->rank, 0, n), out = fresh(a, c->size, range_size(part)),
@@ -277,8 +275,7 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     }
 }
 
-// Checks that all ranks hold the same bits of a sum, close to the sum in rank order. This must hold
-// with --fast, too. t->bits is a hash of these bits.
+// Also with --fast all ranks must hold the same bits of a sum, close to the sum in rank order.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n),
@@ -319,7 +316,6 @@ static void test_nan(Test *t) {
 
 static size_t neighbour(const Comm *c, size_t step) { return (c->rank + step) % c->size; }
 
-// Checks that messages of one pair arrive in order, with any sizes, while the senders continue.
 static void test_started_sends(Test *t, Comm *c) {
     size_t sizes[] = { 3, 300000, 0, 1, 5000 }, n = sizeof sizes / sizeof *sizes;
     size_t next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
@@ -359,8 +355,8 @@ static void test_blocking_sends(Test *t, Comm *c) {
     ok(t, good, "blocking sends, every pair in both directions");
 }
 
-// Exchanges messages with both neighbours at once. With two ranks both neighbours are the same
-// rank. With one rank both neighbours are the rank itself.
+// With two ranks both neighbours are the same rank. With one rank both neighbours are the rank
+// itself.
 static void test_exchanges(Test *t, Comm *c) {
     size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
     bool good = true;
@@ -436,7 +432,7 @@ static void test_started_receives(Test *t, Comm *c) {
     bool untouched = true, good = true, steady = true;
     for (size_t i = 0; i < 2 * ranks; i++)
         recv[i] = comm_start_recv(c, got[i] = fresh(&a, 1, n + i), i % ranks);
-    for (size_t i = 0; i < 2 * ranks; i++) { // two messages to every rank
+    for (size_t i = 0; i < 2 * ranks; i++) {
         Tensor local = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, local, i % ranks);
     }
@@ -480,8 +476,7 @@ static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_gather(c, big, part);
     comm_barrier(c);
 }
-// Checks that Comm keeps its buffers, so that after a few steps no block of more than 16 KiB is
-// allocated.
+// Comm keeps its buffers, so after a few steps no block of more than 16 KiB may be allocated.
 static void test_allocations(Test *t, Comm *c) {
     size_t n = 30011;
     Arena a = arena(MEM_WORKSPACE);
@@ -711,7 +706,7 @@ static void test_long_messages(Test *t, size_t bytes) {
     free(sizes);
 }
 
-// Tests tensors of 16 bits. Their sums must have the bits of rank order, even with --fast.
+// Sums of 16-bit tensors must have the bits of rank order, even with --fast.
 static void test_halves(Test *t, Element e) {
     element = e;
     test_collectives(t, t->world, "world", rough);
@@ -872,8 +867,8 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// Runs a mode without a mistake. Rank 0 sleeps longer than --timeout before the side channel's
-// gather or broadcast. If `stopped` is true, rank 0 stops itself first and never goes on.
+// Rank 0 sleeps longer than --timeout before the side channel's gather or broadcast. If `stopped`
+// is true, rank 0 stops itself first and never goes on.
 static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;
     void *all = NULL;

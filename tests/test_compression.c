@@ -1,6 +1,6 @@
 // test_compression.c: tests fp16 for every bit pattern and for values between two patterns. Also
 // tests the choice of the largest elements, the orthogonal columns of Gram and Schmidt, and which
-// matrices PowerSGD compresses. tests/compression.t runs this program.
+// matrices PowerSGD compresses.
 //
 // ranks: 1
 // level: core
@@ -93,9 +93,8 @@ static void columns(void) {
     arena_free(&a);
 }
 
-// Checks which matrices PowerSGD of rank 2 compresses, for a model of 61 vocabulary entries, 12
-// positions and 24 columns. A matrix [n, k] is compressed if (n + k) r min_rate < n k. For wpe this
-// is 72 min_rate < 288.
+// PowerSGD of rank r = 2 compresses a matrix [n, k] if (n + k) r min_rate < n k. For wpe, [12, 24],
+// this is 72 min_rate < 288.
 static void worth_it(void) {
     const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };
     Model *m = model_describe(&c, model_layers(&c));

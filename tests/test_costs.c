@@ -1,6 +1,5 @@
 // test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
-// computes and sends. Also compares these costs with the closed forms of papers. All ranks
-// are one tensor-parallel group. tests/cost-model.t runs this program.
+// computes and sends, and with the closed forms of papers. All ranks are one tensor-parallel group.
 //
 // ranks: 3
 // level: core
@@ -55,7 +54,6 @@ static Model *allocated(const ModelConfig *c, Range layers, Comm *tp) {
     return m;
 }
 
-// Checks the parameters and gradients of every stage, in pipelines of 1, 2 and 3 stages.
 static void parameters(Run *run, const char *name, const ModelConfig *c) {
     for (size_t p = 1; p <= 3; p++)
         for (size_t i = 0; i < p; i++) {
@@ -290,10 +288,9 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
-// Checks the proportions of the lessons' device and links. The ratio of a block's all-reduces to
-// its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1). GPT-3 runs on 8
-// NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
-// common/reference.md derives both ratios.
+// The ratio of a block's all-reduces to its products must be within 10 % of GPT-3's (Brown et al.
+// 2020, table 2.1). GPT-3 runs on 8 NVIDIA A100s with NVLink (300 GB/s each way) and with
+// InfiniBand (HDR, 200 Gbit/s per GPU). common/reference.md derives both ratios.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = {
         .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257

@@ -1,7 +1,7 @@
-// test_designs.c: checks that the judge of schedules and the executor agree. The test draws random
-// lists of ops. A list that the judge calls legal must run in the executor with the gradients of
-// one device, in every bit. A list that the judge calls illegal must deadlock, fail, or give other
-// gradients. tests/designs.t runs this program. TEST_SEED repeats a draw.
+// test_designs.c: checks that the judge of schedules and the executor agree on random lists of ops.
+// A list that the judge calls legal must run in the executor with the gradients of one device, in
+// every bit. A list that the judge calls illegal must deadlock, fail, or give other gradients.
+// TEST_SEED repeats a draw.
 //
 // ranks: 1
 // level: core
@@ -42,9 +42,9 @@ static void shuffle(size_t *order, size_t n) {
     }
 }
 
-// Returns the ops of a stage. `forwards` and `backwards` are the orders of its forwards and
-// backwards. A stage runs at most `most` forwards ahead, unless the next backward needs more. With
-// `halves` a backward may be split, and its second half comes at any later place.
+// `forwards` and `backwards` are the orders of the stage's forwards and backwards. A stage runs at
+// most `most` forwards ahead, unless the next backward needs more. With `halves` a backward may be
+// split, and its second half comes at any later place.
 static Schedule random_stage(const size_t *forwards, const size_t *backwards, size_t m, size_t most,
                              bool halves) {
     Schedule s = { 0 };

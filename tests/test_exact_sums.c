@@ -1,6 +1,6 @@
 // test_exact_sums.c: tests gradients for which a method of compression loses nothing but rounding.
 // The method's sum over ranks must equal the sum of an all-reduce. Over several steps the sums and
-// the last residuals together must lose nothing. tests/exact-sums.t runs this program.
+// the last residuals together must lose nothing.
 //
 // ranks: 4
 // level: core
@@ -48,7 +48,7 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
     free(host);
 }
 
-// Compares the plan's sum with an all-reduce. With limit 0 every bit must be equal.
+// With limit 0 the plan's sum must equal an all-reduce in every bit.
 static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, const char *name,
                         double limit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);

@@ -1,8 +1,7 @@
 // test_layers.c: compares backward passes with central finite differences of the forward pass.
 // Covers most ops of GPT-2, every layer, recomputed blocks and the whole model. Also tests
 // accumulation over micro-batches, empty micro-batches, the tied weight, blockwise attention, the
-// bytes that a forward pass keeps, and layers wrapped in a wrong order. tests/layers.t runs this
-// program.
+// bytes that a forward pass keeps, and layers wrapped in a wrong order.
 //
 // ranks: 1
 // level: core
@@ -23,8 +22,7 @@
 // two sums has lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
-static Arena storage = { .category =
-                             MEM_REFERENCE }; // memory of the test itself, in no peak of a check
+static Arena storage = { .category = MEM_REFERENCE }; // the test's own memory, in no checked peak
 
 // ---- finite differences ----
 
@@ -301,8 +299,7 @@ static const ModelConfig small = {
 static const ModelConfig wide = {
     .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
 }; // more columns than one STRIP (for_each.h), and than a vector has lanes
-// Llama has RMS norm, rotary positions, SwiGLU and no biases. Each head of key and value serves two
-// query heads, and the output head has its own table.
+// In `llama` each head of key and value serves two query heads.
 static const ModelConfig llama = { .layers = 2,
                                    .width = 16,
                                    .heads = 4,
@@ -319,8 +316,7 @@ static const ModelConfig llama = { .layers = 2,
                                    .untied = true,
                                    .rope_theta = 100,
                                    .norm_eps = 1e-3 };
-// Qwen2 is a Llama with biases of query, key and value. Here the table is tied, and each head has
-// its own key and value.
+// Qwen2 is a Llama with biases of query, key and value.
 static const ModelConfig qwen = { .layers = 2,
                                   .width = 8,
                                   .heads = 2,
@@ -333,8 +329,8 @@ static const ModelConfig qwen = { .layers = 2,
                                   .activation = ACTIVATION_SWIGLU,
                                   .biases = BIASES_QKV };
 
-// Returns a batch. T is less than the context. In some sequences the targets end early, and every
-// fourth sequence has no targets.
+// T is less than the context. In some sequences the targets end early, and every fourth sequence
+// has no targets.
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
     int *tokens = host_alloc((n + 1) * sizeof *tokens),
@@ -368,14 +364,13 @@ static Model *model_of(const ModelConfig *c, Range layers, Recompute how) {
     model_allocate(m);
     return m;
 }
-// Fills the gradients with other values first, because gradients may hold anything before they are
-// zeroed.
+// First fills the gradients with NaN, because gradients may hold anything before they are zeroed.
 static void zero(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, (real)NAN);
     model_zero_gradients(m);
 }
 
-// Params holds the parameters of a layer, or of the whole list. A tied weight's second use counts
+// Params holds the parameters of a layer or of the whole model. A tied weight's second use counts
 // as a separate parameter.
 typedef struct {
     Param *of[64];
@@ -427,8 +422,7 @@ static struct {
     Tensor x, y, dy, dx;
 } at;
 
-// Returns a copy of x for a layer that works in place, because the layer overwrites x. For all
-// other layers returns x itself.
+// Returns x, or for a layer that works in place a copy of x, because the layer overwrites x.
 static Tensor input(Arena *a) {
     if (!layer_in_place(at.layer)) return at.x;
     Tensor x = tensor_new(a, at.x.rows, at.x.cols);
@@ -483,7 +477,6 @@ static void test_layer(const char *what, const ModelConfig *c, Recompute how, si
     arena_free(&storage);
 }
 
-// Checks that recomputed and plain layers give the same bits of y, dx and the gradients.
 static void test_recomputed(size_t number, Recompute how, const char *what) {
     Tensor want[40];
     size_t n = 0;
@@ -505,7 +498,6 @@ static void test_recomputed(size_t number, Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// Checks that two micro-batches leave the sum of their gradients.
 static void test_accumulation(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     Layer *l = &m->layers[number];
@@ -541,8 +533,7 @@ static bool are_close(Tensor a, Tensor b) {
     return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5); // limits for values around 1
 }
 
-// Checks that a sequence alone has the same y and dx as among other sequences. This includes
-// dropout, because its masks follow from the sequence's global number.
+// The dropout masks are also the same, because they follow from the sequence's global number.
 static void test_alone(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     place(&m->layers[number], batch_of(&small, 2, 3), 1);
@@ -779,9 +770,8 @@ static double apart(Tensor a, Tensor b) {
     free(y);
     return worst / most;
 }
-// Checks that blockwise attention equals plain attention, within rounding. Blockwise attention must
-// keep only one number (lse) per head and token. Apart from positions and one number per head and
-// token, its workspace must not grow for sequences longer than a tile.
+// Blockwise attention must keep only one number (lse) per head and token. Apart from positions and
+// one number per head and token, the workspace must not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)
@@ -811,9 +801,8 @@ static void test_blockwise(void) {
        workspace[0], workspace[1], workspace[2]);
 }
 
-// Checks the memory of a list of layers. The list keeps the items that the layers save, and the
-// output of every layer except the last. The list holds most when backward starts, or when backward
-// recomputes the last block.
+// The list of layers keeps the items that the layers save, and the output of every layer except the
+// last. The list holds most when backward starts, or when backward recomputes the last block.
 static void test_model_memory(Recompute how, const char *what) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, model_layers(c), how);
@@ -841,8 +830,8 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// Checks that the gradient of the logits [M, V] takes the memory of the logits. Then the backward
-// of head and loss needs only the head's gradient of norm(x) in addition.
+// The gradient of the logits [M, V] takes the memory of the logits. So the backward of head and
+// loss needs only the head's gradient of norm(x) in addition.
 static void test_logits_memory(void) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);
@@ -927,7 +916,6 @@ static void take(ModelConfig *c, Change change, const ModelConfig *from) {
     case CHANGES: break;
     }
 }
-// Tests each change alone: GPT-2 with the change, and Llama without the change.
 static void test_changes(void) {
     static const char *const name[CHANGES] = { "RMS norm",      "rotary positions", "SwiGLU",
                                                "grouped heads", "an untied head",   "no biases" };
@@ -1057,7 +1045,7 @@ static void test_order(void) {
 }
 
 int main(void) {
-    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
+    // Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
     test_order();
     device_init();
     memory_rank_begin();

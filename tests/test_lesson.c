@@ -1,5 +1,4 @@
 // test_lesson.c: makes the mistake that --mode names. The frame must notice this mistake.
-// tests/lesson.t runs this program with every mode.
 //
 // ranks: 3
 // level: core
@@ -121,8 +120,7 @@ static void check_tensors(Test *t) {
     snapshot_free(want);
 }
 
-// Checks the fingerprints of the parts that the ranks hold. In the modes print-bit, print-nan,
-// print-missing and print-overlap the last rank makes a mistake.
+// In the modes print-* the last rank makes a mistake.
 static void check_prints(Test *t) {
     Snapshot *s = snapshot_new_prints(t->run);
     Comm *world = t->run->world;
@@ -177,8 +175,8 @@ static void check_rest(Test *t) {
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }
 
-// Checks the defaults of options. Each rank sets its own default. Afterwards the option must have
-// this value, unless the command line gave a value.
+// Each rank sets its own default. Afterwards the option must have this value, unless the command
+// line gave a value.
 static void check_defaults(Run *run) {
     char text[24];
     for (size_t i = 0; i < 2; i++) {

@@ -3,8 +3,7 @@
 // that the judge calls a deadlock must also deadlock in the executor, with the same stages waiting
 // for the same stages. The layers compute nothing; they only check that they got the right message.
 // Also tests the automatic lists of zero bubble and the lists of PipeDream against closed forms.
-// tests/lists.t runs this program. TEST_ALL=1 takes 10,000 legal lists. TEST_SEED=N draws other
-// lists.
+// TEST_ALL=1 takes 10,000 legal lists. TEST_SEED=N draws other lists.
 //
 // ranks: 1
 // level: core
@@ -68,9 +67,9 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// Returns random lists. The stages take turns at random; some stages add more ops in a turn.
-// A stage without a habit takes a random possible op. A stage with a habit always takes the first
-// possible op (forwards come first), or always the last.
+// The stages take turns at random; stage i adds up to turns[i] ops in a turn. A stage without a
+// habit takes a random possible op. A stage with a habit always takes the first possible op
+// (forwards come first), or always the last.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);
@@ -159,8 +158,7 @@ static void run_stage(Comm *world, void *lists) {
     model_free(m);
 }
 
-// Runs the lists on virtual ranks. run() calls run_ranks() in a child process, because a deadlock
-// ends the process.
+// run() calls run_ranks() in a child process, because a deadlock ends the process.
 static void run_ranks(void *lists) {
     const Lists *l = lists;
     Launch launch = { .ranks = l->p, .timeout = 60 }; // virtual ranks
@@ -267,8 +265,7 @@ static Schedule *zero_bubble_all(size_t p, size_t m, size_t cap) {
         stage[i] = cap ? schedule_zb_auto(p, m, i, cap, units) : schedule_zb_h1(p, m, i);
     return stage;
 }
-// Returns whether the lists are legal. *most receives the largest number of micro-batches in flight
-// on a stage.
+// *most receives the largest number of micro-batches in flight on a stage.
 static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, size_t *most) {
     *most = 0;
     for (size_t i = 0; i < p; i++) {
@@ -277,8 +274,8 @@ static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, siz
     }
     return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
 }
-// Checks the lists of 05.06 for two sets of times. In `units` F = B = W. In `block`, as in a block,
-// B is longer than F, and W is shorter. If m < p, the step of ZB-H1 ends with p - m more W's.
+// Checks the lists of 05.06 with equal times F = B = W, and ZB-H1 also with the times of a block: B
+// is longer than F, and W is shorter. If m < p, the step of ZB-H1 ends with p - m more W's.
 static void zero_bubble_lists(void) {
     static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
     bool capped = true, fixed = true, planned = true;
@@ -323,8 +320,7 @@ static void known_times(void) {
        "p = 4, m = 8, F = B = W = 1: ZB-H1 27, automatic lists 29 (cap p) and 27 (cap 2p-1)");
     ok(steps_of(0, &units, 2) == 27 + 27 && steps_of(7, &units, 2) == 27 + 24,
        "two steps without a barrier: ZB-H1 54; the cap 2p-1 has no bubble in its next step, 51");
-    // As in a block, B is longer than F, and W is shorter. A list that is planned without the time
-    // of a message takes 398 units.
+    // A list that is planned without the time of a message takes 398 units.
     ok(steps_of(4, &(OpTimes){ 12, 14, 10, 3 }, 1) == 384,
        "the planner knows the time of a message: F 12, B 14, W 10, a message 3 take 384 units");
 }

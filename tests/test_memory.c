@@ -1,6 +1,5 @@
-// test_memory.c: tests the ledger, arenas, and tensors as storage: views, copies, values, sums.
-// Also tests the device's marks, and that a step touches no new memory. tests/memory.t runs this
-// program.
+// test_memory.c: tests the ledger, arenas, tensors as storage (views, copies, values, sums), the
+// device's marks, and that a step touches no new memory.
 //
 // ranks: 1
 // level: core
@@ -326,7 +325,7 @@ static void flat_outside(void) { tensor_flat_range(numbered(), 0, 92); }
 static void bad_reshape(void) { tensor_reshape(numbered(), 7, 14); }
 static void bad_copy(void) { tensor_copy(numbered(), tensor_reshape(numbered(), 13, 7)); }
 
-// Runs first, because a process that has used a GPU cannot fork a process that uses it.
+// Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
 static void test_faults(void) {
     test_misuse();
     ends(rows_outside, 3, "tensor_row_range: rows 3 to 8 of [7, 13]");
@@ -338,8 +337,8 @@ static void test_faults(void) {
     ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
 }
 
-// Tests the device's marks. On a GPU an op runs after its call has returned. A mark after the op
-// must have the time of the op's end, not of the call.
+// On a GPU an op runs after its call has returned. A mark after the op must have the time of the
+// op's end, not of the call.
 static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);
@@ -365,8 +364,8 @@ static void test_marks(void) {
     arena_free(&a);
 }
 
-// Checks that a step uses the memory of the previous step again. The memory must not go back to the
-// system, so after some steps almost no page is touched for the first time.
+// A step must use the memory of the previous step again. The memory must not go back to the system,
+// so after some steps almost no page is touched for the first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };
     ModelConfig c = {

@@ -1,7 +1,6 @@
-// test_model.c: tests the parts of a model other than its layers. These parts are ranges, cuts of
-// parameters and the map to whole tensors, initial weights, and sizes. The test also covers the
-// loss (against plain loops), gradient norm and clipping, the optimizer over shards, the order of
-// data, and the size of a snapshot. tests/model.t runs this program.
+// test_model.c: tests ranges, cuts of parameters and the map to whole tensors, initial weights,
+// sizes, and the loss (against plain loops). Also tests gradient norm and clipping, the optimizer
+// over shards, the order of data, and the size of a snapshot.
 //
 // ranks: 1
 // level: core
@@ -44,7 +43,7 @@ static Model *whole_model(const ModelConfig *c) {
     model_allocate(m);
     return m;
 }
-// Fills the gradients with some values, also those of the tied weight's second use.
+// Fills the gradients with random values, also those of the tied weight's second use.
 static void randomize_gradients(Model *m, uint64_t seed) {
     for (size_t i = 0; i < m->n_units; i++) tensor_randomize(m->units[i].g, random_key(seed, i), 1);
 }
@@ -146,8 +145,6 @@ static void test_cuts(void) {
     }
 }
 
-// Checks that the first contribution after zeroing overwrites, and that later contributions are
-// added.
 static void test_add_gradient(void) {
     Param p = param_describe("", 3, 4, 1);
     Tensor ones = tensor_new(&storage, 3, 4), twos = tensor_new(&storage, 3, 4);
@@ -198,8 +195,7 @@ static void test_initial_weights(void) {
     arena_free(&storage);
 }
 
-// Checks means and deviations, and that no initial value is zero. Biases are not zero, because many
-// faults show only with nonzero biases.
+// Initial biases are not zero, because many faults show only with nonzero biases.
 static void test_distribution(void) {
     const ModelConfig c = {
         .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1
@@ -295,13 +291,11 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V, boo
     free(seen);
 }
 
-// Returns the layers of stage s. The last stage has the head and the loss.
+// The last stage has the head and the loss.
 static Range stage_layers(size_t stages, size_t s) {
     Range r = shard_range(small.layers + 2, stages, s);
     return (Range){ r.lo, r.hi + (s + 1 == stages) };
 }
-// Checks that the elements of all stages add up to the elements of the model, with wte counted
-// twice.
 static void test_stages(size_t stages) {
     size_t elements = 0;
     for (size_t s = 0; s < stages; s++) {
@@ -477,8 +471,6 @@ static void test_forward(void) {
     arena_free(&storage);
 }
 
-// Checks that layers [0, L+2) give logits. The test computes the loss from the softmax of these
-// logits.
 static void test_logits(void) {
     Data d = data_synthetic(small.vocab, small.context, 5);
     Model *m = whole_model(&small);
@@ -582,8 +574,6 @@ static void three_steps(Optimizer o, Model *m) {
     }
 }
 
-// Checks an optimizer that owns a part. The optimizer must update this part to the same bits as an
-// optimizer that owns the whole, and must change no other element.
 static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     Model *m = whole_model(&small);
     Tensor initial = copied(m->w), want_m[8], want_v[8];
@@ -619,8 +609,8 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     arena_free(&storage);
 }
 
-// Checks the update of one tensor with decay. The formula is computed in doubles: m <- momentum m +
-// scale g + decay w, w <- w - lr m.
+// The update of one tensor with decay, in doubles: m <- momentum m + scale g + decay w, w <- w - lr
+// m.
 static void test_momentum(void) {
     Model *m = whole_model(&small);
     Optimizer o = sgd(0.1);
@@ -764,8 +754,7 @@ static void write_text(void) {
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0)
         fault("no text");
 }
-// Calls data_open() with a file that it must reject. data_open() must return false with a reason in
-// `why`, and must not end the program.
+// data_open() must reject this file: return false with a reason in `why`, and not end the program.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];
@@ -777,8 +766,7 @@ static void no_held_out(void) {
     data_eval_windows(&d);
 }
 
-// Checks that each epoch has every window once, in its own order. An epoch may end within a batch.
-// Also checks that random_permute() reaches every place once.
+// An epoch may end within a batch.
 static void test_epochs(const Data *d) {
     enum { WINDOWS = (TRAIN - 1) / 8, EPOCHS = 3 };
     int *order = host_alloc(EPOCHS * WINDOWS * sizeof *order),
@@ -878,8 +866,8 @@ static void test_text(void) {
 
 // ---- snapshots ----
 
-// Checks that a snapshot of the weights, which a rank sends as one message, is only a little larger
-// than the weights.
+// A rank sends a snapshot of the weights as one message, so the snapshot must be only a little
+// larger than the weights.
 static void test_snapshot_size(void) {
     ModelConfig c = small;
     c.width = 64;

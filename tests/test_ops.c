@@ -1,6 +1,6 @@
 // test_ops.c: compares every op with a plain computation in double, and every backward with central
 // finite differences of that computation. Covers odd sizes, windows on larger tensors, results in
-// place, empty tensors, and wrong shapes. tests/ops.t runs this program.
+// place, empty tensors, and wrong shapes.
 //
 // ranks: 1
 // level: core
@@ -330,8 +330,7 @@ static void test_contributions(size_t M, size_t N) {
     op_add(y, zero, zero);
     tensor_download(&first, corner(y));
     ok(first == 0 && signbit(first), "add: -0 and -0");
-    // op_combine() adds the rows of a tensor or takes their maxima. The result may replace the
-    // first row.
+    // The result of op_combine() may replace the first row.
     Tensor sum = out(1, N), parts = put(in[0]);
     op_combine(sum, zero, false);
     tensor_download(&first, corner(sum));
@@ -430,8 +429,7 @@ static int *some_positions(size_t B, size_t n, int first) {
         p[i] = i % n == 0 ? first + (int)(i / n) : p[i - 1] + 1 + (int)(random_key(5, i) % 3);
     return p;
 }
-// Gives queries and keys the positions 0, 1, 2, ... in every sequence, or positions with gaps. With
-// gaps the result has the arrays on the device; without gaps it has NULL.
+// Without gaps every sequence has the positions 0, 1, 2, ..., and the result has NULL.
 static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
     free(fixed.query), free(fixed.key_at);
@@ -462,7 +460,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     forget("dropout_heads");
 }
 
-// Checks that the dropout of a token depends on its (sequence, position) only, for any local rows.
+// The dropout of a token depends on its (sequence, position) only, for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
     static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has these numbers minus 1
@@ -655,7 +653,7 @@ static void test_groups(size_t M, size_t heads, size_t ratio, size_t D) {
     memset(&fixed, 0, sizeof fixed);
 }
 
-// Checks that ops add nothing for a tensor that the model family does not have.
+// Ops must add nothing for a tensor that the model family does not have.
 static void test_absent(void) {
     Tensor x = put(normal(5, 7, 1)), y = out(5, 7);
     Tensor none = tensor_new(&storage, 1, 0), table = tensor_new(&storage, 9, 0);
@@ -917,10 +915,10 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
-// Tests the ops of blockwise attention. The softmax over two blocks of keys, merged, must equal the
-// softmax over all keys. The backward, block by block, must equal the backward over all keys.
-// Scores are in the hundreds. The ops *_triangle use only the elements up to the diagonal. With a
-// causal mask these ops must give the same results.
+// The softmax over two blocks of keys, merged, must equal the softmax over all keys. The backward
+// that uses the dot of each row must equal the softmax's backward. Scores are in the hundreds. The
+// ops *_triangle use only the elements up to the diagonal. With a causal mask these ops must give
+// the same results.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
@@ -1031,8 +1029,8 @@ static void test_embedding(size_t words, size_t vocab0, size_t C) {
     forget("embed_tokens");
 }
 
-// Tests the op that adds positions, with T positions of wpe per sequence. The positions of sequence
-// b are those of sequence 0, plus b, modulo `positions`.
+// Each sequence has T positions of wpe. The positions of sequence b are those of sequence 0, plus
+// b, modulo `positions`.
 static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
@@ -1099,7 +1097,7 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
         op_add(picked, picked, partial);
     }
     tensor_copy(max, put(largest));
-    FOR (i, SLICES) { // the sum of the exponentials
+    FOR (i, SLICES) {
         op_exp_sum(partial, tensor_col_range(logits, cut[i], cut[i + 1]), max);
         op_add(sum, sum, partial);
     }
@@ -1286,7 +1284,7 @@ static void test_shapes(void) {
     ends(bad_adamw, 3, "op_adamw: v is [3, 8], but w [4, 8] needs [4, 8]");
 }
 
-// These tests run with and without windows, because an op in a window must give the same results.
+// An op in a window must give the same results, so these tests run with and without windows.
 static void test_windows_and_sizes(void) {
     test_products(7, 5, 13);
     test_elements(7, 13);
@@ -1366,7 +1364,7 @@ static void test_empty(void) {
 
 int main(void) {
     memory_rank_begin();
-    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
+    // Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
     test_shapes();
     device_init();
     test_exp();

@@ -1,8 +1,8 @@
 // test_oracle.c: compares ten steps of a small GPT with PyTorch's steps in double. tests/oracle.py
 // has written PyTorch's results to tests/oracle.txt, so the test needs no PyTorch. Dropout is off,
 // because its random numbers differ from PyTorch's. Sequences end early at different lengths, and
-// gradients are clipped. tests/oracle.t runs this program. With --init the model and the results
-// come from the library transformers (tests/llama.py). tests/llama-files.t runs this form.
+// gradients are clipped. With --init the model and the results come from the library transformers
+// (tests/llama.py).
 //
 // ranks: 1
 // level: core

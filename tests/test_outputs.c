@@ -1,6 +1,6 @@
-// test_outputs.c: compares the results of two builds. One build writes the results of most ops for
-// fixed inputs, and another build compares its own results with them. For example, the CPU's build
-// writes and a GPU's build compares. tests/cuda.t and tests/gpu.t run this program:
+// test_outputs.c: compares the results of two builds, such as the CPU's and a GPU's. One build
+// writes the results of most ops for fixed inputs, and another build compares its own results with
+// them:
 //     build/cpu-fp32/tests/test_outputs --write FILE
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //

@@ -2,7 +2,7 @@
 // because times on a busy machine mean nothing. A stage computes forward k + 1 without a stop until
 // the next stage has begun forward k with the message sent before. Backwards do the same in the
 // other direction. If a message needed its sender inside Comm, or a receiver that polls, both
-// stages would wait for each other. tests/overlap.t runs this program as processes.
+// stages would wait for each other.
 //
 // ranks: 2
 // level: core
@@ -20,7 +20,7 @@ static const ModelConfig model = {
     .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2
 };
 
-// All processes share the ops that each stage has begun.
+// All processes share a Board. begun[op][stage][micro-batch]: the stage has begun this op.
 typedef struct {
     atomic_bool begun[2][16][MICRO];
 } Board;

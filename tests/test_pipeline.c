@@ -1,9 +1,8 @@
 // test_pipeline.c: runs lists in the executor, also lists that occur in no lesson of chapters 04
 // and 05. A stage may have several chunks of a model, or split only some backwards. The test uses
 // real models of the smallest sizes, on virtual ranks. The gradients must have the bits of gradient
-// accumulation on one device. Also tests versions of weights, wrapped layers and functions of
-// chapter 05. The rule of all schedules, pipe_op_needs(), is tested on single ops.
-// tests/pipeline.t runs this program.
+// accumulation on one device. Also tests versions of weights, wrapped layers, functions of chapter
+// 05, and the rule of all schedules, pipe_op_needs().
 //
 // ranks: 1
 // level: core
@@ -118,7 +117,6 @@ static void run_case(Comm *world, void *which) {
                               c->m * SEQUENCES - 1);
         batch[k].number = k;
     }
-    // One device runs forward and backward of one micro-batch after the other.
     Model *whole = model_describe(&sizes, model_layers(&sizes)), *local = part_of(p, c->v, i);
     model_allocate(whole);
     double want = 0, want_evaluated = model_loss(whole, &batch[0]);
@@ -201,7 +199,7 @@ static Schedule pipedream(size_t p, size_t i) {
 typedef struct {
     Arena arena;
     Tensor w[STEPS + 1];
-} Versions; // [1, size] each
+} Versions; // w[k] [1, size]: version k of the weights
 static void versions_begin(Versions *v, Model *m) {
     *v = (Versions){ .arena = arena(MEM_PARAMETERS) };
     for (size_t k = 0; k <= STEPS; k++) v->w[k] = tensor_new(&v->arena, 1, m->size);
@@ -243,7 +241,7 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
     }
 }
 
-// Runs the list in the executor. Every op reads the version that it names.
+// Every op reads the version that it names.
 static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                Versions *v, double *loss) {
     PipelineStage s = pipeline_begin(pp, m, batch, STEPS);
@@ -322,7 +320,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut, rows, cube; // cut: tensor parallelism, with rows also of sequences, with cube 3D
+    bool cut, rows, cube; // cut: tensor parallelism; with rows, sequence parallelism; with cube, 3D
     Recompute recompute;
     size_t zero;
 } Wrapping;
@@ -462,8 +460,6 @@ static void run_cube_kept(Comm *world, void *unused) {
     data_free(&d);
 }
 
-// Tests blocks recomputed in pairs. The gradients must have the bits of the plain model, and only
-// one input may be kept per pair.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
     static const ModelConfig four = {
@@ -568,7 +564,7 @@ static void run_2bw(Comm *pp, void *unused) {
     data_free(&d);
 }
 
-// Checks that the two halves of one linear layer's backward (05.06) give the bits of the whole
+// The half of weights of a linear layer's backward (05.06) must give the bits of the whole
 // backward.
 static void test_halves(void) {
     enum { ROWS = 6, IN = 5, OUT = 7 };

@@ -1,5 +1,4 @@
-// test_plain_step.c: compares train_step_plain() with the trainer's own step. tests/plain-step.t
-// runs this program.
+// test_plain_step.c: compares train_step_plain() with the trainer's own step.
 //
 // ranks: 8
 // level: core

@@ -4,7 +4,6 @@
 // The figures of PTD-P have no printed values, so the order and the sign of each difference are
 // compared. Models, layouts and batches are those of the authors' scripts in Megatron-LM,
 // examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
-// tests/plan-papers.t runs this program.
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -21,7 +20,6 @@ static bool ptdp_days(void) {
     return paper_printed(days[0], "34") && paper_printed(days[1], "84");
 }
 
-// A Case is one run of a figure.
 typedef struct {
     ModelConfig model;
     size_t gpus, batch, tp, pp, b, v;
@@ -38,7 +36,6 @@ static PlanResult planned(const Case *c) {
     return plan_layout(&t, &l);
 }
 static double teraflops(const Case *c) { return planned(c).hfu * plan_clusters[0].flops * 1e-12; }
-// Prints a comment line of TAP.
 __attribute__((format(printf, 1, 2))) static void comment(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -61,7 +58,7 @@ static bool peaks_at(const double *x, size_t n, size_t top) {
     return true;
 }
 
-// Checks figure 11, weak scaling of a pipeline. With larger batches a growing pp costs less speed.
+// Checks figure 11, weak scaling of a pipeline.
 static bool figure11(void) {
     double x[2][4];
     bool holds = true;
@@ -79,8 +76,8 @@ static bool figure11(void) {
     }
     return holds && x[1][3] / x[1][0] > x[0][3] / x[0][0];
 }
-// Checks figure 12: chunks help, most with small batches. With `scattered` checks figure 18, in
-// which scattered messages help a pipeline with chunks.
+// Checks figure 12. With `scattered` checks figure 18, scattered messages in a pipeline with
+// chunks.
 static bool figure12(bool scattered) {
     enum { BATCHES = 5 };
     double gain[BATCHES];
@@ -197,7 +194,7 @@ static bool memory_of_a_block(void) {
     for (size_t i = 0; i < 4; i++) {
         PlanTask t = paper_task((PlanModel){ "", figure7[i].model, 1, .source = "" }, 8);
         CutSizes plain = cut_sizes(&t.model.model, 8, 0), sequence = cut_sequence(plain, false);
-        // sbh is the size of the block's input, which the plan counts between layers.
+        // sbh is the bytes of the block's input, which the plan counts between layers.
         double sbh = (double)(plain.T * plain.C * t.format.element), row = sbh / 8;
         double tp = plan_block_bytes(&t, &plain, 1, false) + sbh,
                tp_scores = plan_block_bytes(&t, &plain, 1, true);
@@ -210,8 +207,8 @@ static bool memory_of_a_block(void) {
     return holds;
 }
 
-// Returns the time of a block's forward and backward. Table 4 of the paper gives the order of the
-// choices. published.c has its times.
+// Returns the time of a block's forward and backward, in ps. Table 4 of the paper gives the order
+// of the choices.
 static double block_time(Recompute recompute, bool sequence) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, .source = "" }, 8);
     t.how.overlap.tp = true;
@@ -235,8 +232,8 @@ static bool order_of_a_block(void) {
 // Table 5 of Korthikanti et al. has the sizes of table 3, with sequence parallelism and selective
 // recomputation. MFU and HFU in percent follow from the printed seconds. `hfu` follows equation 8,
 // which counts the repeated scores three times. `own` counts the repeated scores once, as the
-// paper's text says. In the first row the paper prints 41.5 and 43.7, because it rounds 1.10 s. The
-// last row has eight replicas (section 6.3).
+// paper's text says. In the first row the paper prints 41.5 and 43.7, because the paper rounds 1.10
+// s. The last row has eight replicas (section 6.3).
 static const struct {
     ModelConfig model;
     size_t gpus, batch;
@@ -298,8 +295,8 @@ static bool ring_closed_form(void) {
 // ---------------------------------------------------------------- the constants of a GPU
 
 // Returns whether the efficiency and the bandwidth of plan_presets.c have the smallest sum of
-// squared errors over the rows of the fit (every second row), among efficiencies from 40 to 100 %
-// and bandwidths from 50 to 100 % of `sheet`, the bandwidth of the data sheet.
+// squared errors over the rows of the fit, which are every second row. The other efficiencies are
+// 40 to 100 %. The other bandwidths are 50 to 100 % of `sheet`, the bandwidth of the data sheet.
 static bool fitted(const PublishedTable *t, double sheet) {
     const PlanCluster *preset = plan_clusters;
     while (strcmp(preset->name, t->cluster) != 0) preset++;

@@ -1,11 +1,11 @@
 // test_plan_time.c: compares the plan's recurrences (08_3d/plan_time.c, plan_op.c, plan_ring.c)
-// with the player of expected steps. The plan and the player get random layouts of up to 64 ranks.
-// The player plays the steps of every rank (08_3d/experiments/step_time.c), and the plan plays the
-// steps of one rank per stage. The two step times must be equal to the picosecond. With many
-// micro-batches the plan plays a part of them, and the step times must differ by less than 2 %. If
-// the ranks of a ring have unequal numbers of positions, the plan only estimates their waits.
-// Groups are placed on nodes alike; tests/plan.t has other groups. tests/plan-time.t runs this
-// program. TEST_ALL=1 draws 3,000 layouts. TEST_SEED=N draws other layouts.
+// with the player of expected steps, on random layouts of up to 64 ranks. The player plays the
+// steps of every rank (08_3d/experiments/step_time.c), and the plan plays the steps of one rank per
+// stage. The two step times must be equal to the picosecond. With many micro-batches the plan plays
+// a part of them, and the step times must differ by less than 2 %. If the ranks of a ring have
+// unequal numbers of positions, the plan only estimates their waits. Groups are placed on nodes
+// alike; tests/plan.t has other groups. TEST_ALL=1 draws 3,000 layouts. TEST_SEED=N draws other
+// layouts.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -127,7 +127,6 @@ static double planned(const Case *c) {
     return plan_layout(&t, &l).step;
 }
 
-// Seen counts the drawn layouts by their features.
 typedef struct {
     size_t played, rings, chunks, zero[4], sequence, large, full, uneven, many;
 } Seen;

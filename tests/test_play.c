@@ -7,8 +7,8 @@
 //   3. Random programs of work, collectives and messages, emulated: the time of every rank; and, if
 //      the ranks deadlock, the call in which each rank waits.
 //   4. Exposed and hidden time, memory, and wrong lists, by hand.
-// tests/play-steps.t runs this program. TEST_ALL=1 takes every case of 1., and more random cases of
-// 2. and 3. TEST_SEED=N draws other cases.
+// TEST_ALL=1 takes every case of 1., and more random cases of 2. and 3. TEST_SEED=N draws other
+// cases.
 //
 // ranks: 1
 // level: core
@@ -242,8 +242,7 @@ static void run_executor(Comm *world, void *context) {
     model_free(m);
 }
 
-// Adds the expected steps of an op. A layer without halves does its whole backward in the first
-// half.
+// A layer without halves does its whole backward in the first half.
 static void expect_op(Play *play, size_t rank, PipeOp op, const void *context) {
     const Case *c = context;
     ModelConfig sizes = sizes_of(c);
@@ -368,7 +367,7 @@ static Programs random_programs(void) {
                 Action a = { START, kinds[kind], which, 0, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
                 if (kinds[kind] ==
-                    COMM_ALL_TO_ALL) { // is waited for at once, after its group's open operations
+                    COMM_ALL_TO_ALL) { // waited for at once, after its group's open collectives
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;
@@ -425,7 +424,7 @@ static void move(Program *p, size_t from, size_t to) {
         else *target += from < to ? (size_t)-1 : 1;
     }
 }
-// Changes one program. A rank waits for a message right after its start, or posts a receive only
+// In one program a rank then waits for a message right after its start, or posts a receive only
 // just before the wait.
 static void disturb(Programs *all) {
     Program *p = &all->of[below(all->ranks)];
@@ -549,9 +548,8 @@ static void programs(void) {
 
 // ---------------------------------------------------------------- 4. by hand
 
-// Checks exposed and hidden time. Two ranks work 10 us, start an all-reduce of 1000 elements, and
-// work 4 us beside it. Then rank 0 sends a message, and rank 1 works 1 us before it waits for the
-// message.
+// Two ranks work 10 us, start an all-reduce of 1000 elements, and work 4 us beside it. Then rank 0
+// sends a message, and rank 1 works 1 us before it waits for the message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
     clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // 1 us, and one byte per nanosecond

@@ -1,8 +1,8 @@
 // test_real_size.c: computes the numbers of the real-size examples ("Use it when, until") of the
 // READMEs, references and lesson pages. The program uses only sizes, the cost model
 // (common/model/costs.h) and the chapters' formulas. The program prints each number with a few
-// words that stand beside it on its page; tests/real-size.t looks for the number and the words
-// there. " … " stands for 1 to 120 characters of other words.
+// words that stand beside the number on the page. tests/real-size.t looks for the number and the
+// words on the page. " … " stands for 1 to 120 characters of other words.
 //
 // ranks: 1
 // level: core
@@ -54,8 +54,8 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// kept() and scores() return the number of elements that a block keeps per token. kept() counts all
-// elements, with the block's input. scores() counts the scores alone.
+// The number of elements that a block keeps per token: kept() counts all elements and the block's
+// input, scores() counts the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
 // Returns the bytes that a block keeps for one sequence by Korthikanti's list. An element has 16

@@ -1,6 +1,6 @@
 // test_ring.c: tests the four ways of 01.03 to make an all-reduce. Some tensors have no element,
 // fewer elements than ranks, or a size that the ranks do not divide. The elements are random
-// fractions, so the order of additions matters. tests/ring.t runs this program.
+// fractions, so the order of additions matters.
 //
 // ranks: 4
 // level: core
@@ -20,7 +20,6 @@ static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
                                              [HALVING] = halving_doubling_all_reduce };
 enum { SIZES = 8, LARGE = 10007 };
 
-// Returns the elements of one rank.
 static Tensor numbers(Run *run, Arena *memory, size_t rank, size_t count) {
     Tensor t = tensor_shaped(memory, tensor_shape(1, count, option_storage(run)));
     real *value = host_alloc(count * sizeof *value);
@@ -114,8 +113,8 @@ static double error_of(Run *run, AllReduce *reduce, const double *exact) {
     return sqrt(squares / of_exact);
 }
 
-// Compares two roundings. The ring rounds a 16-bit chunk on every rank that adds to the chunk. The
-// library adds in reals and rounds the sum once.
+// The ring rounds a 16-bit chunk on every rank that adds to the chunk. The library adds in reals
+// and rounds the sum once.
 static void check_rounding(Run *run) {
     double *exact = host_alloc(LARGE * sizeof *exact); // zeros
     real *term = host_alloc(LARGE * sizeof *term);
@@ -133,9 +132,8 @@ static void check_rounding(Run *run) {
     free(exact);
 }
 
-// Checks the formula of the time of halving-doubling, for powers of two and every link. This time
-// must be at most the time of the ring and at most that of the tree. A time is rounded to
-// picoseconds once per message.
+// For powers of two and every link, halving-doubling must take at most the time of the ring and at
+// most that of the tree. A time is rounded to picoseconds once per message.
 static void check_halving(Run *run) {
     bool fastest = true;
     for (const ClockLink *l = clock_links; l->name; l++)
@@ -149,9 +147,9 @@ static void check_halving(Run *run) {
     check_true(run, "powers of two", "halving-doubling is never slower than ring or tree", fastest);
 }
 
-// Checks the size that 03_ring.md gives. At this size 2 (N-1) messages of S/N bytes take as long as
-// 2 h messages of S bytes, where h is the height of the tree. The tensor is a multiple of N
-// elements, so its size is the next multiple.
+// At the size S that 03_ring.md gives, 2 (N-1) messages of S/N bytes take as long as 2 h messages
+// of S bytes. h is the height of the tree. The tensor is a multiple of N elements, so its size is
+// the next multiple.
 static void check_overtakes(Run *run) {
     const ClockLink l = clock_config()->between;
     bool right = l.beta > 0;

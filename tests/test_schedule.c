@@ -1,8 +1,7 @@
-// test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
-// = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
-// each pair of stages, the published orders and figures, wrong lists in the timeline, the judges of
-// lists, and the layers of a stage. The test uses lists only, no ranks. tests/schedule.t runs this
-// program.
+// test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for p =
+// 1..8 and m = 1..24. Interleaved lists have v = 1..4, and for v > 1 p divides m. Also tests
+// published orders and figures, wrong lists, the judges of lists, and the layers of a stage. The
+// test uses lists only, no ranks.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -66,8 +65,6 @@ static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
 static bool feeds_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *to) {
     return pipe_op_feeds(op, i, p, v, to) && to->stage != i;
 }
-// Returns whether an op of stage i needs a message from another stage. *from receives the op that
-// sends the message, and its stage.
 static bool needs_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *from) {
     return pipe_op_needs(op, i, p, v, from) && from->stage != i;
 }
@@ -120,7 +117,6 @@ static const Kind kinds[] = {
         } \
     } while (0)
 
-// Runs one test of this kind and p, over all m. A failed test names the first m that fails.
 static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -183,10 +179,8 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
     return true;
 }
 
-// Tests the lists of p stages with v chunks, over all m that p divides (with v = 1 over all m).
-// Checks that the lists are legal and take the time of the formula, that each stage has as many
-// chunks in flight as published, and that all neighbours agree on the order of messages. t_f and
-// t_b are the times of a chunk.
+// Tests the lists of p stages with v chunks, over all m that p divides (with v = 1 over all m). t_f
+// and t_b are the times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -232,7 +226,6 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
     return same;
 }
 
-// Checks that the lists of 05.01 equal the lists of 02_1f1b.c.
 static void by_hand_lists(void) {
     bool same = true;
     for (size_t p = 1; p <= MOST_STAGES; p++)
@@ -248,7 +241,8 @@ static void by_hand_lists(void) {
 }
 
 // Changes lists in small ways and checks the verdicts of the judge of 05.01. The first four lists
-// are 1F1B for p = 3 and m = 4 with one change on stage 1, whose list is F0 F1 B0 F2 B1 F3 B2 B3.
+// are 1F1B for p = 3 and m = 4 with one change on stage 1. The list of stage 1 is F0 F1 B0 F2 B1 F3
+// B2 B3.
 static void by_hand_refuses(void) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
     PipeOp *op = s[1].ops, keep[8];
@@ -306,9 +300,7 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-// Checks steps of unequal stages. GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower
-// than GPipe. The lower bound of 1F1B is the largest bound of a stage. A stage's bound is its own
-// work plus one forward and backward of each stage before it.
+// A stage's bound for 1F1B is its own work plus one forward and backward of each stage before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };
@@ -348,7 +340,6 @@ static void unequal_stages(void) {
 
 // ---- the timeline on lists that go wrong ----
 
-// Returns a naive list, but stage 1 has its backward before its forward.
 static Schedule backward_first(size_t p, size_t m, size_t i) {
     Schedule s = schedule_naive(p, m, i);
     if (i == 1) {
@@ -357,7 +348,6 @@ static Schedule backward_first(size_t p, size_t m, size_t i) {
     }
     return s;
 }
-// Returns GPipe's list, but stage 0 ends before its last forward.
 static Schedule one_missing(size_t p, size_t m, size_t i) {
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) s.n = m - 1;
@@ -382,10 +372,8 @@ static void lists_that_deadlock(void) {
 
 // ---- backwards in halves ----
 
-// Checks the steps of lists with split backwards. ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and
-// W is not longer than the gap that it fills. The automatic list with unit times and cap 2p - 1
-// takes 3m + p - 1 if m >= p. With cap p it takes at most 2 more, for p = 1, 2, 4, 8 and m = p, 2p,
-// 4p.
+// F = B = W = 1. With cap p a step takes at most 2 units more than with cap 2p - 1. This holds for
+// p = 1, 2, 4, 8 and m = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -445,9 +433,8 @@ static bool two_are_enough(const Schedule *s) {
         else enough &= s->ops[e].version <= newest && newest <= s->ops[e].version + 1;
     return enough;
 }
-// Checks lists without a flush. PipeDream and 2BW run the forwards and backwards of 1F1B without a
-// flush, whatever version of the weights an op reads. n micro-batches of all steps take
-// (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i.
+// The forwards and backwards of PipeDream and 2BW are those of 1F1B without a flush, whatever
+// version of the weights an op reads. n counts the micro-batches of all steps.
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -457,7 +444,7 @@ static void no_flush_forms(size_t p) {
             const bool batches = rule == LATE_RULES - 1;
             const size_t n = batches ? BATCHES * m : m;
             Schedule stage[MOST_STAGES];
-            bool two = true; // true if two versions of the weights are enough on every stage
+            bool two = true; // whether two versions of the weights are enough on every stage
             for (size_t i = 0; i < p; i++) {
                 stage[i] = late_list(rule, p, m, i);
                 NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");
@@ -491,7 +478,7 @@ static void no_flush_forms(size_t p) {
 static size_t units_of_halves(ScheduleRule rule) {
     return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
 }
-// Returns the makespan of v chunks per stage. t_f and t_b are the times of one chunk.
+// t_f and t_b are the times of one chunk.
 static size_t interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                    size_t message) {
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -518,7 +505,7 @@ static void published_figures(void) {
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {
         const size_t K = (size_t)2 << n, M = 32;
-        // This share of the work is one stage's forward and backward.
+        // The time of one forward and one backward of a stage.
         double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
         double ideal = (double)(K * M) * share / (double)makespan(schedule_gpipe, K, M, 1, 2);
         double speed_up = (double)(K * M) / (double)(M + K - 1);

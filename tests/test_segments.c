@@ -1,6 +1,6 @@
 // test_segments.c: trains stages that keep the input of every k-th block only (Chen et al. 2016),
 // for several k. Checks the peak of activations, the best k, and every bit against the unsplit
-// model. tests/segments.t runs this program.
+// model.
 //
 // ranks: 2
 // level: core
@@ -31,8 +31,7 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     return (all - one) * waiting + one * larger(waiting, running);
 }
 
-// Trains with segments of k blocks and compares with the unsplit model. Returns the first stage's
-// peak, on every rank.
+// Returns the first stage's peak, on every rank.
 static double train(Run *run, const Training *t, size_t k, Trajectory *unsplit) {
     CutSizes z = stage_sizes(&t->model, run->world->size, run->world->rank);
     Model *stage = recompute_stage(run, t);

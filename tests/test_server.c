@@ -1,7 +1,6 @@
-// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show. These
-// forms are the smallest and the largest staleness, and AdamW without a bound. An asynchronous
-// server's log must be the log that follows from sizes and speeds. tests/server.t runs this
-// program.
+// test_server.c: tests forms of the parameter server of 01.05 that the lesson does not show: the
+// smallest and the largest staleness, and AdamW without a bound. An asynchronous server's log must
+// be the log that follows from sizes and speeds.
 //
 // ranks: 4
 // level: core
@@ -65,7 +64,6 @@ static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     return line;
 }
 
-// Trains with this staleness, and compares the log with the prediction.
 static void check_log(Run *run, const Cluster *c, const Training *t, size_t staleness,
                       const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at",
@@ -104,9 +102,8 @@ static void losses_by_step(const Trajectory *got, const ServerLog *log, double l
     free(done);
 }
 
-// Compares an asynchronous training with the synchronous training. With staleness 0 all workers of
-// a round compute their gradients at the same version. So SGD's updates of that round add up to the
-// synchronous update. A larger staleness mixes versions.
+// With staleness 0 all workers of a round compute their gradients at the same version. So SGD's
+// updates of that round add up to the synchronous update. A larger staleness mixes versions.
 static void check_staleness(Run *run, const Cluster *c, const Training *t, const Trajectory *sync,
                             size_t staleness) {
     ServerRecord record = { .log = server_log_new(c->workers, STEPS, staleness) };

@@ -2,8 +2,7 @@
 // up to the batch. With n devices and B sequences, a step must take at most the ideal time of B + n
 // - 1 sequences. In the ideal time fractions of a sequence are allowed. This bound holds because
 // each further sequence goes to the device that would finish first with one more sequence. The
-// ideal time that the page of 01.07 prints must follow from the summed speed of the devices.
-// tests/balance.t runs this program.
+// ideal time must follow from the summed speed of the devices.
 //
 // ranks: 1
 // level: core
@@ -13,8 +12,8 @@
 #include "tap.h"
 #include <math.h>
 
-// Checks four devices whose speeds are 1, 1, 1 and 1/4. The sum of the speeds is 13/4. From step 5
-// on device 0 has the speed 1/4, too, so the sum is 10/4.
+// Four devices have the speeds 1, 1, 1 and 1/4, so the sum is 13/4. From step 5 on device 0 has the
+// speed 1/4, too, so the sum is 10/4.
 static bool ideal_follows_speeds(void) {
     static const ModelConfig tiny = {
         .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61

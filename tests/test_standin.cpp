@@ -743,7 +743,7 @@ static void collectives() {
         body(0);
         other.join();
     });
-    // 1 + p is rounded to 1 before the next p comes.
+    // With p half of 1's last place, 1 + p is rounded to 1 before the next p comes.
     passes("a sum of 16-bit numbers is rounded at every hop", ranks(3, [](Rank &me) {
                uint16_t *bf16 = on_gpu_16({ uint16_t(me.rank == 2 ? 0x3f80 : 0x3b80) }),
                         *fp16 = on_gpu_16({ uint16_t(me.rank == 2 ? 0x3c00 : 0x1000) });

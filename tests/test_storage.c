@@ -1,6 +1,6 @@
 // test_storage.c: tests numbers of 16 bits. Rounding is compared with the neighbours of every
-// number. Every op is compared with the same op on reals, whose outputs are rounded once. An op
-// that accepts only reals must refuse 16 bits. tests/storage.t runs this program.
+// number. Every op that accepts 16 bits is compared with the same op on reals, whose outputs are
+// rounded once. An op that accepts only reals must refuse 16 bits.
 //
 // ranks: 1
 // level: core
@@ -25,7 +25,6 @@ typedef struct {
 static Format format_of(Element e) {
     return e == BF16S ? (Format){ 7, -133 } : (Format){ 10, -24 };
 }
-// Returns the value of h from the format's definition.
 static double defined_value(Element e, unsigned h) {
     const Format f = format_of(e);
     const unsigned ones = (1u << (15 - f.fraction_bits)) - 1;
@@ -61,9 +60,7 @@ static void test_values(Element e) {
     ok(not_back == 0, "%s: every number rounds to itself", element_name(e));
 }
 
-// Checks rounding between the neighbours h and h + 1, from 0 to infinity. The middle goes to the
-// even neighbour, the numbers beside the middle to the nearer neighbour. The largest number's upper
-// neighbour counts as a number with the next exponent.
+// The largest number's upper neighbour counts as a number with the next exponent.
 static void test_ties(Element e) {
     const unsigned infinite = e == BF16S ? 0x7f80 : 0x7c00;
     size_t wrong = 0;
@@ -512,8 +509,7 @@ static void test_model(Element e, bool main_gradients) {
     model_free(m);
     model_free(reals);
 }
-// Checks a loss scale. A batch of 4 million tokens gives each token's loss the weight 2^-22. Then
-// fp16 loses more than 10 % of the gradient. With a loss scale of 2^16 fp16 loses less than 0.1 %.
+// A batch of 4 million tokens gives each token's loss the weight 2^-22.
 static void test_large_batch(void) {
     static const double tokens = 0x1p22, factor[] = { 1, 0x1p16 };
     ModelConfig c = tiny;
@@ -549,9 +545,8 @@ static void no_master(void) {
     one_step(m, &o);
 }
 
-// Checks that a product on a grid of 2 x 2 ranks adds its turns in reals and rounds the sum once.
-// The factors are whole numbers, so the sum in reals is exact. The sum has too many digits for 16
-// bits.
+// A product on a grid of 2 x 2 ranks must add its turns in reals and round the sum once. The
+// factors are whole numbers, so the sum in reals is exact. The sum has too many digits for 16 bits.
 static void grid_product(Comm *world, void *element) {
     enum { M = 4, K = 6, N = 8 };
     const Element e = *(const Element *)element;
@@ -582,7 +577,7 @@ static void grid_product(Comm *world, void *element) {
 
 int main(void) {
     memory_rank_begin();
-    // Runs first, because a process that has used a GPU cannot fork a process that uses it.
+    // Runs first, because a process that has used a GPU cannot fork a process that uses the GPU.
     test_refusals();
     ends(no_master, STATUS_FAULT, "is stored in bf16 and has no master");
     device_init();

@@ -1,7 +1,7 @@
 // test_units.c: tests over which ranks a unit's gradient is summed. Six ranks are two rows of
 // three. A parameter may be partial over a row, a unit may have its own replicas, and the shards of
 // ZeRO are gathered again. If rank 0 cannot read a text, every rank must get the reason and
-// continue. tests/units.t runs this program.
+// continue.
 // ranks: 6
 // level: core
 // question: Is each gradient summed over the ranks that its unit names, once, and found whole again?
@@ -74,7 +74,8 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
 }
 
 // A Sum describes the shards that a parameter's sum adds. In each of `rows` rows of ranks the sum
-// adds `size` neighbouring shards. The first shard of the first of these rows has number `first`.
+// adds `size` neighbouring shards. `first` is the number of the first shard in the first of these
+// rows.
 typedef struct {
     size_t first, size, rows;
 } Sum;
@@ -130,8 +131,6 @@ static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w)
     model_free(m);
 }
 
-// Runs one step of SGD in every stage of ZeRO and with prefetching. Compares the gradients and the
-// weights with the expected sums.
 static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
     for (size_t stage = 0; stage <= PREFETCH; stage++) {
         char line[96];

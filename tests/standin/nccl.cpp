@@ -1,5 +1,4 @@
-// nccl.cpp: NCCL without a GPU, between the processes and threads of one machine. The parts of this
-// file are boards, operations, the thread that advances the operations, and the calls.
+// nccl.cpp: NCCL without a GPU, between the processes and threads of one machine.
 //
 // The members of a communicator share a board. A board is a file without a name, which the other
 // members open through /proc. A sending rank posts on the board the place of its message in its
@@ -43,18 +42,19 @@ struct Member {
     pid_t process;
     int memory; // the descriptor of the file with the member's device memory
     char gpu[64];
-    std::atomic<uint64_t> splits,
-        boards; // number of the rank's calls of ncclCommSplit, and of the boards from these calls
+    // splits: the number of the rank's calls of ncclCommSplit. boards: the number of the last of
+    // these calls for which the rank made a board.
+    std::atomic<uint64_t> splits, boards;
     struct {
         int color, key, board;
-    } split[2]; // the arguments of the rank's last two calls of ncclCommSplit
+    } split[2]; // arguments and boards of the rank's last two calls of ncclCommSplit
 };
 struct Board {
     std::atomic<int> size, here, ready;
     std::atomic<int> error; // ncclResult_t, for all members
     std::atomic<bool> said;
     char text[400];
-    // The channels follow: first those of messages, then those of collectives.
+    // The channels follow the members: first those of messages, then those of collectives.
     Member member[];
 };
 
@@ -95,7 +95,7 @@ refuse(ncclComm *comm, ncclResult_t result, const char *format, ...) {
     return result;
 }
 
-// Reports an error to all members.
+// Reports the communicator's first error to all members.
 static void fail(ncclComm *comm, ncclResult_t result, const std::string &text) {
     Board *b = comm->board;
     if (b->said.exchange(true)) return;
@@ -108,7 +108,7 @@ static ncclResult_t error_of(ncclComm *comm) {
     return error ? refuse(comm, error, "%s", comm->board->text) : ncclSuccess;
 }
 
-// BOARD_BYTES is large enough for any board. A page of the board takes memory only once the page is
+// BOARD_BYTES is enough for 3,000 ranks. A page of the board takes memory only once the page is
 // used.
 static const off_t BOARD_BYTES = off_t(1) << 30;
 static int new_board() {
@@ -237,8 +237,8 @@ struct Task {
 struct Transfer {
     size_t task;
     bool send, posted, done;
-    // `lost` is set if the peer has left, and `failed` if the communicator has failed. The two
-    // fields are set before the last read of the channel.
+    // lost: the peer has left. failed: the communicator has failed. Both are set before the channel
+    // is read.
     bool lost, failed;
     int peer;
     const char *from;
@@ -421,9 +421,9 @@ void Work::move(Transfer &x) {
     }
 }
 
-// Finds ranks that have left. A rank may leave after the rank has done its part, and then its
-// communicator may fail. So Work looks for lost ranks before Work reads the channels. If a lost
-// rank's message is not in its channel then, the message will never arrive.
+// Finds ranks that have left. A rank may leave, or its communicator may fail, after the rank has
+// posted all its messages. So Work looks for lost ranks before Work reads the channels. A lost
+// rank's message that this read does not find never arrives.
 void Work::look_for_lost() {
     for (Transfer &x : transfers) {
         const ncclComm *comm = tasks[x.task].comm;

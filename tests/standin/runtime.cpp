@@ -19,14 +19,13 @@
 
 namespace standin {
 
-// The device's memory is a file without a name, mapped twice. The program gets addresses at `base`,
-// where it can neither read nor write. Operations use the same bytes at `shadow`. Addresses among
-// the arguments of a kernel are replaced by addresses at `shadow`.
-static const size_t ROOM = size_t(1) << 40; // addresses; none is given out twice
+// The memory of all devices is one file without a name, mapped twice. The program gets addresses at
+// `base`, where it can neither read nor write. Operations use the same bytes at `shadow`.
+static const size_t ROOM = size_t(1) << 40; // bytes of addresses; no address is given out twice
 static const size_t FREED = size_t(256)
                             << 20; // bytes of freed blocks that stay NaN; older blocks read as zero
-static const size_t ZONE = 256;    // least number of bytes before, between and behind blocks
-static const int POISON = 0xff;    // value of each byte; a real of such bytes is NaN
+static const size_t ZONE = 256;    // least number of bytes before, between and after blocks
+static const int POISON = 0xff;    // each byte of new and freed memory; a real of such bytes is NaN
 static const size_t QUEUE = 1024;  // operations that a stream holds back at most
 
 struct Block {
@@ -393,9 +392,9 @@ static bool in_use(const Range &range) {
     return false;
 }
 
-// Copies memory. A copy from pageable memory reads during the call, and a copy to pageable memory
-// ends before the call returns. Pinned memory is used when the copy runs on the stream. Until then
-// a pinned target holds poison.
+// Copies memory. A copy from pageable memory to the device reads during the call. A copy to
+// pageable memory ends before the call returns. Other memory is used when the copy runs on the
+// stream. Until then a pinned target that no other operation uses holds poison.
 static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from,
                         size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind kind,
                         cudaStream_t stream, bool wait) {
@@ -445,8 +444,8 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
 // ---- kernels ----
 
 // Checks the arguments of a kernel, word by word. Calls fault() if a word is an address of host
-// memory or of freed device memory, because a GPU could crash. Addresses of live device memory are
-// replaced by addresses at `shadow`.
+// memory, or of device memory in no live block, because a GPU could crash. Addresses of live device
+// memory are replaced by addresses at `shadow`.
 static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i + sizeof(uintptr_t) <= size; i += sizeof(uintptr_t)) {

@@ -1,5 +1,5 @@
-// standin.h: declarations shared by the parts of the stand-in. The functions for memory and
-// streams, except reach(), are called with the lock of an Entry.
+// standin.h: declarations shared by the parts of the stand-in. Functions that use streams or the
+// list of memory blocks are called with the lock of an Entry.
 #ifndef STANDIN_H
 #define STANDIN_H
 #include <cstdint>
@@ -12,11 +12,12 @@
 
 namespace standin {
 
-// Reports a mistake that a GPU would not always report. fault() prints the mistake on stderr and
-// ends the process with status 3.
+// Prints on stderr a mistake that a GPU would not always report, and ends the process with
+// status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
 
-size_t number(const char *variable, size_t otherwise); // returns an environment variable's value
+// Returns an environment variable's value, or `otherwise` if the variable is unset or empty.
+size_t number(const char *variable, size_t otherwise);
 
 // ---- memory ----
 // A Range has rows of `width` bytes, `pitch` bytes apart.
@@ -32,8 +33,9 @@ bool on_device(const void *p);
 // Returns the address that an operation uses for p. For device memory this is an address in a
 // second mapping of the memory (runtime.cpp), and otherwise it is p itself.
 char *reach(const void *p);
-// The next two functions tell the ranks of other processes where memory is. bus_id() returns the
-// name of a GPU. device_file() returns the file of device memory, and the offset of p in this file.
+// The ranks of other processes need the results of the next two functions. bus_id() returns the
+// name of a GPU. device_file() returns the descriptor of the file with the device memory, and the
+// offset of p in this file.
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // Calls fault() unless the range lies in one live block of the device.
@@ -46,7 +48,7 @@ inline Access use(const char *what, const void *p, size_t bytes, bool write, int
 bool overlap(const Range &a, const Range &b);
 
 // ---- numbers of 16 bits ----
-// A format has the bits of its fraction and the exponent of its least normal number. The
+// fraction: the number of bits of the fraction. least: the exponent of the least normal number. The
 // conversions follow the definition of IEEE 754. They share no code with common/tensor/storage.h,
 // because the tests compare the two.
 struct Format {
@@ -57,7 +59,7 @@ float widened(Format f, uint16_t h);
 uint16_t rounded(Format f, float x); // to the nearest value, ties to even
 
 // ---- streams ----
-// Clock[i] is the number of operations of stream i that come before. Operations have no other
+// clock[i] is the number of operations of stream i that must run first. Operations have no other
 // order.
 using Clock = std::vector<uint64_t>;
 struct Op {
@@ -90,7 +92,7 @@ void join(Clock &c, const Clock &with);
 bool run_until(size_t stream, uint64_t count); // false: an operation waits for another rank
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
 
-// Entry begins every call. Entry takes the lock and finds the errors that any call may return.
+// Entry begins most calls. Entry takes the lock and finds the errors that any call may return.
 struct Entry {
     std::unique_lock<std::mutex> lock;
     cudaError_t error;

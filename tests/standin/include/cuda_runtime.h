@@ -1,6 +1,6 @@
 // cuda_runtime.h of the stand-in: the calls of the CUDA runtime that Unsplit uses. Names, values
-// and signatures are those of the real header, so one source compiles with both. ../README.md
-// describes their behaviour.
+// and signatures are those of the real header, so one source compiles with both headers.
+// ../README.md describes their behaviour.
 #ifndef STANDIN_CUDA_RUNTIME_H
 #define STANDIN_CUDA_RUNTIME_H
 #include <stddef.h>
