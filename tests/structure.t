@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the rules of the tree: which folder may include which, and the required parts of a lesson
-# and of a page. Most checks first run on a small tree that breaks their rule. A check that finds no
-# violation there fails, too.
+# and of a page. Most checks first run on a small tree that breaks their rule, and must find the
+# violation.
 # slow: the test compiles broken trees and runs shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
@@ -13,8 +13,7 @@ chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] 2>/de
 lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } \
     2>/dev/null | sort -u; }
 
-# Finds conditional compilation, except the guard of a header: #ifndef X, #define X first, #endif
-# last.
+# Finds conditional compilation, except the guard of a header: #ifndef X, then #define X.
 conditional_compilation() {
     for file in $(chapter_sources); do
         awk '/^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)([^a-z]|$)/ {
@@ -28,8 +27,8 @@ conditional_compilation() {
     done
 }
 
-# Finds writable globals of chapters. Virtual ranks share a process, so they would share such a
-# global. The argument is the folder of the objects.
+# Finds writable globals of chapters. Virtual ranks of one process would share such a global. The
+# argument is the folder of the objects.
 writable_globals() {
     for file in $(chapter_sources | grep 'c$'); do
         [ -e "$file" ] || continue
@@ -73,8 +72,7 @@ shared_globals() {
 cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep \
     -nE '\*\*\) *&' {} +; }
 
-# Finds warnings of Perl in the programs of tools/ and tests/, because `make test` prints such
-# warnings.
+# Finds warnings of Perl in the programs of tools/ and tests/.
 perl_warnings() {
     grep -ls '^#!.*perl' tools/* tests/*.t | while read -r file; do
         perl -Itools -Itests -wc "$file" 2>&1 | grep -v 'syntax OK$'
@@ -230,8 +228,7 @@ long_script_lines() {
             if (eof) { close ARGV; $end = "" }'
 }
 
-# Finds numbered files of more than 220 lines. Such a file holds only a technique, ideally in 150
-# lines.
+# Finds numbered files of more than 220 lines.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l |
     awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }

@@ -1,10 +1,11 @@
 #!/usr/bin/perl
 # Compares the trainer with the unsplit model at every factorisation of the ranks, schedule, ZeRO
 # stage and recomputation. Also tests runs that must give equal bits, the falling loss, the log and
-# the safetensors file. make test takes 16 of the 48 combinations in each part. The 16 combinations
-# contain every pair of a schedule and a ZeRO stage, and each of these two with every recomputation.
-# TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as far as
-# TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest errors.
+# the safetensors file. make test takes 16 of the 48 combinations in each part. These contain every
+# pair of schedule and ZeRO stage, of schedule and recomputation, and of ZeRO stage and
+# recomputation. TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as
+# far as TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest
+# errors.
 # slow: about 250 trainings, each beside the unsplit training
 use strict;
 use warnings;
@@ -20,7 +21,7 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# The text is short, so little text is held out, because this test does not test evaluation.
+# The text is short, so that little text is held out: this test does not test evaluation.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -44,8 +45,6 @@ for my $s (0 .. $#schedules) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
 
-            # The 16 combinations of make test contain every pair of schedule and ZeRO stage, of
-            # schedule and recomputation, and of ZeRO stage and recomputation.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }
@@ -112,8 +111,8 @@ for my $i (0 .. $#factorisations) {
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
 
-    # These factorisations also run as processes, one for each number of ranks. The factorisation of
-    # 8 ranks has all three kinds of parallelism.
+    # These factorisations also run as processes, one for each number of ranks. With 8 ranks all
+    # three kinds of parallelism occur.
     next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
     push @rows, row($mesh, $combination, %how, mpi => 1);
     push @pairs, [@rows[-2, -1]];
@@ -136,8 +135,7 @@ for my $combination (grep { !$met{"@$_"} } @chosen) {
     $extra++;
 }
 
-# Interleaved stages have 2 or 3 chunks, with every ZeRO stage and recomputation. m is a multiple of
-# the number of stages.
+# Interleaved stages have 2 or 3 chunks. m is a multiple of the number of stages.
 my %parts = (
     '2 2' => '3,2,1,2',
     '2 3' => '2,1,1,1,1,2',
@@ -625,8 +623,8 @@ note($_) for @table;
 # ---- equal bits ----
 # Replicas and accumulation do not give equal bits. The tied embedding adds its two gradients before
 # the sum over replicas, but after the sum over micro-batches, so the sums are grouped differently.
-# Without --check the digest covers the weights after the last step. The digest does not cover the
-# norm, because ZeRO sums the norm in another order.
+# Without --check the digest covers the weights after the last step, but not the norm, because ZeRO
+# sums the norm in another order.
 my @small = (
     qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered
         --data),
@@ -816,8 +814,8 @@ for my $i (0 .. $#ladder) {
 }
 
 # ---- reductions hidden by the last backward ----
-# Checks that --overlap makes a step shorter. The difference is small, because computation takes
-# most of a step, but the simulated times are exact.
+# With --overlap a step must be shorter. The difference is small, because computation takes most of
+# a step, but the simulated times are exact.
 {
     my @pairs = map {
         my ($mesh, @how) = @$_;

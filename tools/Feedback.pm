@@ -1,7 +1,6 @@
-# Feedback.pm explains a failed run in the words of the field. The explanation names the wrong
-# tensors, the factor, the ranks, the first wrong step, and the mistake that usually has this
-# effect. tools/check, tools/task and tools/grade use this module. The frame measures the factor and
-# the ranks (judge/frame/diagnose.c); the rules below add the likely cause.
+# Feedback.pm explains a failed run in the words of the field: the wrong tensors, the factor, the
+# ranks, the first wrong step, and the mistake that usually has this effect. The frame measures the
+# factor and the ranks (judge/frame/diagnose.c). The rules of Feedback.pm add the likely cause.
 package Feedback;
 use strict;
 use warnings;
@@ -46,8 +45,8 @@ sub times_ranks {
     return $n > 1 && $cost->{predicted} > 0 && close_to($cost->{measured} / $cost->{predicted}, $n);
 }
 
-# Returns the kinds of calls in which the ranks wait after a deadlock: send, receive, collective, or
-# several.
+# Returns the kinds of calls in which the ranks wait after a deadlock (send, receive, collective, or
+# several), or ''.
 sub waits {
     my ($fault) = @_;
     return '' unless ($fault // '') =~ /deadlock|all ranks wait/;
@@ -110,7 +109,8 @@ sub hint {
 
 # ---- the likely mistake ----
 
-# Returns the mistake behind a factor that all wrong tensors share, or undef.
+# Returns the mistake behind a wrong sign, or behind a factor that all wrong tensors share, or
+# undef.
 sub cause_of_factor {
     my ($sentence, $known) = @_;
     my ($n, $m) = ($known->{ranks} // 1, $known->{micro_batches} // 0);
