@@ -13,8 +13,8 @@ use FindBin;
 use Test::More;
 chdir "$FindBin::Bin/.." or die;
 
-# Links the C of player.html and planner.html for this machine. So the tests find a missing file
-# without the compiler for WebAssembly, too. Functions that a page does not call are dropped.
+# Links the C of player.html and planner.html for this machine, to find a missing file without the
+# compiler for WebAssembly, too. Functions that a page does not call are dropped.
 my @files = map { [split] } `tools/book --files`;
 my $compiler = $ENV{OMPI_CC} || 'gcc';
 for my $page ('player', 'planner') {
@@ -170,7 +170,6 @@ sub same_as_native {
             . ($from_wasm[$line // 0] // ''));
 }
 
-# Returns the output of a script that uses a WebAssembly module.
 sub run_wasm {
     my ($module, $script) = @_;
     if (found('node')) {

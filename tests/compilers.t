@@ -35,8 +35,7 @@ sub spew {
     close $f or die;
 }
 
-# Builds the lessons in this folder, or with TEST_ALL=1 all programs. Returns true if the build
-# succeeded.
+# Builds the lessons in this folder, or with TEST_ALL=1 all programs. Returns true on success.
 sub builds {
     my ($name, $folder, @settings) = @_;
     my @programs = $all ? () : ("ONLY=@{[map { qq($folder/$_) } @lessons]}");

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks that the figures of the pages equal the output of their commands, byte by byte. First the
-# check is tested with wrong figures.
+# The figures of the pages must equal the output of their commands, byte by byte. First the check is
+# tested with wrong figures.
 # slow: the test runs a lesson for each of about fifty figures
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

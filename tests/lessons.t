@@ -30,8 +30,7 @@ sub digests_agree {
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# %played has the number of a lesson's costs without a closed form. The player plays a list of steps
-# for these costs. All other costs of a lesson have a formula.
+# the number of a lesson's costs without a closed form, for which the player plays a list of steps
 my %played = (
     '01-04' => 3,
     '01-05' => 1,
@@ -84,7 +83,7 @@ for my $i (0 .. $#lessons) {
     }
 }
 
-# These rank counts above 8 make a grid or a cube.
+# rank counts above 8 that make a grid or a cube
 my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
 my @other;
 my $n = 0;

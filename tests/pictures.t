@@ -301,8 +301,8 @@ for my $job (@charts) {
     }
 }
 
-# ---- ranks that do the same are drawn once. An arrow points to the rank that receives, by the
-# rank's number in the world. ----
+# ---- ranks that do the same are drawn once ----
+# An arrow points to the rank that receives, by the rank's number in the world.
 {
     my ($job) = run_jobs(
         [

@@ -12,9 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# Checks a search. Layouts that fit must come first, and the fastest layout must be the first of
-# them. --explain must give a layout the numbers that the list has. Files and error messages are
-# checked, too.
+# Layouts that fit must come first, and the fastest layout must be the first of them. --explain must
+# give a layout the numbers that the list has.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [
@@ -203,7 +202,7 @@ for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/],
 }
 
 # The stages do not divide the blocks. The search makes parts of equal cost, as Llama 3 cuts 126
-# blocks over 16 stages. --balance cost derives a layout with such parts alone.
+# blocks over 16 stages. --balance cost gives --explain such parts.
 my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16
     --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
 my ($uneven, $same_uneven, @balance) = run_jobs(
@@ -235,9 +234,9 @@ cmp_ok(
     'parts of equal blocks are slower'
 ) or diag(map { complain($_) } @balance);
 
-# The vision tower is compared with its closed form. The tower has blocks of 24 C^2 FLOPs per patch,
-# and attention of all patches of an image to each other. The tower also has a patch embedding whose
-# input has no gradient, and a merger of four patches.
+# The vision tower must match its closed form: blocks of 24 C^2 FLOPs per patch, attention of all
+# patches of an image to each other, a patch embedding whose input has no gradient, and a merger of
+# four patches.
 my @tower = (
     qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
 );
@@ -282,7 +281,7 @@ cmp_ok(
     'equal blocks behind a tower are slower'
 ) or diag(map { complain($_) } @towers);
 
-# The page gives reasons: the neighbouring layouts that are slower or do not fit, the item that
+# The page must give reasons: the neighbouring layouts that are slower or do not fit, the item that
 # breaks first, and the price.
 my ($why) =
     run_jobs([emu(1, $plan, qw(--verbose --model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
@@ -297,7 +296,7 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'the price of a billion tokens');
 
-# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names must
+# If nothing fits, the page gives advice, and the memory and the number of GPUs that it names must
 # suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;
@@ -322,8 +321,7 @@ is(
     'the advised number of GPUs is enough, and half of the number is not'
 ) or diag(complain($many));
 
-# --papers prints a row for each published step. The page states the errors of the rows outside the
-# fit.
+# --papers prints a row for each published step, and the errors of the rows outside the fit.
 my ($papers) =
     run_jobs(
     [emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers --verbose))]);
@@ -414,8 +412,7 @@ cmp_ok(
     'scattered messages are gathered over tp'
 );
 
-# Each row has a format and its bytes per parameter, without and with the distributed optimizer over
-# 8 replicas.
+# bytes per parameter of each format, without and with the distributed optimizer over 8 replicas
 for my $format (['mixed', 16, 4 + 12 / 8], ['bf16', 18, 6 + 12 / 8], ['fp32', 16, 8 + 8 / 8]) {
     my ($name, @bytes) = @$format;
     for my $zero (0, 1) {

@@ -1,7 +1,6 @@
 #!/usr/bin/perl
-# Tests tools/play and make play-KEY. In a terminal these commands must play a recording event by
-# event. Without a terminal they must print the recording's last picture. A file that is no
-# recording must get a message.
+# Tests tools/play and make play-KEY: in a terminal event by event, and without a terminal the last
+# picture. A file that is no recording must get a message.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Checks the costs of recomputation (07_recompute): the second forward, to the picosecond, and the
-# kept activations. The test has its own formulas. The test runs several rank counts, links and
-# numbers of micro-batches, with and without dropout.
+# Checks the costs of recomputation (07_recompute) with formulas of this test: the second forward,
+# to the picosecond, and the kept activations, at several rank counts, links and numbers of
+# micro-batches, with and without dropout.
 use strict;
 use warnings;
 use FindBin;

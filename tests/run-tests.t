@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks the last lines of a failed run of tools/run-tests. These lines must show each failed test
-# with its diagnostics, how a file died, and Perl's warnings. The last line must have the counts.
+# Checks the end of a failed run of tools/run-tests: each failed test with its diagnostics, how a
+# file died, Perl's warnings, and the counts in the last line.
 use strict;
 use warnings;
 use FindBin;

@@ -20,8 +20,7 @@ chdir "$FindBin::Bin/.." or die;
 my $built = 'build/cpu-fp32';
 sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >> 8, $out) }
 
-# Gives a tree our objects, so that only changed files are compiled. Objects and archives are hard
-# links, as in tools/scratch-tree.
+# Gives a tree our objects, so that only changed files are compiled.
 sub warm {
     my ($dir) = @_;
     system(   "mkdir -p $dir/build && cp -p build/tools.mk build/text.txt $dir/build/ && "
@@ -30,8 +29,8 @@ sub warm {
     ) == 0 or die;
 }
 
-# These flags make a fast build of lessons that will fail. The Makefile does not count WERROR as a
-# change of flags, so make does not build the objects again that were copied from our build.
+# Flags for a fast build of lessons that will fail. The Makefile does not count WERROR as a change
+# of flags, so make does not rebuild the copied objects.
 my $quick = "WERROR='-Wno-unused -O1 -g0'";
 
 sub make_lesson {
@@ -164,8 +163,7 @@ my @cut = sort keys %lessons;
 is($status, 0, 'the tree builds with all exercises cut') or diag($out);
 unlike($out, qr/warning:/, 'the tree builds without a warning with all exercises cut');
 
-# The fp64 build has the same sources. The emulated run is enough to see that a lesson ends and
-# fails.
+# The emulated run in fp32 is enough to see that a lesson ends and fails.
 for my $lesson (@cut) {
     my ($options) = map { $_->{options} } grep { $_->{lesson} eq "$lesson.c" } @all;
     my ($status, $out) = ran("cd $student && tools/launch -e 0 $built/$lesson $options");

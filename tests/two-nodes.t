@@ -33,7 +33,7 @@ ip link set cable-a up
 in_b ip addr add 10.77.0.2/24 dev cable-b
 in_b ip link set cable-b up
 
-# This script takes the place of ssh. mpirun passes a host's name and a command.
+# A script in place of ssh. mpirun passes a host's name and a command.
 printf '#!/bin/sh\nshift\nexec nsenter -t %s -n -u sh -c "$*"\n' "$b" >"$tap_dir/enter"
 chmod +x "$tap_dir/enter"
 printf '10.77.0.1 slots=2\n10.77.0.2 slots=2\n' >"$tap_dir/hosts"
@@ -89,8 +89,8 @@ ok $? "two of four processes are on each host" "$out"
     ok $? "the ranks of a host are killed: status 3, a killed rank is named (status $status)" \
         "$out"
 
-    # The cable is pulled. No process ends, but no message arrives. mpirun notices the loss after 2
-    # s of silence and three probes.
+    # The cable is pulled. No process ends, but no message arrives. mpirun notices this after 2 s of
+    # silence and three probes.
     rm -f "$tap_dir/log"
     export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
         OMPI_MCA_oob_tcp_keepalive_probes=3

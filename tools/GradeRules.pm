@@ -127,7 +127,7 @@ sub text_faults {
             || !$star && ($keyword{$name} || $name =~ /_t$|^[A-Z]/);
         return "a call of ($star$name)";
     }
-    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) { # fields of the frame's structs
+    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {    # fields of the frame's structs
         my $name = $1;
         return "the field $name" if !$our{$name} && $name =~ /^(?:ledger|state|link)$/;
     }
