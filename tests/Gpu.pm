@@ -51,7 +51,7 @@ sub lessons_on {
         map { [$_] } grep { !@$keys || $chosen{ $_->{key} } } lessons());
 }
 
-# Compares lessons with options, as lessons_on() does. Each form is [lesson, options].
+# Each form is [lesson, options].
 sub forms_on {
     my ($build, $backend, $ways, @forms) = @_;
     my (@rows, @jobs);

@@ -42,7 +42,7 @@ sub rewrite_tensors {
 my $mpirun = system('command -v mpirun >/dev/null') == 0;
 sub have_mpi { return $mpirun }
 
-# Returns the lessons of this tree, {key, ranks, source}, without the trainer.
+# Returns the lessons {key, ranks, source}, without the trainer.
 sub lessons {
     my @found;
     for (split /\n/, `tools/lessons`) {
@@ -165,7 +165,7 @@ sub forms_of {
     return @pairs;
 }
 
-# Runs the jobs of forms_of(). Checks that the jobs pass and that processes give the same bits.
+# Checks that the jobs pass and that processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(
@@ -224,7 +224,6 @@ sub ranks_of {
     return sort { $rank{$a} <=> $rank{$b} } @found;
 }
 
-# Returns the output of a failed job, for diag().
 sub complain {
     my ($job) = @_;
     my @out = grep { /FAIL|^ / } split /\n/, $job->{out};

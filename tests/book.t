@@ -307,7 +307,6 @@ SCRIPT
     my ($dom, $console) = browse('planner.html', $script, $address->(8, 1, 2));
     is($console, '', 'no message on the console, whatever is set');
 
-    # Returns the program's result for a layout in the form of the page.
     my $said = sub {
         my $dir = tempdir(CLEANUP => 1);
         system(   "build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json "

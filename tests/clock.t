@@ -45,7 +45,7 @@ for my $precision (qw(fp32 fp64)) {
     }
 }
 
-# These runs have invalid clocks, links, nodes, rails or speeds. Only --speed 4 is valid.
+# invalid clocks, links, nodes, rails and speeds; only --speed 4 is valid
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2',

@@ -42,7 +42,6 @@ sub saved {
     return join ' ', map { s{.*/}{}r } sort glob "$dir/step-*";
 }
 
-# Returns the names of the failed checks.
 sub failed {
     my ($job) = @_;
     return join '; ', map { $_->{name} } grep { !$_->{pass} } @{ $job->{page}{checks} || [] };
@@ -254,7 +253,6 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     my $right_sum = $sum->($file);
     like($index, qr/"$right_sum"/, 'the sum of a file is FNV-1a');
 
-    # The first element of the first tensor becomes infinite.
     substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';
     my $changed_sum = $sum->($file);
     $put->("$dir/rank-0001.safetensors", $file);

@@ -137,7 +137,7 @@ for my $g (@chosen) {
     $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
-# If a lesson lacks a size of its line `// vary:`, its exercises cannot be graded.
+# Each lesson must have the sizes of its line `// vary:`.
 my %lessons = map { $_->{lesson} => 1 } @all;
 for my $lesson (sort keys %lessons) {
     my $text = join '', map { Exercises::slurp($_) }

@@ -200,7 +200,6 @@ sub kill_one {
         if furniture() ne $furniture;
     push @wrong, 'other files are in the folder: ' . join ' ', others() if others();
 
-    # Compares the trained steps with the saved steps.
     my %before = losses($log);
     my $trained = 1 + max(-1, keys %before);
     my ($newest) = map { /(\d+)$/ ? 0 + $1 : () } (checkpoints())[-1] // 'step-0';

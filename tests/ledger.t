@@ -71,7 +71,7 @@ my @trained = map {
 my $rows = counted('fp32', 'tests/test_comm.c', 'sent');
 run_jobs([$rows, @lessons, map { @$_ } @trained]);
 
-# Checks collectives of rows and all-to-all, which comm_mpi.c builds from messages.
+# Collectives of rows and all-to-all are built from messages.
 {
     my $given = given ($rows);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;

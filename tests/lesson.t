@@ -26,7 +26,6 @@ my @ways = (@emulated, $have_mpi ? $processes : ());
 
 sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
 
-# Returns the status, stdout and stderr of a command.
 sub start {
     my ($command) = @_;
     my $status = system("($command) >$work/out 2>$work/err") >> 8;

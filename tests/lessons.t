@@ -1,9 +1,8 @@
 #!/usr/bin/perl
 # Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
-# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks. A third of the
-# lessons runs at 1 and 8 ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64.
-# Every eighth lesson runs with another seed, every twelfth as processes in fp64, and some with
-# --reduce fast.
+# lesson as MPI processes in fp32. With virtual ranks a third of the lessons also runs at 1 and 8
+# ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64. Every eighth lesson
+# runs with another seed, every twelfth as processes in fp64, and some with --reduce fast.
 # TEST_ALL=1 runs both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.
 # TEST_QUICK=1 runs fp32 at the lesson's own rank count only, and every twelfth lesson as processes.
 # slow: each of the 53 lessons runs three or four times
@@ -23,7 +22,6 @@ plan skip_all => 'there is no lesson yet' unless @lessons;
 # Lessons without a digest compare whole numbers only, in checks of true and false.
 my %no_digest = map { $_ => 1 } '08-01';
 
-# Checks that a lesson with a digest has the same digest with virtual ranks and as processes.
 sub digests_agree {
     my ($key, $name, @jobs) = @_;
     my $want = $no_digest{$key} ? undef : $jobs[0]{page}{digest} // 'a digest';
@@ -52,8 +50,7 @@ my %played = (
     '08-train' => 1
 );
 
-# Returns whether the program refuses the job's options: status 2 and one message with a reason,
-# before the work.
+# Returns whether the job ends with status 2 and one message with a reason, before the work.
 sub refused {
     my ($job) = @_;
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);

@@ -427,7 +427,6 @@ for my $type (sort keys %type) {
 my %source = (one => 'grouped', several => 'shards', tied => 'tied');
 my $number = 0;
 
-# Makes a copy of a model's folder with one change.
 sub copy_of {
     my ($kind, $change) = @_;
     my $folder = "$work/copy" . ++$number;

@@ -79,7 +79,7 @@ llama() {
 
 tree=$tap_dir/tree
 tools/scratch-tree "$tree" $built || exit 3
-# train NAME LESSONS: builds and runs the lessons as they are in $tree.
+# train NAME LESSONS: builds and runs the lessons of $tree.
 train() {
     programs=
     for lesson in $2; do programs="$programs $built/$lesson"; done

@@ -106,7 +106,6 @@ sub state_of {
     return;
 }
 
-# Every fourth layout; TEST_ALL=1 takes all.
 for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     my ($name, $ranks, @options) = @$layout;
     my %file = map { ($_ => "$work/$name $_") } qw(emulated processes standin nccl);

@@ -98,7 +98,7 @@ like($none->{out}, qr/Nothing fits/, 'the page says that a model is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
 
-# Nodes cut most groups. Replicas and stages with the same links are played once.
+# Nodes of 3 cut most groups.
 is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
 my $best = $thirds->{page}{config};
 my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
@@ -124,7 +124,6 @@ for my $task (@tasks) {
     is($page[0], $page[1], "a search that prunes prints the same page: @$task");
 }
 
-# A number's unit is in its name or beside it.
 is($search->{page}{config}{step_s}, $search->{page}{config}{step} * 1e-12, 'step_s');
 is($search->{page}{config}{memory_bytes}, $search->{page}{config}{memory}, 'memory_bytes');
 is_deeply(
@@ -133,7 +132,7 @@ is_deeply(
     'the units of a layout'
 );
 
-# The error message must name the wrong option, and come before the search.
+# The message must name the wrong option.
 for my $case (
     [
         '--efficiency 2',
@@ -396,7 +395,6 @@ cmp_ok(abs($steps / ($ring_time->($out) - $hierarchical) - 1),
     '<', 0.02, 'first inside the nodes, then between the nodes')
     or diag(complain($two_steps));
 
-# Scattered messages between stages have fewer bytes.
 my @message = (qw(--gpus 64 --model ptdp-18b --micro-batch 1 --recompute full --explain), '2,8,4');
 my ($plain, $scattered) =
     run_jobs([emu(1, $plan, @message), emu(1, $plan, @message, '--scatter-gather')]);

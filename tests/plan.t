@@ -358,7 +358,7 @@ like(
     "--explain has the terms of Llama's block"
 );
 
-# The reference page quotes this row of table 4 of Llama 3. The paper gives 43 %.
+# The reference page quotes this row of table 4 of Llama 3.
 my ($herd) = run_jobs(
     [
         emu(

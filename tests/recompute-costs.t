@@ -65,7 +65,7 @@ for my $job (@full) {
     is(3 * $stages,
         4 * $keep, "$job->{name}: with its second forward a stage takes 4/3 of the time");
 
-    # One rank has 9 blocks of width 12 for 7 sequences of 10 tokens, at 1000 ps per FLOP.
+    # 9 blocks of width 12, 7 sequences of 10 tokens, 1000 ps per FLOP
     next unless $job->{n} == 1;
     my ($M, $C, $T) = (70, 12, 10);
     is(

@@ -10,7 +10,6 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# Writes a test file with these lines. Returns its path.
 sub file {
     my ($name, @lines) = @_;
     open my $f, '>', "$work/$name.t" or die;
@@ -20,7 +19,6 @@ sub file {
 }
 sub run { my ($job) = run_jobs([{ words => ['tools/run-tests', @_] }]); return $job }
 
-# Returns the lines of a block, without their indent.
 sub block {
     my ($job, $title) = @_;
     my ($lines) = $job->{out} =~ /^\Q$title\E\n((?: {4}.*\n)*)/m or return 'no such block';

@@ -176,7 +176,6 @@ for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
         '<', 35, "equal logits, --top-k $k: each entry about equally often (chi-square)");
 }
 
-# Weights that are not finite are refused.
 rewrite(
     "$work/nan.st",
     sub {

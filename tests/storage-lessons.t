@@ -2,7 +2,7 @@
 # Tests --storage in the lessons. Most lessons with tensors take the option, and all their checks
 # and costs must hold in bf16 and in fp16. Processes must have the bits of virtual ranks. The other
 # lessons must refuse the option, with a reason. TEST_ALL=1 runs all lessons, and more forms of
-# each. Otherwise a third of the lessons runs, drawn with SEED=N.
+# each. Otherwise a third of the lessons is drawn; SEED=N repeats a draw.
 use strict;
 use warnings;
 use FindBin;

@@ -106,7 +106,6 @@ refused(
 my ($status, $out) = ran("$plain/tools/student $work/one 01.02");
 is($status, 0, 'one lesson is cut') or diag($out);
 
-# The region for helper functions stands above the function.
 sub region { my ($id) = @_; return Exercises::helper_region($id, '') }
 is(
     Exercises::slurp("$work/one/01_a/02_x.c"),
@@ -210,7 +209,7 @@ for my $lesson (@cut) {
     ok($found->{$_}, "docs/instructors.md: $_ is still similar to the solution")
         for sort keys %argued;
 
-    # The check must find a copy of a solution with other names.
+    # The check must find a copy with other names.
     my $copy = $solution{'01.03a'} =~ s/\b(?!for|size_t)([a-z]\w*)\b/other_$1/gr;
     Exercises::spew("$work/copied/01_a/copy.c", "void copy(int n) {\n$copy}\n");
     is_deeply(

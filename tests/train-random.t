@@ -78,7 +78,7 @@ sub storage_words {
         $storage eq 'fp16' ? ('--loss-scale', $scale) : ());
 }
 
-# Draws a layout and a model that can be trained, without --check. Returns ranks and options.
+# Draws a layout and a model that can be trained. Returns ranks and options.
 sub draw {
     my ($precision) = @_;
     my ($dp, $tp, $pp) =
@@ -176,8 +176,8 @@ sub draw {
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
 
-    # The budget lies between the required memory and twice the required memory. The error messages
-    # name the required memory per stage.
+    # The budget lies between the required memory and twice the required memory, which the error
+    # messages name per stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
@@ -244,7 +244,6 @@ my @wrong = (
     ['--timeout', 0, qr/--timeout/]
 );
 
-# Draws run number $i and returns its job.
 sub job {
     my ($i) = @_;
     my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);

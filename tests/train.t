@@ -21,7 +21,7 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# The text is short, so that little text is held out: this test does not test evaluation.
+# The text is short, because this test does not test evaluation.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -111,8 +111,7 @@ for my $i (0 .. $#factorisations) {
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
 
-    # These factorisations also run as processes, one for each number of ranks. With 8 ranks all
-    # three kinds of parallelism occur.
+    # One factorisation for each number of ranks also runs as processes.
     next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
     push @rows, row($mesh, $combination, %how, mpi => 1);
     push @pairs, [@rows[-2, -1]];
@@ -235,7 +234,7 @@ note($_) for @table;
         );
         push @jobs, row($mesh, $combination, %how);
 
-        # Some rows, with every ZeRO stage, also run as processes, which must give the same bits.
+        # Some rows, with every ZeRO stage, also run as processes.
         next unless have_mpi && $i % 5 == 0;
         push @jobs, row($mesh, $combination, %how, mpi => 1);
     }
@@ -307,7 +306,6 @@ note($_) for @table;
             };
     }
 
-    # Blockwise attention also runs without context parallelism.
     my $blocks = emu(
         2, $train{fp32},
         qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16

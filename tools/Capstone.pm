@@ -13,7 +13,6 @@ my $lesson = '08_3d/train.c';
 my $options =
     '--check --steps 3 --layers 6 --width 24 --heads 4 --context 8 --batch 12 --micro-batch 1 --eval-every 0';
 
-# Returns the capstone as an exercise of tools/grade. Its pieces are the bodies of other exercises.
 sub capstone_exercise {
     return {
         id => '08.capstone',

@@ -38,7 +38,6 @@ sub read_hints {
     return \%hints;
 }
 
-# Returns whether a cost is the number of ranks times as much as predicted.
 sub times_ranks {
     my ($cost, $known) = @_;
     my $n = $known->{ranks} // 1;
@@ -222,7 +221,7 @@ sub likely_cause {
     return undef;
 }
 
-# Explains a cost that differs from its prediction. The cost is { name, unit, measured, predicted }.
+# The cost is { name, unit, measured, predicted }, and differs from its prediction.
 sub cost_sentence {
     my ($cost) = @_;
     my ($measured, $predicted, $unit) = @$cost{qw(measured predicted unit)};
@@ -252,7 +251,6 @@ sub cost_sentence {
     return $text;
 }
 
-# Explains a run that ended before its verdict.
 sub fault_sentence {
     my ($fault) = @_;
     return "$fault: a send and its receive are in the wrong order, or some ranks leave out a call "

@@ -203,7 +203,6 @@ probe_mpirun() {
     [ -x "$probe_dir/mpi" ] && tools/launch 2 "$probe_dir/mpi" >"$probe_dir/log" 2>&1
 }
 
-# Checks the TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
 # The tools for make book: pandoc, and a compiler, a linker and a C library for WebAssembly, for the
