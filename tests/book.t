@@ -122,8 +122,7 @@ is(
     'the search index has every source'
 );
 
-# ---- the player's page: its WebAssembly gives the values of the native C, and the page draws at
-# every setting ----
+# ---- the player's page ----
 sub slurp {
     local $/;
     open my $f, '<:encoding(UTF-8)', $_[0] or return '';
@@ -242,7 +241,7 @@ SCRIPT
         '32 32 0', 'as many boxes as forwards and backwards, and no message');
 }
 
-# ---- the planner: its WebAssembly gives the results of the native C and of the program ----
+# ---- the planner ----
 SKIP: {
     my ($program, $plan) = map { "build/cpu-fp32/$_" } 'tests/test_planner', '08_3d/plan';
     skip "$program is not built", 3 unless -x $program;

@@ -273,8 +273,7 @@ SKIP: {
         isnt($draw->('--seed-from bert'), $first_draw, 'another text gives another draw');
     }
 
-    # ---- the capstone: make test takes the first submission; TEST_ALL=1 takes all, and our own
-    # pieces ----
+    # ---- the capstone ----
     my @capstones = graded('tests/graded/capstone.txt');
     @capstones = $capstones[0] unless $all;
     push @capstones, { name => 'own', id => '06.02b', s => [] } if $all;

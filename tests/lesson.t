@@ -251,8 +251,7 @@ SKIP: {
     is($given, 0, 'an option that was given has no other default');
 }
 
-# ---- the page without --verbose: one line about all comparisons, failures in full, the table of
-# results, the answer ----
+# ---- the page without --verbose ----
 {
     my ($status, $out) = start("COLUMNS=90 $program --emulate 3");
     is($status, 0, 'the page: status');

@@ -58,7 +58,7 @@ for my $columns (40, 80, 200) {
 }
 like(command('tools/play', $mesh)->{out}, qr/^rank 7 +\S/m, 'eight ranks have eight rows');
 
-# ---- with a terminal: keys. script(1) makes the terminal; the keys are typed ahead. ----
+# ---- with a terminal, which script(1) makes; the keys are typed ahead ----
 sub screens {
     my ($keys, $file, $setting) = @_;
     open my $f, '>', "$work/keys" or die;

@@ -289,7 +289,7 @@ for my $lesson (@cut) {
     like($out, qr/this is a student's tree: make check/, "a student's tree grades nobody");
 }
 
-# ---- one exercise at a time: two in make test, all with TEST_ALL=1 in two trees ----
+# ---- one exercise at a time ----
 my @alone = $all ? @all : (shuffle(@all))[0, 1];
 my @jobs;
 for my $half (0 .. ($all ? 1 : 0)) {

@@ -74,7 +74,7 @@ sub bf16 {
     return pack 'v*', map { ($_ + 0x7fff + ($_ >> 16 & 1)) >> 16 } unpack 'V*', $_[0];
 }
 
-# ---- layouts, storage, gradients, beside the unsplit model with the same storage ----
+# ---- beside the unsplit model with the same storage ----
 # precision, storage, gradients, the way to start (mpi or emu), ranks and options
 my @rows = (
     [qw(fp32 bf16 main   mpi 8 --dp 2 --tp 2 --pp 2 --optimizer sgd --lr 0.1)],
@@ -167,7 +167,7 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     );
 }
 
-# ---- an overflow: all ranks skip the step, the factor is halved, and the run goes on ----
+# ---- an overflow: all ranks skip the step, and the factor is halved ----
 my @scaled = (qw(--storage fp16 --steps 12 --loss-scale), 'dynamic,2097152,2');
 {
     my @words = (4, $train{fp32}, @model, qw(--dp 2 --tp 1 --pp 2 --zero 2), @scaled);

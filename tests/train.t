@@ -217,7 +217,7 @@ my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) }
 is(scalar keys %seen, @chosen, 'every combination has run with replicas and stages');
 note($_) for @table;
 
-# ---- sequence parallelism: every schedule, ZeRO stage and recomputation ----
+# ---- sequence parallelism ----
 {
     my @meshes = ([2, 2, 2], [1, 3, 2], [2, 4, 1], [1, 2, 3], [3, 2, 1], [1, 8, 1]);
     my @jobs;
@@ -267,8 +267,7 @@ note($_) for @table;
     ) or diag(complain($short));
 }
 
-# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide,
-# of one position, in tiles ----
+# ---- context parallelism, also chunks that do not divide, of one position, in tiles ----
 {
     my @meshes =
         ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2])
@@ -331,8 +330,7 @@ note($_) for @table;
         or diag(complain($blocks));
 }
 
-# ---- interleaved stages with sequence parallelism, and with context parallelism: every ZeRO stage
-# and recomputation ----
+# ---- interleaved stages with sequence parallelism, and with context parallelism ----
 {
     my @jobs;
     for my $zero (0 .. 3) {
@@ -369,8 +367,7 @@ note($_) for @table;
     ok($_->{status} == 0 && $_->{page}{pass}, $_->{name}) or diag(complain($_)) for @jobs;
 }
 
-# ---- a budget for activations: the predicted peak is the measured peak, at most the budget, and no
-# bit changes ----
+# ---- a budget for activations: the peak is as predicted, and no bit changes ----
 {
     my @small = (
         qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3
@@ -812,8 +809,8 @@ for my $i (0 .. $#ladder) {
 }
 
 # ---- reductions hidden by the last backward ----
-# With --overlap a step must be shorter. The difference is small, because computation takes most of
-# a step, but the simulated times are exact.
+# With --overlap a step is only a little shorter, because computation takes most of a step. But the
+# simulated times are exact.
 {
     my @pairs = map {
         my ($mesh, @how) = @$_;
@@ -1069,8 +1066,7 @@ sub safetensors {
     );
 }
 
-# ---- dropout that empties whole rows: the next norm magnifies rounding, and the limit allows for
-# that ----
+# ---- dropout that empties whole rows: the next norm magnifies rounding ----
 {
     my @narrow = qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7
         --batch 1 --steps 4 --eval-every 0 --dropout);
@@ -1093,8 +1089,7 @@ sub safetensors {
     );
 }
 
-# ---- few columns: a norm magnifies rounding in some random rows, and the limit allows for the
-# number of these rows ----
+# ---- few columns: a norm magnifies rounding in some random rows ----
 {
     my @narrow = (
         [

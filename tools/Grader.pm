@@ -1,13 +1,13 @@
-# Grader.pm builds a program with a submitted body and runs it in a sandbox. The results are judged
-# outside the sandbox. tools/grade uses this module.
+# Grader.pm builds a program with a submitted body and runs it in a sandbox. tools/grade uses this
+# module.
 #
 # The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. Its file
 # system has /usr and the libraries, and the headers to compile or the program to run. Only /tmp,
-# the compiler's output and the folder of --save may be written. The sandbox limits processor time,
-# memory, processes and files. The file that is compiled has our own bodies of its other exercises.
-# No sandbox has other sources with solutions, the bugs or the tests. Each rank has its own sandbox,
-# so ranks meet only in the broker (tools/grader/broker.c) and in the folder of --save. The broker
-# runs outside and counts the bytes that the ranks send. The compared tensors leave the sandbox as
+# the compiler's output and the folder of --save may be written. Processor time, memory, processes
+# and files are limited. The file that is compiled has our own bodies of its other exercises. No
+# sandbox has other sources with solutions, the bugs or the tests. Each rank has its own sandbox, so
+# ranks meet only in the broker (tools/grader/broker.c) and in the folder of --save. The broker runs
+# outside and counts the bytes that the ranks send. The compared tensors leave the sandbox as
 # records (tools/grader/probe.c), which tools/grader/compare.c compares with those of our own run.
 package Grader;
 use strict;
