@@ -82,9 +82,9 @@ sub mpi {
     return { json => 1, words => ['tools/launch', $ranks, @words] };
 }
 
-# Returns the words with the last value of each option only, because a test varies a model by adding
-# options at the end, and programs refuse an option that is given twice. A job with the field
-# `twice` passes all of its words.
+# Returns the words with the last value of each option only. Programs refuse an option that is given
+# twice, but a test varies a model by adding options at the end. A job with the field `twice` passes
+# all of its words.
 sub last_of_each {
     my @words = @_;
     my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;

@@ -208,7 +208,8 @@ SKIP: {
         ['never-arrives' => qr/waited $wait s in (recv from rank 1|end-of-run barrier)/],
         ['unwaited-recv' => qr/recv from rank 0 of world .* never waited for/],
 
-        # Another rank may report first that rank 2 is gone.
+        # The message may follow another line, because another rank may report first that rank 2 is
+        # gone.
         [
             'changed-late' =>
                 qr/^\[rank 2\] the input of all-reduce on world .* was changed before comm_wait$/m

@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # Fuzzes the file readers under address and undefined sanitizers. Each reader gets 10^4 inputs, made
 # from the files of tests/corpus. No input may lead to a crash, a leak or a large allocation, and
-# each reader's own claims must hold (tests/fuzz_*.c, whose line "with:" lists the files to
-# compile). The test uses libFuzzer if clang has it, else tests/fuzz_main.c. TEST_ALL=1 takes 10^6
-# inputs, and uses both.
+# each reader's own claims must hold (tests/fuzz_*.c). The test uses libFuzzer if clang has it, else
+# tests/fuzz_main.c. TEST_ALL=1 takes 10^6 inputs, and uses both. The line "with:" of each fuzz_X.c
+# lists the files to compile with fuzz_X.c.
 use strict;
 use warnings;
 use FindBin;

@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. The file
-# compares most ops with the CPU, and runs the library's tests, the trainer, and every lesson, with
-# virtual ranks and as processes on every possible transport. NVIDIA's compute-sanitizer comes last.
-# STANDIN=yes runs the same on the stand-ins (tests/standin). make test without BACKEND=cuda runs
-# tests/cuda.t instead.
+# compares most ops with the CPU, and runs the library's tests, the trainer, and every lesson. The
+# lessons run with virtual ranks and as processes on every possible transport. NVIDIA's
+# compute-sanitizer comes last. STANDIN=yes runs the same on the stand-ins (tests/standin). make
+# test without BACKEND=cuda runs tests/cuda.t instead.
 use strict;
 use warnings;
 use FindBin;

@@ -1,11 +1,11 @@
 #!/usr/bin/perl
 # Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
-# lesson as MPI processes in fp32. With virtual ranks a third of the lessons also runs at 1 and 8
-# ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64. Every eighth lesson
-# runs with another seed, every twelfth as processes in fp64, and some with --reduce fast.
+# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks: a third of the
+# lessons at 1 and 8 ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64.
+# Every eighth lesson runs with another seed, every twelfth as processes in fp64, and some with
+# --reduce fast.
 # TEST_ALL=1 runs both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.
 # TEST_QUICK=1 runs fp32 at the lesson's own rank count only, and every twelfth lesson as processes.
-# slow: each of the 53 lessons runs three or four times
 use strict;
 use warnings;
 use FindBin;
@@ -71,7 +71,7 @@ for my $i (0 .. $#lessons) {
             emu => emu($lesson->{ranks}, $program)
         );
 
-        # The start of processes takes longer than most lessons.
+        # Processes take longer to start than most lessons take to run.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
             if have_mpi
             && ($all || ($precision eq 'fp32' && !$quick && $i % 3 == 0) || $i % 12 == 0);

@@ -15,7 +15,7 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 
 # a lesson, the sequences of its batch, its other options, the p and m that the lesson accepts, and
-# the reason with which it refuses other p and m
+# the reason for refusing other p and m
 my @lessons = (
     ['04_pipeline_naive/02_naive', 5],
     ['04_pipeline_naive/03_gpipe', 7],

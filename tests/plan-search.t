@@ -233,9 +233,9 @@ cmp_ok(
     'parts of equal blocks are slower'
 ) or diag(map { complain($_) } @balance);
 
-# The vision tower must match its closed form: blocks of 24 C^2 FLOPs per patch, attention of all
-# patches of an image to each other, a patch embedding whose input has no gradient, and a merger of
-# four patches.
+# The vision tower must match its closed form. Its blocks take 24 C^2 FLOPs per patch, and attend
+# from every patch of an image to every other. The tower also has a patch embedding whose input has
+# no gradient, and a merger of four patches.
 my @tower = (
     qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
 );
@@ -369,8 +369,8 @@ for my $rows (['held out', 'held_out'], ['other systems', 'other_systems']) {
     ok($page =~ /$words: \Q$said\E/, "the reference page says: $words: $said");
 }
 
-# Collectives over two nodes of four ranks have closed forms for 1 card, for 4 cards and for the
-# hierarchical form. The gradient is most of the bytes.
+# Collectives over two nodes of four ranks have closed forms for 1 network card per node, for 4
+# cards and for the hierarchical form. The gradient is most of the bytes.
 my @sum = (
     qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab
         256 --batch 8 --gpus 8 --dropout 0 --explain),

@@ -30,9 +30,9 @@ printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/
 ends 1 "without a name on the page its own lesson is compared" \
     "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
-# Some pages are compared with TEST_ALL=1 only, because their commands take long:
-# docs/instructors.md quotes make grade, docs/pages has the output of all lessons, and the
-# references have tables of many runs.
+# Some pages are compared with TEST_ALL=1 only, because their commands take long.
+# docs/instructors.md quotes make grade. docs/pages has the output of all lessons. The references
+# have tables of many runs.
 set --
 for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md \
     docs/pages/*.md; do

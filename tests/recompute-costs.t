@@ -1,7 +1,6 @@
 #!/usr/bin/perl
 # Checks the costs of recomputation (07_recompute) with formulas of this test: the second forward,
-# to the picosecond, and the kept activations, at several rank counts, links and numbers of
-# micro-batches, with and without dropout.
+# to the picosecond, and the kept activations. Rank counts, links, micro-batches and dropout vary.
 use strict;
 use warnings;
 use FindBin;

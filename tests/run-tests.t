@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks the end of a failed run of tools/run-tests: each failed test with its diagnostics, how a
-# file died, Perl's warnings, and the counts in the last line.
+# Checks the end of a failed run of tools/run-tests. The lines must show each failed test with its
+# diagnostics, how a file died, Perl's warnings, and the counts.
 use strict;
 use warnings;
 use FindBin;

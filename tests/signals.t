@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests a training with --save that is told to stop. It must save and end with status 4. The
-# request may arrive twice, or go through a script of make. timeout(1) signals a process and its
-# process group, so tools/launch may get one SIGTERM twice. A later second signal must end the run.
-# Ranks that do not catch USR1 yet must get TERM.
+# Tests that a training with --save that is told to stop saves and ends with status 4. The request
+# may arrive twice, or go through a script of make. timeout(1) signals a process and its process
+# group, so tools/launch may get one SIGTERM twice. A later second signal must end the run. Ranks
+# that do not catch USR1 yet must get TERM.
 # slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;

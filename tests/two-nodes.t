@@ -33,7 +33,7 @@ ip link set cable-a up
 in_b ip addr add 10.77.0.2/24 dev cable-b
 in_b ip link set cable-b up
 
-# mpirun passes a host's name and a command.
+# mpirun passes a host's name and a command to this script.
 printf '#!/bin/sh\nshift\nexec nsenter -t %s -n -u sh -c "$*"\n' "$b" >"$tap_dir/enter"
 chmod +x "$tap_dir/enter"
 printf '10.77.0.1 slots=2\n10.77.0.2 slots=2\n' >"$tap_dir/hosts"

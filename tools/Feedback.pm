@@ -1,6 +1,7 @@
-# Feedback.pm explains a failed run in the words of the field: the wrong tensors, the factor, the
-# ranks, the first wrong step, and the mistake that usually has this effect. The frame measures the
-# factor and the ranks (judge/frame/diagnose.c). The rules of Feedback.pm add the likely cause.
+# Feedback.pm explains a failed run in the words of the field. The explanation names the wrong
+# tensors, the factor, the ranks, the first wrong step, and the mistake that usually has this
+# effect. The frame measures the factor and the ranks (judge/frame/diagnose.c). The rules of
+# Feedback.pm add the likely cause.
 package Feedback;
 use strict;
 use warnings;

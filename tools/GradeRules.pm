@@ -74,9 +74,10 @@ sub public_functions {
     };
 }
 
-# Returns undef, or the reason why the text is not the inside of one function: brackets do not
-# match, the text has a # line, or code_of() finds a mistake. The text is read as the compiler reads
-# it: trigraphs are off, a line that ends in \ is continued, and a comment ends where C ends it.
+# Returns undef, or the reason why the text is not the inside of one function. The reason is that
+# brackets do not match, that the text has a # line, or a mistake of code_of(). The compiler reads
+# the text in the same way: trigraphs are off, a line that ends in \ is continued, and a comment
+# ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
@@ -155,8 +156,8 @@ sub object_facts {
     return \%facts;
 }
 
-# Returns a reason if a file with a submitted body has more than $spare bytes more of variables or
-# of a stack frame than ours, or undef. The arenas do not count these.
+# Returns undef, or a reason if the file with a submitted body has over $spare bytes more of
+# variables or of a stack frame than ours. The arenas do not count these.
 my $spare = 4096;
 
 sub large_variables {
