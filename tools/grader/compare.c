@@ -1,6 +1,7 @@
 // compare.c: the judge of a graded run. The judge reads the records (probe.c) of a run with a
 // submitted body and of a run with our own body. Then the judge compares the submitted results with
 // the expected results of OUR run. So the verdict of the submitted process does not count.
+//
 //     compare THEIRS OURS [bits]
 //
 // The program prints these lines:
