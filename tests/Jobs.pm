@@ -165,7 +165,7 @@ sub forms_of {
     return @pairs;
 }
 
-# Checks that the jobs pass and that processes give the same bits.
+# Runs the jobs. Checks that they pass and that processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(

@@ -110,8 +110,7 @@ for my $pair (@pairs) {
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
 
-    # With nodes the test program only measures times. Times are in no digest, so there is no
-    # digest.
+    # With nodes the test program only measures times, and no digest includes times.
     is(
         $mpi->{page}{digest},
         $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest',

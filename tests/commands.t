@@ -22,8 +22,7 @@ ends 2 "without CUDA the build ends with a message that names the fix" \
 ends 2 "an unknown precision is refused" "PRECISION=fp32.or.PRECISION=fp64" make PRECISION=fp16
 ends 2 "an unknown sanitizer is refused" "thread" make SANITIZE=memory
 
-# ---- a chapter's program is built from its chapter, the included chapters, common and judge; a
-# test from all folders ----
+# ---- a program needs its chapter, the included chapters, common and judge; a test needs all ----
 # compiled FOLDERS PROGRAM: checks that a fresh build of PROGRAM compiles files of these folders
 # only.
 compiled() {

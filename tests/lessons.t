@@ -6,6 +6,7 @@
 # --reduce fast.
 # TEST_ALL=1 runs both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.
 # TEST_QUICK=1 runs fp32 at the lesson's own rank count only, and every twelfth lesson as processes.
+# slow: each of the 53 lessons runs three or four times
 use strict;
 use warnings;
 use FindBin;

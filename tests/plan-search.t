@@ -233,9 +233,9 @@ cmp_ok(
     'parts of equal blocks are slower'
 ) or diag(map { complain($_) } @balance);
 
-# The vision tower must match its closed form. Its blocks take 24 C^2 FLOPs per patch, and attend
-# from every patch of an image to every other. The tower also has a patch embedding whose input has
-# no gradient, and a merger of four patches.
+# The vision tower must match its closed form. The tower has blocks of 24 C^2 FLOPs per patch, and
+# attention of all patches of an image to each other. The tower also has a patch embedding whose
+# input has no gradient, and a merger of four patches.
 my @tower = (
     qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
 );

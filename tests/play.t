@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests tools/play and make play-KEY: in a terminal event by event, and without a terminal the last
-# picture. A file that is no recording must get a message.
+# tools/play and make play-KEY must play a recording event by event in a terminal, and print its
+# last picture without a terminal. A file that is no recording must get a message.
 use strict;
 use warnings;
 use FindBin;

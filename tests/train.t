@@ -1,11 +1,10 @@
 #!/usr/bin/perl
 # Compares the trainer with the unsplit model at every factorisation of the ranks, schedule, ZeRO
 # stage and recomputation. Also tests runs that must give equal bits, the falling loss, the log and
-# the safetensors file. make test takes 16 of the 48 combinations in each part. These contain every
-# pair of schedule and ZeRO stage, of schedule and recomputation, and of ZeRO stage and
-# recomputation. TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as
-# far as TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest
-# errors.
+# the safetensors file. make test takes 16 of the 48 combinations in each part. The 16 combinations
+# contain every pair of schedule and ZeRO stage, and each of these two with every recomputation.
+# TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as far as
+# TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest errors.
 # slow: about 250 trainings, each beside the unsplit training
 use strict;
 use warnings;

@@ -79,9 +79,8 @@ sub bodies {
 }
 
 # Returns all exercises of the tree in this folder, sorted by id. Each exercise has the fields of
-# bodies() and { file, lesson, key, title, options }. `lesson` is the program that judges, and `key`
-# is its key in make run-KEY. `options` are the options of the judging run, from the line `//
-# grade:`.
+# bodies() and { file, lesson, key, title, options }. `lesson` is the program that judges, `key` is
+# its key in make run-KEY, and `options` has the options of its line `// grade:`.
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);

@@ -75,9 +75,8 @@ sub public_functions {
 }
 
 # Returns undef, or the reason why the text is not the inside of one function. The reason is that
-# brackets do not match, that the text has a # line, or a mistake of code_of(). The compiler reads
-# the text in the same way: trigraphs are off, a line that ends in \ is continued, and a comment
-# ends where C ends it.
+# brackets do not match, that the text has a # line, or a mistake of code_of(). As for the compiler,
+# trigraphs are off, a line that ends in \ is continued, and a comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
