@@ -201,7 +201,7 @@ for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/],
 }
 
 # The stages do not divide the blocks. The search makes parts of equal cost, as Llama 3 cuts 126
-# blocks over 16 stages. --balance cost gives --explain such parts.
+# blocks over 16 stages. With --balance cost a layout of --explain has such parts, too.
 my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16
     --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
 my ($uneven, $same_uneven, @balance) = run_jobs(
