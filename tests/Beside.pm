@@ -1,5 +1,5 @@
-# Beside.pm looks for answers that stand beside an exercise. An answer is a function of a student's
-# tree that has most of a solution's text, with other names. tests/student.t uses this module.
+# Beside.pm looks for answers beside an exercise. An answer is a function of a student's tree that
+# has most of a solution's text, with other names. tests/student.t uses this module.
 package Beside;
 use strict;
 use warnings;

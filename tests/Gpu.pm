@@ -1,4 +1,4 @@
-# Gpu.pm has functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. Most functions
+# Gpu.pm has functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. Some functions
 # compare a build with the CPU's build of the same precision.
 package Gpu;
 use strict;
@@ -25,8 +25,8 @@ sub verdicts {
     } qw(checks costs);
 }
 
-# Returns the costs of a page. Bytes, calls and modelled times are counted and never rounded, so
-# costs are the same on every backend.
+# Returns the costs of a page. Costs are the same on every backend, because they are counted and
+# never rounded.
 sub costs {
     my ($page) = @_;
     return join "\n",
@@ -42,8 +42,8 @@ sub costs {
 #   env        words before the command
 #   most       the largest number of ranks
 #   every      3 takes every third of these lessons
-# A digest may differ from the CPU's, because products differ. On all transports the digests are
-# equal.
+# A digest may differ from the CPU's, because matrix products are rounded differently. On all
+# transports of a build the digests are equal.
 sub lessons_on {
     my ($build, $backend, $keys, @ways) = @_;
     my %chosen = map { $_ => 1 } @$keys;
@@ -51,7 +51,7 @@ sub lessons_on {
         map { [$_] } grep { !@$keys || $chosen{ $_->{key} } } lessons());
 }
 
-# Compares lessons with options, as lessons_on() does. Each form is [lesson, options].
+# Each form is [lesson, options].
 sub forms_on {
     my ($build, $backend, $ways, @forms) = @_;
     my (@rows, @jobs);
@@ -105,8 +105,7 @@ sub forms_on {
     }
 }
 
-# Runs the tests of the library in a GPU build. For example, test_ops compares each op with a plain
-# C computation on the host, and each backward with finite differences of that computation.
+# Runs the tests of the library in a GPU build, except the test of the program $left_out.
 sub library_on {
     my ($build, $left_out) = @_;
     for my $program (qw(memory ops storage layers model comm compression)) {
@@ -187,7 +186,7 @@ sub storage_on {
     my @forms = map { my ($key, @options) = @$_; [$lesson{$key}, @options] } @stored;
     forms_on($build, $backend, \@ways, @forms);
 
-    # These are the relative limits of losses and of norms.
+    # relative limits of losses and of norms
     my %limit = (bf16 => [1e-3, 4e-3], fp16 => [1.25e-4, 5e-4]);
 
     for my $storage (sort keys %limit) {

@@ -14,9 +14,9 @@ our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 
-# Limits in seconds. No test judges a duration, because a machine may be busy. A program that runs
-# longer than $hang counts as hung. $wait is the --timeout of a run that must time out. $wait is
-# much longer than any other wait of a rank.
+# limits in seconds, long because a machine may be busy. A program that runs longer than $hang
+# counts as hung. $wait is the --timeout of a run that must time out. $wait is much longer than any
+# other wait of a rank.
 our ($hang, $wait) = (600, 20);
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;
@@ -42,7 +42,7 @@ sub rewrite_tensors {
 my $mpirun = system('command -v mpirun >/dev/null') == 0;
 sub have_mpi { return $mpirun }
 
-# Returns the lessons of this tree, {key, ranks, source}, without the trainer.
+# Returns the lessons {key, ranks, source}, without the trainer.
 sub lessons {
     my @found;
     for (split /\n/, `tools/lessons`) {
@@ -83,8 +83,8 @@ sub mpi {
 }
 
 # Returns the words with the last value of each option only. Programs refuse an option that is given
-# twice, but a test varies a model's options by adding options at the end. A job with the field
-# `twice` passes all of its words.
+# twice, but a test varies a model by adding options at the end. A job with the field `twice` passes
+# all of its words.
 sub last_of_each {
     my @words = @_;
     my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;
@@ -144,9 +144,9 @@ sub run_jobs {
     return @ran;
 }
 
-# Returns the jobs of a lesson with other options. Each form is a list [ranks, options]. A form has
-# an emulated job in each precision, and in fp32 also a job as processes. In fp64 only every second
-# form has a job; TEST_ALL=1 takes all forms.
+# Returns the jobs of a lesson with other options. Each form is a list [ranks, options]. In fp32 a
+# form has an emulated job and, if mpirun is there, a job as processes. In fp64 every second form
+# has an emulated job; with TEST_ALL=1 every form.
 sub forms_of {
     my ($source, @forms) = @_;
     my @pairs;
@@ -165,7 +165,7 @@ sub forms_of {
     return @pairs;
 }
 
-# Runs the jobs of forms_of(). Checks that the jobs pass and that processes give the same bits.
+# Runs the jobs. Checks that they pass and that processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(
@@ -224,7 +224,6 @@ sub ranks_of {
     return sort { $rank{$a} <=> $rank{$b} } @found;
 }
 
-# Returns the output of a failed job, for diag().
 sub complain {
     my ($job) = @_;
     my @out = grep { /FAIL|^ / } split /\n/, $job->{out};

@@ -30,8 +30,8 @@ for my $pipe ("$work/pipe", "$work/index/index.json") {
     system('mkfifo', $pipe) == 0 or die "mkfifo $pipe";
 }
 
-# Each row has the ranks, the options (after those of the small model), the exit status, and a
-# pattern of the message. A row with 'mpi' also runs as processes.
+# the ranks, the options (after those of the small model), the exit status, and a pattern of the
+# message. A row with 'mpi' also runs as processes.
 my @mistakes = (
     [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
@@ -376,8 +376,8 @@ for my $mistake (@mistakes) {
     }
 }
 
-# Checks rank counts: there is a maximum, and mpirun's ranks cannot be emulated. Also checks a full
-# standard output.
+# Rank counts: there is a maximum, and mpirun's ranks cannot be emulated. Also a full standard
+# output.
 push @jobs,
     {
     %{ emu(600, $train) },

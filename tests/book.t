@@ -13,8 +13,8 @@ use FindBin;
 use Test::More;
 chdir "$FindBin::Bin/.." or die;
 
-# Links the C of player.html and planner.html for this machine. So the tests find a missing file
-# without the compiler for WebAssembly, too. Functions that a page does not call are dropped.
+# Links the C of player.html and planner.html for this machine, to find a missing file without the
+# compiler for WebAssembly, too. Functions that a page does not call are dropped.
 my @files = map { [split] } `tools/book --files`;
 my $compiler = $ENV{OMPI_CC} || 'gcc';
 for my $page ('player', 'planner') {
@@ -122,8 +122,7 @@ is(
     'the search index has every source'
 );
 
-# ---- the player's page: its WebAssembly gives the values of the native C, and the page draws at
-# every setting ----
+# ---- the player's page ----
 sub slurp {
     local $/;
     open my $f, '<:encoding(UTF-8)', $_[0] or return '';
@@ -170,7 +169,6 @@ sub same_as_native {
             . ($from_wasm[$line // 0] // ''));
 }
 
-# Returns the output of a script that uses a WebAssembly module.
 sub run_wasm {
     my ($module, $script) = @_;
     if (found('node')) {
@@ -243,7 +241,7 @@ SCRIPT
         '32 32 0', 'as many boxes as forwards and backwards, and no message');
 }
 
-# ---- the planner: its WebAssembly gives the results of the native C and of the program ----
+# ---- the planner ----
 SKIP: {
     my ($program, $plan) = map { "build/cpu-fp32/$_" } 'tests/test_planner', '08_3d/plan';
     skip "$program is not built", 3 unless -x $program;
@@ -308,7 +306,6 @@ SCRIPT
     my ($dom, $console) = browse('planner.html', $script, $address->(8, 1, 2));
     is($console, '', 'no message on the console, whatever is set');
 
-    # Returns the program's result for a layout in the form of the page.
     my $said = sub {
         my $dir = tempdir(CLEANUP => 1);
         system(   "build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json "

@@ -1,9 +1,8 @@
 #!/usr/bin/perl
-# Tests the checks with the bugs of bugs/. Every patch must apply, and the check that a bug's header
-# names must catch the bug. First the tool itself is tested with patches that need different
-# verdicts. Every 60th bug is tried; TEST_ALL=1 or BUGS_EVERY=1 tries all. With TEST_ALL=1 every
-# twelfth bug also runs under sanitizers, so that no bug is caught by chance. Also tests
-# tools/mutate.
+# Every patch of bugs/ must apply, and the check that a bug's header names must catch the bug. First
+# tools/try-bug itself is tested with patches that need different verdicts. Every 60th bug is tried;
+# TEST_ALL=1 or BUGS_EVERY=1 tries all. With TEST_ALL=1 every twelfth bug also runs under
+# sanitizers, so that no bug is caught by chance. Also tests tools/mutate.
 # slow: for each bug a copy of the tree is compiled
 use strict;
 use warnings;

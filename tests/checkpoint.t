@@ -162,8 +162,7 @@ for my $k ($double ? 0 .. $#others : ()) {
         '<', 1e-10, 'a run resumed at another layout has the losses of an uninterrupted run');
 }
 
-# ---- other programs can read a checkpoint: the header is JSON, and a tensor starts at its offset
-# ----
+# ---- other programs can read a checkpoint: JSON, and tensors at their offsets ----
 {
     my $dir = "$work/same";
     remove_tree($dir);
@@ -314,7 +313,7 @@ for my $k ($double ? 0 .. $#others : ()) {
 }
 
 # ---- SIGTERM, and kills ----
-# Waits until the process has ended. Returns the process's status, or -1 after $hang seconds.
+# Returns the status of the process when it has ended, or -1 after $hang seconds.
 sub ended {
     my ($pid) = @_;
     my $deadline = time + $hang;

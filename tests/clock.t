@@ -26,8 +26,8 @@ for my $precision (qw(fp32 fp64)) {
         }
     }
 
-    # Some sizes of a node divide the world, and some do not. Sometimes the link inside a node is
-    # the slow one.
+    # Some sizes of a node divide the world, and some do not. With ib,nvlink the link inside a node
+    # is the slow one.
     for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4], [8, 4, 1], [8, 4, 3]) {
         my ($ranks, $node, $rails) = @$case;
         for my $links ('nvlink,ib', 'ib,nvlink', 'slow') {
@@ -45,7 +45,7 @@ for my $precision (qw(fp32 fp64)) {
     }
 }
 
-# These runs have invalid clocks, links, nodes, rails or speeds. Only --speed 4 is valid.
+# invalid clocks, links, nodes, rails and speeds; only --speed 4 is valid
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2',
@@ -81,8 +81,8 @@ run_jobs(
     ]
 );
 
-# Returns the name, the predicted value and the measured values of each cost line of the page. The
-# measured values are the smallest and the largest of all ranks.
+# Returns the name, the predicted value, and the smallest and the largest measured value of each
+# cost line of the page.
 sub costs {
     return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/,
         $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr;
@@ -110,8 +110,7 @@ for my $pair (@pairs) {
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
 
-    # With nodes the test program only measures times. No digest includes times, so the page has no
-    # digest.
+    # With nodes the test program only measures times, and no digest includes times.
     is(
         $mpi->{page}{digest},
         $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest',

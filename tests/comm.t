@@ -91,8 +91,8 @@ mistake() {
     esac
 }
 both() { mistake "$1" "$2" "$3" "$3" "$4"; }
-# As processes any rank may time out first. Even a rank that has finished may time out, because it
-# waits for the other ranks at the end.
+# As processes any rank may time out first, even a rank that has finished, because it waits for the
+# other ranks at the end.
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
     "calls do not match in \\(all-reduce on\\|broadcast from rank 0 of\\) world"
 mistake count 3 "world (4 elements.*world (5 elements" \
@@ -146,8 +146,7 @@ both usage 2 "unsplit: the same mistake on every rank" 1
 both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
-# ---- if all processes wait, a message shows which rank waits for which, long before --timeout; a
-# slow rank is not reported ----
+# ---- all processes wait: a message shows which rank waits for which; a slow rank is no deadlock
 knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang \
     --deadlock 2 "$1"; }
 if [ -n "$mpi" ]; then

@@ -22,8 +22,7 @@ ends 2 "without CUDA the build ends with a message that names the fix" \
 ends 2 "an unknown precision is refused" "PRECISION=fp32.or.PRECISION=fp64" make PRECISION=fp16
 ends 2 "an unknown sanitizer is refused" "thread" make SANITIZE=memory
 
-# ---- a chapter's program is built from its chapter, the included chapters, common and judge. A
-# test is built from all folders. ----
+# ---- a program needs its chapter, the included chapters, common and judge; a test needs all ----
 # compiled FOLDERS PROGRAM: checks that a fresh build of PROGRAM compiles files of these folders
 # only.
 compiled() {
@@ -140,8 +139,7 @@ else
     skip "make break-01" "there are no bugs"
 fi
 
-# ---- set-up on a machine that has only a shell: the test provides apt-get, and id reports the
-# chosen user ----
+# ---- set-up on a machine that has only a shell; the test provides apt-get, id and sudo ----
 mkdir "$tap_dir/bin"
 for tool in sh dirname mktemp rm cat head env mkdir; do ln -s "$(command -v $tool)" \
     "$tap_dir/bin/$tool"; done

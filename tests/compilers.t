@@ -35,8 +35,7 @@ sub spew {
     close $f or die;
 }
 
-# Builds the lessons in this folder, or with TEST_ALL=1 all programs. Returns true if the build
-# succeeded.
+# Builds the lessons in this folder, or with TEST_ALL=1 all programs. Returns true on success.
 sub builds {
     my ($name, $folder, @settings) = @_;
     my @programs = $all ? () : ("ONLY=@{[map { qq($folder/$_) } @lessons]}");
@@ -128,8 +127,8 @@ SKIP: {
     $anew->(0, 'an unchanged object is not built again');
     $anew->(0, 'STRICT=yes builds no object again', 'STRICT=yes');
 
-    # This wrapper has the same name. It reports another MPI, and later another version of the
-    # compiler.
+    # This wrapper has the same name. The wrapper reports another MPI, and later another version of
+    # the compiler.
     mkdir "$work/bin";
     my $mpicc = found('mpicc');
     spew("$work/bin/mpicc",

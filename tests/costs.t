@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Checks the costs of 03_tensor_parallel/06_transformer at several sizes, degrees, links and
-# precisions: traffic, parameters, the tensors that backward reads, and the exposed time. The test
-# has its own formulas, with the papers' letters. Four all-reduces per layer send 8 b s h (t-1)/t
-# elements per rank. A layer has 12 h^2/t + 7 h/t + 6 h parameters per rank.
+# Checks the costs of 03_tensor_parallel/06_transformer with formulas of this test, in the papers'
+# letters: traffic, parameters, the tensors that backward reads, and the exposed time. Sizes,
+# degrees, links and precisions vary. Four all-reduces per layer send 8 b s h (t-1)/t elements per
+# rank. A layer has 12 h^2/t + 7 h/t + 6 h parameters per rank.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;

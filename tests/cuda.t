@@ -2,8 +2,8 @@
 # Tests BACKEND=cuda as far as a machine without a GPU allows. Lessons of every chapter run on the
 # stand-ins for CUDA (tests/standin), with virtual ranks, and as processes with NCCL. With
 # TEST_ALL=1 the processes also share a GPU. A lesson must get the verdicts of the CPU. If nvcc is
-# installed, nvcc must build a lesson, and with TEST_ALL=1 all programs. On a machine with a GPU
-# nvcc builds all programs, and the lessons also run on the GPU.
+# installed, it must build a lesson, and with TEST_ALL=1 or on a machine with a GPU all programs.
+# With a GPU the lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
 use warnings;
@@ -17,8 +17,7 @@ chdir "$FindBin::Bin/.." or die;
 delete @ENV{
     qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
 
-# These are the ways to run as processes. The stand-ins have as many GPUs as requested. A real
-# machine has a fixed number of GPUs.
+# ways to run as processes. The stand-ins have as many GPUs as requested.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (
@@ -44,14 +43,14 @@ for my $precision (@precisions) {
     my $build = "standin-$precision";
     outputs_on($build);
 
-    # make test builds these lessons for the stand-ins, and every fourth of these lessons runs with
-    # NCCL. TEST_ALL=1 runs every lesson, with NCCL and staged.
+    # make test builds these lessons for the stand-ins, and runs every fourth of them with NCCL.
+    # TEST_ALL=1 runs every lesson, with NCCL and staged.
     my @keys = $all ? () : qw(01-02 02-03 03-06 04-03 05-02 06-04 07-03 08-01);
     lessons_on($build, 'standin', \@keys,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
 
-    # The layers call ops that library_on() tests, and the lessons run the layers. So only
-    # TEST_ALL=1 runs the test of the layers.
+    # The lessons run the layers, whose ops library_on() tests. So only TEST_ALL=1 runs the test of
+    # the layers.
     library_on($build, $all ? undef : 'layers');
     storage_on($build, 'standin', @both);
     trainer_on(
@@ -209,8 +208,8 @@ SKIP: {
         ['never-arrives' => qr/waited $wait s in (recv from rank 1|end-of-run barrier)/],
         ['unwaited-recv' => qr/recv from rank 0 of world .* never waited for/],
 
-        # The message may stand after another line, because another rank may report first that rank
-        # 2 is gone.
+        # The message may follow another line, because another rank may report first that rank 2 is
+        # gone.
         [
             'changed-late' =>
                 qr/^\[rank 2\] the input of all-reduce on world .* was changed before comm_wait$/m
@@ -264,8 +263,7 @@ SKIP: {
     my $cuda = program($build, $lesson);
 
     # Without TEST_ALL=1 only this lesson is compiled, with -O1. Its libraries have all files with
-    # kernels. The C of the other chapters was compiled with the stand-ins. TEST_ALL=1 compiles all
-    # programs, with -O3.
+    # kernels.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build"
         . ($all ? '' : ' OPTIMIZE-cuda=-O1');
     my $log = $all ? `$make 2>&1` : `$make programs ONLY=$cuda 2>&1`;

@@ -48,8 +48,8 @@ sub worst {
         : 1;
 }
 
-# ---- the same tokens in three files give the same training. 400 tokens are 29 windows, so 12 steps
-# are more than three epochs. ----
+# ---- the same tokens in three files give the same training ----
+# 400 tokens are 29 windows, so 12 steps are more than three epochs.
 my $text = substr slurp('build/text.txt'), 0, 400;
 my @ids = unpack 'C*', $text;
 sub llmc { my ($n, @tokens) = @_; return pack('V3 x1012', 20240520, 1, $n) . pack('v*', @tokens) }
@@ -110,8 +110,7 @@ SKIP: {
         'sample writes token ids');
 }
 
-# ---- several files by a pattern, in the order of their names, and held-out files give the bits of
-# one file ----
+# ---- several files by a pattern, in the order of their names, and held-out files ----
 sub held_out {
     return map { $_->{eval_loss} } grep { !defined $_->{step} } map { decode_json($_) } split /\n/,
         slurp($log);

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Runs tests/test_exact_sums.c on virtual ranks and on processes. The program tests gradients for
-# which a method of compression loses nothing.
+# Runs tests/test_exact_sums.c, with gradients for which a method of compression loses nothing, on
+# virtual ranks and on processes.
 use strict;
 use warnings;
 use FindBin;

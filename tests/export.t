@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Tests that train --export writes config.json beside the weights, for
 # GPT2LMHeadModel.from_pretrained(FOLDER) and for sample --from FOLDER. Another program's
-# config.json must never be replaced. PYTHON=python3 names an environment with torch and
-# transformers. In this environment Hugging Face's model of that folder must write the same text.
+# config.json must never be replaced. If python3 (or $PYTHON) has torch and transformers, Hugging
+# Face's model of that folder must write the same text.
 use strict;
 use warnings;
 use FindBin;
@@ -46,7 +46,7 @@ sub refused {
     ok($job->{status} == 2 && $job->{err} =~ $words, $what) || diag(complain($job));
 }
 
-# This model has another vocabulary, of 11 entries.
+# a model with another vocabulary, of 11 entries
 my $gpt2 = do { local $/; open my $f, '<:raw', 'tests/gpt2.safetensors' or die; <$f> };
 
 # ---- the written files ----

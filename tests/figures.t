@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks that the figures of the pages equal the output of their commands, byte by byte. First the
-# check is tested with wrong figures.
+# The figures of the pages must equal the output of their commands, byte by byte. First the check is
+# tested with wrong figures.
 # slow: the test runs a lesson for each of about fifty figures
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -16,7 +16,6 @@ seq 1000 >"$text"
 command="$train --emulate 2 --dp 1 --tp 1 --pp 2 --layers 2 --width 16"
 command="$command --heads 2 --context 8 --batch 4 --micro-batch 1 --steps 1 --data $text"
 
-# page LINE...: writes the page.
 page() { printf '%s\n' "# A page" "$@" >"$page"; }
 # finds STATUS WHAT PATTERN [OPTION]: checks the status and the output of tools/figures.
 finds() {

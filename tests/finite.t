@@ -42,7 +42,6 @@ sub saved {
     return join ' ', map { s{.*/}{}r } sort glob "$dir/step-*";
 }
 
-# Returns the names of the failed checks. Only the check for finite numbers may fail.
 sub failed {
     my ($job) = @_;
     return join '; ', map { $_->{name} } grep { !$_->{pass} } @{ $job->{page}{checks} || [] };
@@ -111,7 +110,7 @@ like(
 ) or diag(complain($none));
 is($none->{status}, 1, 'without --save a lost training ends with status 1');
 
-# ---- the update itself: weights that are not finite are not saved, not exported, and fail the run
+# ---- an update that is not finite: the weights are not saved, not exported, and fail the run ----
 for my $how ([qw(--save-every 1 --save), "$work/infinite"], ['--export', "$work/infinite.st"], []) {
     my $job = run(emu(2, $train, @tiny, qw(--lr 1e39 --warmup 0 --optimizer sgd --steps 2), @$how));
     is($job->{status}, 1, "an update that is not finite, @$how: status 1") or diag(complain($job));
@@ -133,8 +132,7 @@ like(
     'a last update that is not finite fails the check of the held-out loss'
 ) or diag(complain($last));
 
-# ---- one product is spoilt: the step ends the run, or is skipped and leaves weights and moments
-# unchanged ----
+# ---- a NaN in one product: the run ends, or skips the step and leaves weights and moments ----
 sub spoilt {
     my ($call, $job, @more) = @_;
     return {
@@ -142,8 +140,9 @@ sub spoilt {
     };
 }
 
-# Returns the number of a product in step 2, at this fraction of the step. The evaluation at the end
-# has products, too. The difference between runs of one and two steps gives the products per step.
+# Returns the number of a product in step 2, at this fraction of the step. The difference between
+# runs of one and two steps gives the products per step, because the evaluation at the end has
+# products, too.
 sub within_step_2 {
     my ($start, $share, @run) = @_;
     my @products = map {
@@ -241,8 +240,7 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
 
-    # The checkpoint gets a number that is not finite, and a right checksum. $sum computes this
-    # checksum, FNV-1a.
+    # The checkpoint gets a number that is not finite, and a right checksum, FNV-1a.
     my $sum = sub {
         use integer;
         my $h = -3750763034362895579;
@@ -255,7 +253,6 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     my $right_sum = $sum->($file);
     like($index, qr/"$right_sum"/, 'the sum of a file is FNV-1a');
 
-    # The first element of the first tensor becomes infinite.
     substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';
     my $changed_sum = $sum->($file);
     $put->("$dir/rank-0001.safetensors", $file);

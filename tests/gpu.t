@@ -25,7 +25,7 @@ my $lesson = (grep { $_->{key} eq '01-02' } lessons())[0]{source};
 
 # ---- the possible transports ----
 # Processes may share a GPU, but NCCL needs one GPU per rank. The stand-ins have as many GPUs as
-# requested. A real machine has a fixed number of GPUs.
+# requested.
 my @nccl_ranks = $kind eq 'standin' ? 1 .. 8 : grep {
     my ($job) = run_jobs([mpi($_, program("$kind-fp32", $lesson), qw(--transport nccl))]);
     $job->{err} !~ /needs a GPU for every rank|needs NCCL|nccl: /;
@@ -88,8 +88,7 @@ my @sample =
 if ($kind eq 'standin') {
 
     # With STANDIN_CHECK=1 the stand-in looks for stray writes after every kernel. The stand-in's
-    # other checks (poison, bounds) run in every test. On a GPU compute-sanitizer looks for stray
-    # writes.
+    # other checks (poison, bounds) run in every test.
     for my $job (
         run_jobs(
             [

@@ -107,8 +107,8 @@ cmp_ok(scalar(keys %{ { map { $_->{kind} => 1 } @{ $graded{attacks} } } }),
 cmp_ok(scalar @{ $graded{honest} }, '>=', 40, 'at least 40 right solutions in other words');
 cmp_ok(scalar @{ $graded{wrong} }, '>=', 60, 'at least 60 wrong bodies');
 
-# These submissions always run. Each tests one protection: altered messages, object code, functions
-# with the same result, the broker's count, a factor in words, helper functions.
+# One submission for each protection: altered messages, object code, functions with the same result,
+# the broker's count, a factor in words, helper functions.
 my %always = map { $_ => 1 }
     qw(sends-for-show comma-call list-by-call ledger-hides-a-call divided-again helper);
 my %often = (attacks => 2, honest => 1, wrong => 1);
@@ -137,7 +137,7 @@ for my $g (@chosen) {
     $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
-# If a lesson lacks a size of its line `// vary:`, its exercises cannot be graded.
+# Each lesson must have the sizes of its line `// vary:`.
 my %lessons = map { $_->{lesson} => 1 } @all;
 for my $lesson (sort keys %lessons) {
     my $text = join '', map { Exercises::slurp($_) }
@@ -148,8 +148,7 @@ for my $lesson (sort keys %lessons) {
     is("@missing", '', "$lesson has the sizes of its line `// vary:`");
 }
 
-# The sandbox must have the texts that lessons read. Without its text no exercise of a lesson can be
-# graded.
+# The sandbox must have the texts that lessons read.
 for my $file (glob '[0-9][0-9]_*/experiments/*.c') {
     my ($text) = Exercises::slurp($file) =~ /"data", "FILE", "([^"]+)"/ or next;
     like(
@@ -180,7 +179,7 @@ submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: the file has n
 submit('does-not-compile', Exercises::splice_body($clean, $e->{id}, "int x = ;\n$right"),
     0, qr/^the body does not build: your-body:1:.*error/);
 
-# This file is as other systems and editors save it, and otherwise unchanged.
+# the file as other systems and editors save it
 submit('windows', "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr, 4, qr/^$/);
 Exercises::spew("$work/class/no-file/notes", 'I was ill');
 $verdict{'no-file'} =
@@ -251,8 +250,7 @@ SKIP: {
     is($? >> 8, 3, 'interrupted: status 3');
     is_deeply([glob "$work/tmp/unsplit-grade.*"], [], 'interrupted: no folder stays');
 
-    # ---- the same seed gives the same draw, another seed another draw; each student has a draw
-    # ----
+    # ---- the draws of a seed; each student has a draw ----
     if ($all) {
         my $draw = sub {
             (ran("tools/grade @_ $work/class/does-not-compile-late 01.02a"))[1] =~
@@ -275,8 +273,7 @@ SKIP: {
         isnt($draw->('--seed-from bert'), $first_draw, 'another text gives another draw');
     }
 
-    # ---- the capstone: make test takes the first submission; TEST_ALL=1 takes all, and our own
-    # pieces ----
+    # ---- the capstone ----
     my @capstones = graded('tests/graded/capstone.txt');
     @capstones = $capstones[0] unless $all;
     push @capstones, { name => 'own', id => '06.02b', s => [] } if $all;

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests that tools/launch selects the right BLAS kernels, and that a program started without
-# tools/launch prints advice. The rule is tested on made-up processors, and in programs in which
-# OpenBLAS is made to choose badly (tests/openblas_choice.c). With OPENBLAS_VERBOSE=2 OpenBLAS
-# itself prints its choice.
+# tools/launch must select the right BLAS kernels, and a program started without tools/launch must
+# print advice. The rule is tested on made-up processors, and in programs in which OpenBLAS is made
+# to choose badly (tests/openblas_choice.c). With OPENBLAS_VERBOSE=2 OpenBLAS itself prints its
+# choice.
 use strict;
 use warnings;
 use FindBin;
@@ -85,8 +85,7 @@ SKIP: {
     is(advised($titled), '', 'the title has no hint') or diag(complain($titled));
 }
 
-# ---- tools/launch sets better kernels; a program that is started without tools/launch prints the
-# variable to set ----
+# ---- tools/launch sets better kernels; without it a program prints the variable to set ----
 SKIP: {
     skip $why, 1 if $why;
     my @bad = ('CHOICE=Prescott');

@@ -100,8 +100,7 @@ sub job_of {
     return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch);
 }
 
-# Returns whether tools/launch has set its traps. The trap of TERM is set after that of INT. An
-# earlier signal ends the script as it ends any program.
+# Returns whether tools/launch has set its traps. The trap of TERM is set after that of INT.
 sub traps_set {
     my ($launch) = @_;
     my ($caught) = slurp("/proc/$launch/status") =~ /^SigCgt:\s*(\w+)/m or return 0;
@@ -109,7 +108,7 @@ sub traps_set {
 }
 
 # Waits for the moment: a change in the folder or the log, or a time after the start of
-# tools/launch. Returns false if the run has ended before.
+# tools/launch. Returns false if the run has ended before this moment.
 sub await {
     my ($launch, $moment) = @_;
     my $reached = int rand 30;
@@ -139,9 +138,9 @@ sub ended {
 }
 
 # Returns the allowed statuses. If tools/launch is killed, its status is 137. If another process is
-# killed or stopped for a while, 0 is allowed, because the run had ended or continues; if a rank or
-# mpirun is lost, 3 is allowed. After TERM or INT bare mpirun returns 1, and tools/launch returns 4.
-# Then 0 is allowed if the run had ended, and 3 at start-up, because then there is nothing to save.
+# killed, or a rank stays stopped, the status is 3, or 0 if the run had ended. A run that is stopped
+# only for a while ends with 0. After TERM or INT to mpirun the status is 1, and otherwise 4, or 0
+# if the run had ended. At start-up 3 is allowed, too, because there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;
@@ -178,7 +177,7 @@ sub kill_one {
     my $status = $came ? ended($launch) : $? >> 8;
     my ($out, $err) = map { slurp("$job->{place}.$_") } qw(out err);
 
-    # Checks that no process remains. Only after a KILL of tools/launch does the run continue to its
+    # Waits until no process remains, because after a KILL of tools/launch the run continues to its
     # end.
     my $deadline = time + $hang;
     sleep 0.01 while time < $deadline && alive(@all);
@@ -201,7 +200,6 @@ sub kill_one {
         if furniture() ne $furniture;
     push @wrong, 'other files are in the folder: ' . join ' ', others() if others();
 
-    # Compares the trained steps with the saved steps.
     my %before = losses($log);
     my $trained = 1 + max(-1, keys %before);
     my ($newest) = map { /(\d+)$/ ? 0 + $1 : () } (checkpoints())[-1] // 'step-0';
@@ -254,8 +252,8 @@ my @cases = map {
     } qw(TERM INT KILL STOP)
 } @targets;
 
-# Draws the cases. A small number of runs draws other targets, signals and moments each time. 200
-# runs have every case at least twice.
+# A small number of runs draws other targets, signals and moments each time. 200 runs have every
+# case at least twice.
 my $n = $all ? 200 : 6;
 my @chosen;
 while (@chosen < $n) {

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks that the bytes that the ledger records as sent equal the bytes given to MPI.
-# tests/pmpi_count.c counts the bytes between the program and MPI.
+# The bytes that the ledger records as sent must equal the bytes given to MPI, which
+# tests/pmpi_count.c counts between the program and MPI.
 use strict;
 use warnings;
 use FindBin;
@@ -28,7 +28,7 @@ sub counted {
     return $job;
 }
 
-# Returns the bytes given to MPI per rank: in total, in sums, and "calls:bytes" of every stretch
+# Returns the bytes given to MPI by rank: in total, in sums, and "calls:bytes" of every stretch
 # between two collectives.
 sub given {
     my ($job) = @_;
@@ -41,7 +41,7 @@ sub given {
     return { bytes => \@bytes, sums => \@sums, stretches => \@stretches };
 }
 
-# Returns the ledger's measurement: the smallest and the largest value of a cost line of the page.
+# Returns the smallest and the largest measured value of a cost line of the page.
 sub ledger {
     my ($job, $name, $unit) = @_;
     my ($lo, $hi) =
@@ -51,14 +51,13 @@ sub ledger {
 }
 
 # The page of a lesson describes one step. The lesson runs at least three such steps with SGD and
-# three with AdamW, and the messages of one step are one stretch. Steps of other sizes may also run.
+# three with AdamW, and the messages of one step are one stretch.
 my @lessons = map {
     my $source = $_;
     map { counted($_, $source) } qw(fp32 fp64)
 } '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
 
-# In the trainer one more step adds only the messages of one step. The messages outside the steps
-# stay the same.
+# In the trainer one more step adds only the messages of one step.
 my @model = (
     qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data),
     "$work/text"
@@ -72,7 +71,7 @@ my @trained = map {
 my $rows = counted('fp32', 'tests/test_comm.c', 'sent');
 run_jobs([$rows, @lessons, map { @$_ } @trained]);
 
-# Checks collectives of rows and all-to-all, which comm_mpi.c builds from messages.
+# Collectives of rows and all-to-all are built from messages.
 {
     my $given = given ($rows);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;

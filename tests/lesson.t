@@ -18,7 +18,7 @@ my $work = tempdir(CLEANUP => 1);
 my $precision = $build =~ /fp64/ ? 'fp64' : 'fp32';
 plan skip_all => "$program is not built" unless -x $program;
 
-# These are the ways to start a program: a name, and the words before the options.
+# ways to start a program: a name, and the words before the options
 my @emulated = map { ["emu $_", "tools/launch -e $_ $program"] } 1, 3, 4;
 my $processes = ['mpi 2', "tools/launch 2 $program"];
 my $have_mpi = system('command -v mpirun >/dev/null') == 0;
@@ -26,22 +26,20 @@ my @ways = (@emulated, $have_mpi ? $processes : ());
 
 sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
 
-# Returns the status, stdout and stderr of a command.
 sub start {
     my ($command) = @_;
     my $status = system("($command) >$work/out 2>$work/err") >> 8;
     return ($status, slurp("$work/out"), slurp("$work/err"));
 }
 
-# This command simulates a rank 0 that writes large files at the end, for longer than --timeout. The
-# command runs in the background.
+# A rank 0 that writes large files at the end, for longer than --timeout, in the background.
 my $slow_command =
     "tools/launch 3 $program --mode slow --timeout 20 2>&1 >/dev/null; echo status \$?";
 open my $slow, '-|', $have_mpi ? $slow_command : 'true' or die;
 
 # ---- every mode: its exit status and its output ----
-# Each row has the mode, the exit status, a pattern of the output, and the fewest ranks that can
-# show the pattern. The last field says whether processes show the pattern, too.
+# mode, exit status, a pattern of the output, the fewest ranks that can show the pattern, and
+# whether processes show the pattern, too
 my $fail = qr/\S+ +limit \S+ +FAIL/;
 my @modes = (
     [
@@ -253,8 +251,7 @@ SKIP: {
     is($given, 0, 'an option that was given has no other default');
 }
 
-# ---- the page without --verbose: one line about all comparisons, failures in full, the table of
-# results, the answer ----
+# ---- the page without --verbose ----
 {
     my ($status, $out) = start("COLUMNS=90 $program --emulate 3");
     is($status, 0, 'the page: status');

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
-# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks. A third of the
-# lessons runs at 1 and 8 ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64.
+# lesson as MPI processes in fp32. At other rank counts the test uses virtual ranks: a third of the
+# lessons at 1 and 8 ranks in fp32, a third at 3 ranks in fp32, and a third at 3 ranks in fp64.
 # Every eighth lesson runs with another seed, every twelfth as processes in fp64, and some with
 # --reduce fast.
 # TEST_ALL=1 runs both precisions at 1 to 8 ranks, and as processes at 1, 2, 3, 5 and 8 ranks.
@@ -23,15 +23,13 @@ plan skip_all => 'there is no lesson yet' unless @lessons;
 # Lessons without a digest compare whole numbers only, in checks of true and false.
 my %no_digest = map { $_ => 1 } '08-01';
 
-# Checks that a lesson with a digest has the same digest with virtual ranks and as processes.
 sub digests_agree {
     my ($key, $name, @jobs) = @_;
     my $want = $no_digest{$key} ? undef : $jobs[0]{page}{digest} // 'a digest';
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# %played has the number of a lesson's costs without a closed form. The player plays a list of steps
-# for these costs. All other costs of a lesson have a formula.
+# the number of a lesson's costs without a closed form, for which the player plays a list of steps
 my %played = (
     '01-04' => 3,
     '01-05' => 1,
@@ -53,8 +51,7 @@ my %played = (
     '08-train' => 1
 );
 
-# Returns whether the program refuses the job's options: status 2 and one message with a reason,
-# before the work.
+# Returns whether the job ends with status 2 and one message with a reason, before the work.
 sub refused {
     my ($job) = @_;
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);
@@ -75,7 +72,7 @@ for my $i (0 .. $#lessons) {
             emu => emu($lesson->{ranks}, $program)
         );
 
-        # The start of processes takes longer than most lessons.
+        # Processes take longer to start than most lessons take to run.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
             if have_mpi
             && ($all || ($precision eq 'fp32' && !$quick && $i % 3 == 0) || $i % 12 == 0);
@@ -84,7 +81,7 @@ for my $i (0 .. $#lessons) {
     }
 }
 
-# These rank counts above 8 make a grid or a cube.
+# rank counts above 8 that make a grid or a cube
 my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
 my @other;
 my $n = 0;

@@ -89,7 +89,7 @@ for my $job (@jobs) {
         or diag(complain($job));
 }
 
-# A changed number in the file must make a check fail. This shows that the test reads the file.
+# A changed number in the file must make a check fail.
 if (-x $oracle) {
     for my $key (qw(sgd.loss adamw.norm)) {
         my $text = slurp('tests/llama/grouped/expected.txt');
@@ -307,8 +307,8 @@ SKIP: {
 }
 
 # ---- transformers reads our export and gives its logits, its text and ten more steps ----
-# The test compares the results of transformers with ours. The exports come from short trainings at
-# tp 2 x pp 2. tests/llama.py fails unless the class loads every tensor.
+# The exports come from short trainings at tp 2 x pp 2. tests/llama.py fails unless the class loads
+# every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],
@@ -380,8 +380,7 @@ SKIP: {
 
 # ---- half precision ----
 # $half cuts the bits of a float to 16 bits, and $whole gives the bits of the float with this value.
-# So two files have the same numbers, one in 16 and one in 32 bits. %type has both functions of each
-# type.
+# So two files have the same numbers, one in 16 and one in 32 bits.
 sub half_of {
     my ($bits) = @_;
     my ($sign, $exponent, $fraction) =
@@ -428,7 +427,6 @@ for my $type (sort keys %type) {
 my %source = (one => 'grouped', several => 'shards', tied => 'tied');
 my $number = 0;
 
-# Makes a copy of a model's folder with one change.
 sub copy_of {
     my ($kind, $change) = @_;
     my $folder = "$work/copy" . ++$number;

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Trains a Llama in the lessons, which train a GPT-2. A Llama has RMS norm, rotary positions,
-# SwiGLU, grouped heads, no biases, and an untied head. In a copy of the tree the sizes of an
-# experiment get the fields of the family. The program must pass every comparison with the unsplit
-# model and every cost, in reals and in bf16. The test takes some lessons, half of them with an
-# untied head. TEST_ALL=1 takes every lesson that trains a model or a block, with a tied and with an
-# untied head. Two kinds of lessons are left out. The grids (03.09 to 03.12) refuse the family.
-# Other lessons have no block (by hand, rings, schedules, 03.02), or the same table (03.05).
+# Trains a Llama (RMS norm, rotary positions, SwiGLU, grouped heads, no biases, an untied head) in
+# the lessons, which train a GPT-2. In a copy of the tree the sizes of an experiment get the fields
+# of the family. The program must pass every comparison with the unsplit model and every cost, in
+# reals and in bf16. The test takes some lessons, half of them with an untied head. TEST_ALL=1 takes
+# every lesson that trains a model or a block, with a tied and with an untied head. The grids (03.09
+# to 03.12) are left out, because they refuse the family. Other lessons have no block (by hand,
+# rings, schedules, 03.02), or the table of GPT-2 (03.05).
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -41,8 +41,8 @@ key_heads() {
     *) echo 1 ;;
     esac
 }
-# Prints the ranks if the lesson's own number does not fit. Ulysses needs a head of key and value
-# per rank.
+# Prints the ranks, or 0 for the lesson's own number. Ulysses needs a head of key and value per
+# rank.
 ranks() { case $1 in *14_ulysses) echo 3 ;; *) echo 0 ;; esac; }
 # llama LESSON UNTIED: writes the fields of the family into the lesson's experiment in $tree. A head
 # has an even number of columns, because rotary positions turn pairs of columns.
@@ -62,7 +62,7 @@ llama() {
     *04_attention)
         sed -i -e 's/ H = 9,/ H = 12,/' -e 's/KEY_HEADS = H,/KEY_HEADS = 6,/' \
             -e 's/ theta = 0;/ theta = 10000;/' "$tree/$file"
-        # With the lesson's own rate the training diverges at these sizes, and its errors in 16 bits
+        # With the lesson's own rate the training diverges at these sizes, and errors in 16 bits
         # grow.
         sed -i 's/ t\.rate = 0\.1;/ t.rate = 0.02;/' "$tree/$file" ;;
     *08_ring_* | *13_ring_* | *14_ulysses)
@@ -79,7 +79,7 @@ llama() {
 
 tree=$tap_dir/tree
 tools/scratch-tree "$tree" $built || exit 3
-# train NAME LESSONS: builds and runs the lessons as they are in $tree.
+# train NAME LESSONS: builds and runs the lessons of $tree.
 train() {
     programs=
     for lesson in $2; do programs="$programs $built/$lesson"; done

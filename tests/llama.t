@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
-# untied head. Each row runs emulated and is compared with the unsplit model, and its costs must be
-# exact to the byte. TEST_ALL=1 runs each row in both precisions, tied and untied.
+# untied head. Each row is compared with the unsplit model, and its costs must be exact to the byte.
+# TEST_ALL=1 runs each row in both precisions, tied and untied.
 use strict;
 use warnings;
 use FindBin;
@@ -20,9 +20,8 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# Checks the numbers of lines in common/llama.md. For each change the page gives the number of lines
-# in the section of ops.c that has the name of the change. Empty lines do not count. A student's
-# copy lacks some of these lines.
+# For each change common/llama.md gives the number of lines in the section of ops.c that has the
+# name of the change. Empty lines do not count. A student's copy lacks some of these lines.
 if (!-e 'student.mk') {
     my @changes = ('RMS norm', 'rotary positions', 'SwiGLU', 'grouped heads');
     my ($page, $ops) = map { slurp($_) } 'common/llama.md', 'common/tensor/ops.c';
@@ -155,7 +154,7 @@ for my $job (@jobs) {
     ) or diag(complain($biased));
 }
 
-# The trainer must refuse these options and give the reason.
+# The trainer must give the reason for each refusal.
 my @refused = (
     [
         '--tp 2 --kv-heads 1 --heads 2',

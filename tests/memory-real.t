@@ -1,8 +1,7 @@
 #!/usr/bin/perl
-# Compares the ledger with malloc's peak, which malloc_peak.c counts. Also compares the ledger with
-# the device memory of the stand-ins, and with the resident memory that the operating system
-# reports. A copy or buffer that the ledger misses fails this test, if it exceeds the tolerance
-# ($share and %constant below).
+# Compares the ledger with malloc's peak, which malloc_peak.c counts, with the device memory of the
+# stand-ins, and with the resident memory that the operating system reports. So a copy or buffer
+# that the ledger misses fails this test, if it exceeds the tolerance ($share and %constant below).
 # slow: models of up to 5 million parameters train at 4 of 13 layouts, in three or four ways
 use strict;
 use warnings;
@@ -46,8 +45,8 @@ my @layouts = (
     ['bf16, ZeRO-1', 2, qw(--dp 2 --zero 1 --storage bf16 --gradients stored)],
 );
 
-# These are the bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the
-# master with two moments.
+# bytes per parameter and rank with 16-bit storage: the weight, the gradient, and the master with
+# two moments
 my %state = ('fp16, main gradients' => 2 + 4 + 12, 'bf16, ZeRO-1' => 2 + 2 + 12 / 2);
 
 sub with {
@@ -56,7 +55,7 @@ sub with {
 }
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
-# Returns the ledger of each process. Adds the scratch for widened copies of 16-bit tensors, which
+# Returns the ledger of each process, with the scratch for widened copies of 16-bit tensors, which
 # the ledger leaves out. With `emulated` all ranks are in one process.
 sub ledgers {
     my ($job, $emulated) = @_;
@@ -89,8 +88,8 @@ sub compare {
     ) or diag("ledger @ledger, allocator @given");
 }
 
-# Checks the bytes of the state. These are the bytes that malloc gave out, without the ledger's
-# bytes of everything else. The tied table has two gradients, which is 2 % more.
+# Checks the bytes of the state: the bytes that malloc gave out, without the ledger's bytes of
+# everything else. The tied table has two gradients, which is 2 % more.
 sub state_of {
     my ($name, $job, $file, $ranks) = @_;
     my %cost = map { $_->{id} => $_->{measured} } @{ $job->{page}{costs} };
@@ -107,12 +106,11 @@ sub state_of {
     return;
 }
 
-# Takes every fourth layout. TEST_ALL=1 takes all layouts.
 for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     my ($name, $ranks, @options) = @$layout;
     my %file = map { ($_ => "$work/$name $_") } qw(emulated processes standin nccl);
 
-    # malloc does not provide the stacks of the threads, so the peak has no stacks.
+    # malloc does not provide the stacks of the threads, so they are not in the peak.
     my %job = (
         emulated => with(
             emu($ranks, $train, @model, @options),

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests pipelines with fewer, equally many and more micro-batches than stages, including numbers
-# that do not divide. Either all checks and costs must hold, or the method needs another number and
-# its message must say so.
+# that do not divide. Either all checks and costs must hold, or a message must say which number the
+# method needs.
 # TEST_ALL=1 takes 1, 2, 3, 4 and 8 stages instead of 3.
 # slow: about fifty runs with virtual ranks
 use strict;
@@ -14,8 +14,8 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# Each row has a lesson, the sequences of its batch, and its other options. Then come the p and m
-# that the lesson accepts, and the reason with which the lesson refuses other p and m.
+# a lesson, the sequences of its batch, its other options, the p and m that the lesson accepts, and
+# the reason for refusing other p and m
 my @lessons = (
     ['04_pipeline_naive/02_naive', 5],
     ['04_pipeline_naive/03_gpipe', 7],

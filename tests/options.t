@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests the command line: --help in groups, and suggestions for unknown options. Also tests refused
-# options, such as an option given twice or one file for two options.
+# Tests the command line: --help in groups, suggestions for unknown options, and refused options,
+# such as an option given twice or one file for two options.
 use strict;
 use warnings;
 use FindBin;

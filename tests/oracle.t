@@ -49,7 +49,7 @@ for my $layout (@layouts) {
     }
 }
 
-# A changed number in the file must make a check fail. This shows that the test reads the file.
+# A changed number in the file must make a check fail.
 my $text = slurp('tests/oracle.txt');
 for my $key (
     'start.wte.weight', 'sgd.first-gradients.h.1.ln_2.bias',

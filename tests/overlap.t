@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests that messages move while ranks compute. A single copy between processes moves a message. If
-# a container forbids this copy, MPI calls between products move the message.
+# Tests that messages move while ranks compute: by a single copy between processes or, if a
+# container forbids this copy, in MPI calls between products.
 use strict;
 use warnings;
 use FindBin;
@@ -24,7 +24,7 @@ sub run_it {
     return run_jobs([$job]);
 }
 
-# Checks that messages move. A message that does not move takes minutes, so one failure is enough.
+# Checks that messages move. A message that does not move takes minutes, so the test ends.
 sub moves {
     my ($what, $job) = @_;
     ok($job->{status} == 0 && $job->{page}{pass}, $what)
@@ -35,7 +35,6 @@ sub moves {
 my ($silent) = run_it(2, [], '--silent', '--timeout', 20);
 my $single_copy = $silent->{status} == 0;
 SKIP: {
-    # A container may forbid its processes to read each other's memory.
     skip 'no single copy between processes here', 2 unless $single_copy;
     moves('one copy, no product', $silent);
 }
@@ -52,7 +51,7 @@ for my $schedule (qw(gpipe 1f1b)) {
     }
 }
 
-# The program detects that the copy is forbidden, so Open MPI prints no warning for every message.
+# The program detects that the copy is forbidden, so Open MPI prints no warnings.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
 
 # On the stand-ins ranks with GPUs send through host memory (staged), or with NCCL.

@@ -1,8 +1,7 @@
 #!/usr/bin/perl
 # Checks that the page of every lesson has at most 40 lines of 100 columns. At the lesson's own
-# ranks the page comes from docs/pages, which quotes.t compares with the programs. With eight ranks
-# every third lesson runs; TEST_ALL=1 runs all. The trainer's page is not tested, because its number
-# of lines depends on the run.
+# ranks the page comes from docs/pages. With eight ranks every third lesson runs; TEST_ALL=1 runs
+# all. The trainer's page is not tested, because its number of lines depends on the run.
 use strict;
 use warnings;
 use FindBin;
@@ -24,8 +23,8 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
-# Checks the end of a page. Before its verdict a page answers its question with numbers that this
-# run measured, and states the cost and the use. Returns the answer.
+# Checks that a page ends with an answer with numbers, the cost, the use and its verdict. Returns
+# the answer.
 sub ending {
     my ($name, $page) = @_;
     my ($answer) = $page =~
@@ -65,7 +64,6 @@ for my $job (@jobs) {
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
 
-# A lesson for one rank gives the same answer on eight ranks. Most other lessons measure other
-# numbers.
+# At least half of the answers must differ. A lesson for one rank gives the same answer.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

@@ -22,7 +22,7 @@ my @small = (
     "$work/text"
 );
 
-# ---- mistakes in a trace: missing fields that ui.perfetto.dev needs, wrong order, wrong messages
+# ---- mistakes in a trace ----
 my $json = JSON::PP->new;
 
 sub number {
@@ -96,7 +96,7 @@ sub trace_faults {
     return @bad;
 }
 
-# ---- mistakes in XML: unmatched tags, attributes without quotes, bare < or & ----
+# ---- mistakes in XML ----
 sub xml_faults {
     my ($text) = @_;
     my @open;
@@ -301,8 +301,8 @@ for my $job (@charts) {
     }
 }
 
-# ---- ranks that do the same are drawn once. An arrow points to the rank that receives, by the
-# rank's number in the world. ----
+# ---- ranks that do the same are drawn once ----
+# An arrow points to the rank that receives, by the rank's number in the world.
 {
     my ($job) = run_jobs(
         [

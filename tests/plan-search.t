@@ -12,9 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# Checks a search. Layouts that fit must come first, and the fastest layout must be the first of
-# them. --explain must give a layout the numbers that the list has. Files and error messages are
-# checked, too.
+# Layouts that fit must come first, and the fastest layout must be the first of them. --explain must
+# give a layout the numbers that the list has.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
     [
@@ -99,7 +98,7 @@ like($none->{out}, qr/Nothing fits/, 'the page says that a model is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
 
-# Nodes cut most groups. Replicas and stages with the same links are played once.
+# Nodes of 3 cut most groups.
 is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
 my $best = $thirds->{page}{config};
 my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
@@ -125,7 +124,6 @@ for my $task (@tasks) {
     is($page[0], $page[1], "a search that prunes prints the same page: @$task");
 }
 
-# A number's unit is in its name or beside it.
 is($search->{page}{config}{step_s}, $search->{page}{config}{step} * 1e-12, 'step_s');
 is($search->{page}{config}{memory_bytes}, $search->{page}{config}{memory}, 'memory_bytes');
 is_deeply(
@@ -134,7 +132,7 @@ is_deeply(
     'the units of a layout'
 );
 
-# The error message must name the wrong option, and come before the search.
+# The message must name the wrong option.
 for my $case (
     [
         '--efficiency 2',
@@ -203,7 +201,7 @@ for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/],
 }
 
 # The stages do not divide the blocks. The search makes parts of equal cost, as Llama 3 cuts 126
-# blocks over 16 stages. --balance cost derives a layout with such parts alone.
+# blocks over 16 stages. With --balance cost a layout of --explain has such parts, too.
 my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16
     --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
 my ($uneven, $same_uneven, @balance) = run_jobs(
@@ -235,8 +233,8 @@ cmp_ok(
     'parts of equal blocks are slower'
 ) or diag(map { complain($_) } @balance);
 
-# The vision tower is compared with its closed form. The tower has blocks of 24 C^2 FLOPs per patch,
-# and attention of all patches of an image to each other. The tower also has a patch embedding whose
+# The vision tower must match its closed form. The tower has blocks of 24 C^2 FLOPs per patch, and
+# attention of all patches of an image to each other. The tower also has a patch embedding whose
 # input has no gradient, and a merger of four patches.
 my @tower = (
     qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
@@ -282,7 +280,7 @@ cmp_ok(
     'equal blocks behind a tower are slower'
 ) or diag(map { complain($_) } @towers);
 
-# The page gives reasons: the neighbouring layouts that are slower or do not fit, the item that
+# The page must give reasons: the neighbouring layouts that are slower or do not fit, the item that
 # breaks first, and the price.
 my ($why) =
     run_jobs([emu(1, $plan, qw(--verbose --model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
@@ -297,7 +295,7 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'the price of a billion tokens');
 
-# If nothing fits, the page gives advice. The memory and the number of GPUs that the page names must
+# If nothing fits, the page gives advice, and the memory and the number of GPUs that it names must
 # suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;
@@ -322,8 +320,7 @@ is(
     'the advised number of GPUs is enough, and half of the number is not'
 ) or diag(complain($many));
 
-# --papers prints a row for each published step. The page states the errors of the rows outside the
-# fit.
+# --papers prints a row for each published step, and the errors of the rows outside the fit.
 my ($papers) =
     run_jobs(
     [emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers --verbose))]);
@@ -372,8 +369,8 @@ for my $rows (['held out', 'held_out'], ['other systems', 'other_systems']) {
     ok($page =~ /$words: \Q$said\E/, "the reference page says: $words: $said");
 }
 
-# Collectives over two nodes of four ranks have closed forms for 1 card, for 4 cards and for the
-# hierarchical form. The gradient is most of the bytes.
+# Collectives over two nodes of four ranks have closed forms for 1 network card per node, for 4
+# cards and for the hierarchical form. The gradient is most of the bytes.
 my @sum = (
     qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab
         256 --batch 8 --gpus 8 --dropout 0 --explain),
@@ -398,7 +395,6 @@ cmp_ok(abs($steps / ($ring_time->($out) - $hierarchical) - 1),
     '<', 0.02, 'first inside the nodes, then between the nodes')
     or diag(complain($two_steps));
 
-# Scattered messages between stages have fewer bytes.
 my @message = (qw(--gpus 64 --model ptdp-18b --micro-batch 1 --recompute full --explain), '2,8,4');
 my ($plain, $scattered) =
     run_jobs([emu(1, $plan, @message), emu(1, $plan, @message, '--scatter-gather')]);
@@ -414,8 +410,7 @@ cmp_ok(
     'scattered messages are gathered over tp'
 );
 
-# Each row has a format and its bytes per parameter, without and with the distributed optimizer over
-# 8 replicas.
+# bytes per parameter of each format, without and with the distributed optimizer over 8 replicas
 for my $format (['mixed', 16, 4 + 12 / 8], ['bf16', 18, 6 + 12 / 8], ['fp32', 16, 8 + 8 / 8]) {
     my ($name, @bytes) = @$format;
     for my $zero (0, 1) {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares the step of 08_3d/plan's recurrences with the player of expected steps (judge/play), on
-# random layouts (tests/test_plan_time.c). The plan computes in doubles in both builds. But the size
-# of a real differs, so the test runs in both builds.
+# random layouts (tests/test_plan_time.c). The test runs in both builds, because the size of a real
+# differs.
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh
 both test_plan_time

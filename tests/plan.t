@@ -1,10 +1,10 @@
 #!/usr/bin/perl
 # Compares 08_3d/plan with the trainer on random small layouts (dp x tp x pp x cp). The planned
 # memory and traffic must equal the trainer's, to the byte. The planned step must equal the
-# simulated clock, to the picosecond if heads, blocks and micro-batches divide. Otherwise the
-# planned step must be within 2 % (4 or 15 % in two cases below). The plan must not use the clock.
-# Also tests the published sizes of models. TEST_SEED=N draws the layouts of that seed. TEST_ALL=1
-# draws 200 layouts instead of 12, and 100 layouts of Llama's block instead of 6.
+# simulated clock, to the picosecond if heads, blocks and micro-batches divide. Otherwise the step
+# must be within 2 % (4 or 15 % in two cases). The plan must not use the clock. Also tests the
+# published sizes of models. TEST_SEED=N draws the layouts of that seed. TEST_ALL=1 draws 200
+# layouts instead of 12, and 100 layouts of Llama's block instead of 6.
 # slow: each layout is planned and trained
 use strict;
 use warnings;
@@ -25,7 +25,7 @@ sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }    # returns 1 to n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
-# Draws a layout. In every second layout the degrees divide the sizes.
+# Every second layout has degrees that divide the sizes.
 my $drawn = 0;
 
 sub draw {
@@ -78,11 +78,11 @@ sub draw {
         . ($sequence ? ' sequence parallelism' : '')
         . " @beside @rails";
 
-    # $ring is true if the ranks of the ring have equal work and equal links.
+    # true if the ranks of the ring have equal work and equal links
     my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
     my $cut = !divides($tp, 4) || !$ring;
 
-    # An exact step needs groups with the same position in the nodes of four ranks.
+    # An exact step also needs groups with the same position in the nodes of four ranks.
     my $exact =
            $layers % ($pp * $v) == 0
         && $kv_heads % $tp == 0
@@ -219,8 +219,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# A ring has unequal ranks, because of its positions or its links. Communication over dp runs beside
-# the ring.
+# A ring with unequal ranks, because of its positions or its links. Communication over dp runs
+# beside the ring.
 for my $case (
     ['2,1,1,3', 12, qw(--zero 3 --prefetch)],
     ['1,2,1,4', 24, qw(--zero 0 --overlap)],
@@ -257,8 +257,7 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# Plans and trains Llama's block, and compares every sum and every table. The ends are in two stages
-# or in one stage. The layouts differ in ZeRO, sequence parallelism and a ring.
+# Llama's block. The embedding and the head are in two stages or in one stage.
 for my $case (
     ['2,2,2', qw(--zero 0 --sequence-parallel)],
     ['2,2,1', qw(--zero 3)],
@@ -321,8 +320,8 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# The models must have the published number of parameters, to the printed digits. One GPU holds the
-# whole model, 4 bytes per parameter.
+# The models must have the published number of parameters, in billions, to the printed digits. One
+# GPU holds the whole model, 4 bytes per parameter.
 my %published = (
     'llama2-7b' => '6.74',
     'llama2-13b' => '13.0',
@@ -359,7 +358,7 @@ like(
     "--explain has the terms of Llama's block"
 );
 
-# The reference page quotes this row of table 4 of Llama 3. The paper gives 43 %.
+# The reference page quotes this row of table 4 of Llama 3.
 my ($herd) = run_jobs(
     [
         emu(
@@ -394,8 +393,7 @@ my ($empty) = run_jobs(
 );
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));
 
-# Checks that the plan and the clock share no code. The plan's object files need no symbol of the
-# clock.
+# The plan and the clock must share no code, so the plan's object files need no symbol of the clock.
 my @objects = map { s/\.c$/.o/r } map { "build/cpu-fp32/$_" } glob('08_3d/plan*.c'),
     glob('08_3d/experiments/plan_*.c');
 my $names = join '', map { `nm -u $_` } @objects;

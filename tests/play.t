@@ -1,7 +1,6 @@
 #!/usr/bin/perl
-# Tests tools/play and make play-KEY. In a terminal these commands must play a recording event by
-# event. Without a terminal they must print the recording's last picture. A file that is no
-# recording must get a message.
+# tools/play and make play-KEY must play a recording event by event in a terminal, and print its
+# last picture without a terminal. A file that is no recording must get a message.
 use strict;
 use warnings;
 use FindBin;
@@ -59,7 +58,7 @@ for my $columns (40, 80, 200) {
 }
 like(command('tools/play', $mesh)->{out}, qr/^rank 7 +\S/m, 'eight ranks have eight rows');
 
-# ---- with a terminal: keys. script(1) makes the terminal; the keys are typed ahead. ----
+# ---- with a terminal, which script(1) makes; the keys are typed ahead ----
 sub screens {
     my ($keys, $file, $setting) = @_;
     open my $f, '>', "$work/keys" or die;

@@ -54,8 +54,8 @@ for my $which (sort keys %run) {
     is($svg{emu}, $svg{mpi}, "$which: the same file emulated and as processes") if have_mpi;
 }
 
-# Returns the points of the polylines, in the units of the chart: 0 .. 1 from left to right, and
-# from bottom to top.
+# Returns the points of the polylines, in units of the chart: 0 to 1 from left to right, and from
+# bottom to top.
 sub points {
     my ($which) = @_;
     return map {

@@ -31,8 +31,8 @@ ends 1 "without a name on the page its own lesson is compared" \
     "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
 # Some pages are compared with TEST_ALL=1 only, because their commands take long.
-# docs/instructors.md quotes make grade, which grade.t runs. docs/pages has the output of all
-# lessons. The references have tables of many runs.
+# docs/instructors.md quotes make grade. docs/pages has the output of all lessons. The references
+# have tables of many runs.
 set --
 for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md \
     docs/pages/*.md; do
@@ -63,8 +63,7 @@ if [ -x build/cpu-fp32/01_data_parallel/02_all_reduce ]; then
 | step, ms | | 4.85 | 4846713600 ps |
 | idle | | | 14.5 % |
 END
-    # spoilt CHANGE PATTERNS WHAT: changes the page with sed. The check must refuse the changed
-    # page.
+    # spoilt CHANGE PATTERNS WHAT: changes the page with sed. The check must refuse this page.
     spoilt() {
         sed "$1" "$tap_dir/costs.md" >"$tap_dir/spoilt.md"
         ends 1 "$3" "$2" tools/check-tables "$tap_dir/spoilt.md"
@@ -89,7 +88,7 @@ END
     sed "s/\b70848\b/70852/" common/README.md >"$tap_dir/spoilt.md"
     ends 1 "another count in a page of the book is caught" "spoilt.md:[0-9]*:.70852" \
         tools/check-tables "$tap_dir/spoilt.md"
-    # The test takes every third page; TEST_ALL=1 takes all.
+    # The test takes every third page.
     set --
     for page in README.md common/*.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
         grep -qs '^<!-- costs:' "$page" || continue

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Checks the real-size examples of the pages. Every number that tests/test_real_size.c computes must
-# be on its page, with the same words next to the number. Bold print and line breaks do not matter.
-# The sign … in the expected words stands for 1 to 120 characters of other words.
+# Every number that tests/test_real_size.c computes must be on its page, with the same words next to
+# the number. Bold print and line breaks do not matter. The sign … in the expected words stands for
+# 1 to 120 characters of other words.
 use strict;
 use warnings;
 use FindBin;

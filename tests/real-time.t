@@ -34,8 +34,8 @@ for my $lesson (qw(04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 05_pipe
     ) or diag(@lines);
 }
 
-# The table of 01.04 has both cases. At the end of backward no communication can be hidden. In
-# buckets the hidden time is unknown.
+# The table of 01.04 has hidden times of 0, for sums at the end of backward, and unknown hidden
+# times, for buckets.
 my ($buckets) =
     run_jobs([mpi(2, program_of('fp32', '01_data_parallel/04_overlap.c'), qw(--clock wall))]);
 is($buckets->{status}, 0, '01.04 in real time') or diag(complain($buckets));

@@ -1,7 +1,6 @@
 #!/usr/bin/perl
-# Checks the costs of recomputation (07_recompute): the second forward, to the picosecond, and the
-# kept activations. The test has its own formulas. The test runs several rank counts, links and
-# numbers of micro-batches, with and without dropout.
+# Checks the costs of recomputation (07_recompute) with formulas of this test: the second forward,
+# to the picosecond, and the kept activations. Rank counts, links, micro-batches and dropout vary.
 use strict;
 use warnings;
 use FindBin;
@@ -65,7 +64,7 @@ for my $job (@full) {
     is(3 * $stages,
         4 * $keep, "$job->{name}: with its second forward a stage takes 4/3 of the time");
 
-    # One rank has 9 blocks of width 12 for 7 sequences of 10 tokens, at 1000 ps per FLOP.
+    # 9 blocks of width 12, 7 sequences of 10 tokens, 1000 ps per FLOP
     next unless $job->{n} == 1;
     my ($M, $C, $T) = (70, 12, 10);
     is(

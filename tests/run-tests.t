@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks the last lines of a failed run of tools/run-tests. These lines must show each failed test
-# with its diagnostics, how a file died, and Perl's warnings. The last line must have the counts.
+# Checks the end of a failed run of tools/run-tests. The lines must show each failed test with its
+# diagnostics, how a file died, Perl's warnings, and the counts.
 use strict;
 use warnings;
 use FindBin;
@@ -10,7 +10,6 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# Writes a test file with these lines. Returns its path.
 sub file {
     my ($name, @lines) = @_;
     open my $f, '>', "$work/$name.t" or die;
@@ -20,7 +19,6 @@ sub file {
 }
 sub run { my ($job) = run_jobs([{ words => ['tools/run-tests', @_] }]); return $job }
 
-# Returns the lines of a block, without their indent.
 sub block {
     my ($job, $title) = @_;
     my ($lines) = $job->{out} =~ /^\Q$title\E\n((?: {4}.*\n)*)/m or return 'no such block';

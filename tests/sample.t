@@ -1,8 +1,7 @@
 #!/usr/bin/perl
 # Tests 08_3d/sample. The text must be the same at every layout, from a checkpoint and from an
 # exported file. The logits must equal those of Hugging Face's GPT-2 on the same weights, up to
-# rounding. tests/gpt2.py has stored the expected logits. Also tests the choice of tokens, and
-# refused options.
+# rounding; tests/gpt2.py has stored them. Also tests the choice of tokens, and refused options.
 use strict;
 use warnings;
 use FindBin;
@@ -147,8 +146,8 @@ fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another mode
 cmp_ok(worst(), '>', 1e-3, 'another number of heads gives other logits');
 
 # ---- the choice of tokens ----
-# zero() sets the table to zero, so all logits are equal. Then the first k entries are chosen, all
-# about equally often.
+# zero() sets the table to zero, so all logits are equal, and the first k entries are chosen about
+# equally often.
 sub zero {
     my ($h, $data) = @_;
     my ($lo, $hi) = @{ $h->{'transformer.wte.weight'}{data_offsets} };
@@ -177,7 +176,6 @@ for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
         '<', 35, "equal logits, --top-k $k: each entry about equally often (chi-square)");
 }
 
-# Weights that are not finite are refused.
 rewrite(
     "$work/nan.st",
     sub {
@@ -264,8 +262,7 @@ like(
     'tools/gpt2-text without a tokenizer says what is missing'
 );
 
-# This module replaces the package tokenizers. Its tokens are the letters a to k. The script calls
-# only these functions.
+# A replacement for the package tokenizers. Its tokens are the letters a to k.
 mkdir "$work/package";
 { open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
 class Tokenizer:

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Runs the trainer and two lessons, emulated, under sanitizers: addresses, undefined behaviour and
 # leaks. TEST_ALL=1 runs every lesson, and looks for data races, too. First each sanitizer must find
-# a planted mistake. Emulated ranks must run without MPI, because the leaks and races of MPI itself
-# are not tested.
+# a planted mistake. Emulated ranks must run without MPI, whose own leaks and races would be
+# reported.
 # slow: the test builds the trainer and its libraries once more
 use strict;
 use warnings;

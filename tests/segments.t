@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks the memory of stages that keep the input of every k-th block only (test_segments.c), for
-# several rank counts and numbers of micro-batches.
+# Checks the bits and the memory of stages that keep the input of every k-th block only
+# (tests/test_segments.c), for several rank counts and numbers of micro-batches.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Tests the parameter server with several servers, other bounds, other speeds and other links. All
-# checks must hold, and processes must give the same bits. tests/test_server.c predicts the log in
-# each of these forms, and has forms that the lesson does not show. Also tests the refused options.
+# checks must hold, and processes must give the same bits. tests/test_server.c predicts the log, and
+# also has staleness and optimizers that the lesson does not show. Also tests the refused options.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;

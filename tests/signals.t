@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests a training with --save that is told to stop. It must save and end with status 4. The
-# request may arrive twice, or go through a script of make. timeout(1) signals a process and its
-# process group, so tools/launch may get one SIGTERM twice. A later second signal must end the run.
-# Ranks that do not catch USR1 yet must get TERM.
+# Tests that a training with --save that is told to stop saves and ends with status 4. The request
+# may arrive twice, or go through a script of make. timeout(1) signals a process and its process
+# group, so tools/launch may get one SIGTERM twice. A later second signal must end the run. Ranks
+# that do not catch USR1 yet must get TERM.
 # slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;
@@ -69,7 +69,8 @@ sub twice {
     kill $signal, $pid;
 }
 
-# Returns a job that starts tools/run-lesson KEY, as make run-KEY and make emu-KEY do.
+# Returns a job that starts tools/run-lesson 08-train, as make run-08-train and make emu-08-train
+# do.
 sub script {
     my ($mode, @words) = @_;
     my @runs = ('env', "NP=$ranks", 'tools/run-lesson', $train =~ s{/08_3d/train$}{}r, $mode);
@@ -98,7 +99,7 @@ SKIP: {
     saves('SIGTERM to make run-08-train', script('run', @options), $main);
 
     # On a busy machine a rank may come late to the end of the step. The other ranks must wait for
-    # this rank.
+    # it.
     saves(
         'SIGTERM while a rank is away for six seconds',
         mpi($ranks, $train, @options),
@@ -134,7 +135,7 @@ ok(!-e "$dir/step-000001/index.json" && !glob("$dir/step-*[0-9]"),
     'a killed run has saved nothing');
 
 # Returns the signal that a rank gets from tools/launch at Ctrl-C. The rank catches @catches and
-# TERM. mpirun starts any program as ranks.
+# TERM.
 sub signal_of_rank {
     my (@catches) = @_;
     my $rank = "\$SIG{\$_} = sub { print {\$f} shift; exit } for qw(TERM @catches);"

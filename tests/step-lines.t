@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Checks that the table of steps has a line at the beginning, at the end and for each tenth. Also
-# checks that a line comes about every ten seconds, even without a terminal.
+# The table of steps must have a line at the beginning, at the end, for each tenth, and about every
+# ten seconds, even without a terminal.
 use strict;
 use warnings;
 use FindBin;

@@ -2,8 +2,7 @@
 # Tests --storage in the lessons. Most lessons with tensors take the option, and all their checks
 # and costs must hold in bf16 and in fp16. Processes must have the bits of virtual ranks. The other
 # lessons must refuse the option, with a reason. TEST_ALL=1 runs all lessons, and more forms of
-# each. Otherwise a third of the lessons runs, chosen by a seed; SEED=N chooses the lessons of that
-# seed.
+# each. Otherwise a third of the lessons is drawn; SEED=N repeats a draw.
 use strict;
 use warnings;
 use FindBin;
@@ -17,8 +16,7 @@ my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 
-# Each row has a lesson that refuses, and words of its reason. A lesson that is not in this table
-# must run.
+# lessons that refuse, with words of the reason; other lessons must run
 my %refuses = (
     '00' => 'finite differences',
     (map { ("0$_-01" => 'plain C arrays') } 1, 2, 3, 6, 7),

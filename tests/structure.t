@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the rules of the tree: which folder may include which, and the required parts of a lesson
-# and of a page. Most checks first run on a small tree that breaks their rule. A check that finds no
-# violation there fails, too.
+# and of a page. Most checks first run on a small tree that breaks their rule, and must find the
+# violation.
 # slow: the test compiles broken trees and runs shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
@@ -9,12 +9,12 @@ root=$PWD
 . tests/tap.sh
 
 # ---- the checks: each prints the violations in the current folder, one per line ----
+# The argument of some checks is the folder of the objects.
 chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] 2>/dev/null; }
 lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } \
     2>/dev/null | sort -u; }
 
-# Finds conditional compilation, except the guard of a header: #ifndef X, #define X first, #endif
-# last.
+# Finds conditional compilation, except the guard of a header: #ifndef X, then #define X.
 conditional_compilation() {
     for file in $(chapter_sources); do
         awk '/^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)([^a-z]|$)/ {
@@ -28,8 +28,7 @@ conditional_compilation() {
     done
 }
 
-# Finds writable globals of chapters. Virtual ranks share a process, so they would share such a
-# global. The argument is the folder of the objects.
+# Finds writable globals of chapters. Virtual ranks of one process would share such a global.
 writable_globals() {
     for file in $(chapter_sources | grep 'c$'); do
         [ -e "$file" ] || continue
@@ -43,8 +42,7 @@ writable_globals() {
 
 # Checks the globals of common/ and judge/, where a process may have the variables of the list
 # once_a_process. These variables are written before the ranks start, by the only rank of an MPI
-# process, or by the virtual rank that holds the baton. A thread's variable belongs to one rank. The
-# argument is the folder of the objects.
+# process, or by the virtual rank that holds the baton. A thread's variable belongs to one rank.
 once_a_process='
 util.o: stop_came stop_time interrupt_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
@@ -73,8 +71,7 @@ shared_globals() {
 cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep \
     -nE '\*\*\) *&' {} +; }
 
-# Finds warnings of Perl in the programs of tools/ and tests/, because `make test` prints such
-# warnings.
+# Finds warnings of Perl in the programs of tools/ and tests/.
 perl_warnings() {
     grep -ls '^#!.*perl' tools/* tests/*.t | while read -r file; do
         perl -Itools -Itests -wc "$file" 2>&1 | grep -v 'syntax OK$'
@@ -82,7 +79,7 @@ perl_warnings() {
 }
 
 # Lists the objects of chapters, common/ and judge/ that are built. device_cuda.c is left out,
-# because it defines the functions of device_cpu.c. The argument is the folder of the objects.
+# because it defines the functions of device_cpu.c.
 built_objects() {
     { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
         sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" |
@@ -90,13 +87,13 @@ built_objects() {
 }
 
 # Finds public functions and data with one name in two files. The linker would take either without a
-# message. The argument is the folder of the objects.
+# message.
 namesakes() {
     built_objects "$1" | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
 
 # Lists the objects of judge/ and of experiments/ that the linker would add to these objects, by
-# following undefined symbols. The first argument is the folder of the objects.
+# following undefined symbols.
 judge_linked() {
     objects=$1
     shift
@@ -125,8 +122,7 @@ judge_linked() {
         }'
 }
 
-# Finds files that call each other in a circle. tsort prints the members of each circle. The
-# argument is the folder of the objects.
+# Finds files that call each other in a circle. tsort prints the members of each circle.
 circles() {
     built_objects "$1" | xargs nm -A -g | awk -v folder="$1/" '
         {
@@ -163,9 +159,9 @@ gpu_names() {
 
 # Finds includes that are not allowed. common/ may include only common/. judge/ may include common/
 # and judge/. A technique may include common/ and techniques of chapters up to its own. An
-# experiment may include all of these, and experiments of chapters up to its own. In chapter 08 the
-# programs train.c, train_*.c, sample.c and plan*.c may include the same files as an experiment, but
-# trainer.c may not.
+# experiment may also include judge/, and experiments of chapters up to its own. In chapter 08 the
+# programs train*, sample* and plan* may include the same files as an experiment, but trainer.c may
+# not.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
     { chapter_sources; find common judge -name '*.[ch]' 2>/dev/null; } | xargs -r awk '
@@ -230,14 +226,12 @@ long_script_lines() {
             if (eof) { close ARGV; $end = "" }'
 }
 
-# Finds numbered files of more than 220 lines. Such a file holds only a technique, ideally in 150
-# lines.
+# Finds numbered files of more than 220 lines.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l |
     awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
 
-# Finds heads of numbered files without a line for the tensors that a rank holds, its messages, the
-# savings or the costs.
+# Finds heads of numbered files without a line Holds, Sends, Saves or Costs.
 headless_techniques() {
     for file in $(techniques); do
         for word in Holds Sends Saves Costs; do
@@ -248,9 +242,8 @@ headless_techniques() {
 }
 
 # Finds pages with wrong headings. A chapter's page has all headings, in order, and at most 1,900
-# words. Another page is named after its lesson, NN_name.c, or after a file of experiments/ that
-# several lessons share. Such a page may leave headings out. reference*.md holds tables and has no
-# such rules.
+# words. Another page may leave headings out. Its name is that of its lesson, NN_name.c, or of a
+# file of experiments/ that several lessons share. reference*.md has no such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
@@ -301,8 +294,8 @@ unknown_functions() {
             !($3 in has) { print $1 ":" $2 ": " $3 " is no function of this tree" }'
 }
 
-# Finds exercises without a row. A chapter's page has a row for every marked exercise:
-# | 01.02a: its title | `file` | minutes | points |. common/llama.md has the rows of week 0.
+# A chapter's page must have a row for every marked exercise: | 01.02a: its title | `file` | minutes
+# | points |. common/llama.md has the rows of week 0.
 unlisted_exercises() {
     for file in $(chapter_sources); do
         sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" |

@@ -20,8 +20,7 @@ chdir "$FindBin::Bin/.." or die;
 my $built = 'build/cpu-fp32';
 sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >> 8, $out) }
 
-# Gives a tree our objects, so that only changed files are compiled. Objects and archives are hard
-# links, as in tools/scratch-tree.
+# Gives a tree our objects, so that only changed files are compiled.
 sub warm {
     my ($dir) = @_;
     system(   "mkdir -p $dir/build && cp -p build/tools.mk build/text.txt $dir/build/ && "
@@ -30,8 +29,8 @@ sub warm {
     ) == 0 or die;
 }
 
-# These flags make a fast build of lessons that will fail. The Makefile does not count WERROR as a
-# change of flags, so make does not build the objects again that were copied from our build.
+# Flags for a fast build of lessons that will fail. The Makefile does not count WERROR as a change
+# of flags, so make does not rebuild the copied objects.
 my $quick = "WERROR='-Wno-unused -O1 -g0'";
 
 sub make_lesson {
@@ -107,7 +106,6 @@ refused(
 my ($status, $out) = ran("$plain/tools/student $work/one 01.02");
 is($status, 0, 'one lesson is cut') or diag($out);
 
-# The region for helper functions stands above the function.
 sub region { my ($id) = @_; return Exercises::helper_region($id, '') }
 is(
     Exercises::slurp("$work/one/01_a/02_x.c"),
@@ -164,8 +162,7 @@ my @cut = sort keys %lessons;
 is($status, 0, 'the tree builds with all exercises cut') or diag($out);
 unlike($out, qr/warning:/, 'the tree builds without a warning with all exercises cut');
 
-# The fp64 build has the same sources. The emulated run is enough to see that a lesson ends and
-# fails.
+# The emulated run in fp32 is enough to see that a lesson ends and fails.
 for my $lesson (@cut) {
     my ($options) = map { $_->{options} } grep { $_->{lesson} eq "$lesson.c" } @all;
     my ($status, $out) = ran("cd $student && tools/launch -e 0 $built/$lesson $options");
@@ -212,7 +209,7 @@ for my $lesson (@cut) {
     ok($found->{$_}, "docs/instructors.md: $_ is still similar to the solution")
         for sort keys %argued;
 
-    # The check must find a copy of a solution with other names.
+    # The check must find a copy with other names.
     my $copy = $solution{'01.03a'} =~ s/\b(?!for|size_t)([a-z]\w*)\b/other_$1/gr;
     Exercises::spew("$work/copied/01_a/copy.c", "void copy(int n) {\n$copy}\n");
     is_deeply(
@@ -292,7 +289,7 @@ for my $lesson (@cut) {
     like($out, qr/this is a student's tree: make check/, "a student's tree grades nobody");
 }
 
-# ---- one exercise at a time: two in make test, all with TEST_ALL=1 in two trees ----
+# ---- one exercise at a time ----
 my @alone = $all ? @all : (shuffle(@all))[0, 1];
 my @jobs;
 for my $half (0 .. ($all ? 1 : 0)) {

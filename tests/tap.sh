@@ -1,8 +1,8 @@
 # shellcheck shell=sh disable=SC2034    # the scripts that source this file use the seconds
-# The shell tests source this file of TAP functions. A test file ends with `tap_end`. The
-# limits are in seconds. No test judges a duration, because a machine may be busy. A program that
-# runs longer than $tap_hang counts as hung. $tap_wait is the --timeout of a run that must time out.
-# $tap_wait is much longer than any other wait of a rank.
+# The shell tests source this file of TAP functions. A test file ends with `tap_end`. Limits are in
+# seconds, long because a machine may be busy. A program that runs longer than $tap_hang counts as
+# hung. $tap_wait is the --timeout of a run that must time out. $tap_wait is much longer than any
+# other wait of a rank.
 tap_hang=600
 tap_wait=20
 tap_n=0
@@ -28,8 +28,7 @@ clean() {
     if [ -s "$tap_dir/offences" ]; then ok 1 "$what" "$tap_dir/offences"; else ok 0 "$what"; fi
 }
 
-# has WHAT "PATTERN PATTERN..." COMMAND...: checks that each pattern matches some of the command's
-# output.
+# has WHAT "PATTERN PATTERN..." COMMAND...: checks that the command's output matches each pattern.
 has() {
     what=$1
     patterns=$2

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests --threads. At each number of threads, an emulated run and a run as processes must pass and
-# give the same bits. Also tests the default number.
+# Tests --threads. At each number of threads the checks must hold, and an emulated run and processes
+# must give the same bits. Also tests the default number.
 # slow: each number of threads runs as processes, too
 use strict;
 use warnings;

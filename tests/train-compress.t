@@ -1,7 +1,6 @@
 #!/usr/bin/perl
 # Tests the trainer with --compress, which sends the gradient over dp in fewer bytes (01.06). Also
-# tests the table of 08_3d/reference.md. This table shows the savings of --compress and of other
-# optimisations.
+# tests the table of 08_3d/reference.md with the savings of --compress and of other optimisations.
 use strict;
 use warnings;
 use FindBin;
@@ -173,8 +172,7 @@ cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
 my %took;    # jobs by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
-    # A text that the user chooses excludes a vocabulary of more than 256 entries. The tree's own
-    # text allows such a vocabulary.
+    # Only the tree's own text allows a vocabulary of more than 256 entries.
     $took{$options} ||= {
         %{
             emu(

@@ -1,19 +1,19 @@
 #!/bin/sh
 # Checks every cost of the trainer at several sizes and many meshes, with degree 1 among them. The
-# program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Runs are
-# emulated. One of three rows runs in fp32 and one in fp64, because only sizes in bytes differ.
-# TEST_ALL=1 runs every row in both precisions.
+# program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. One of three
+# rows runs in fp32 and one in fp64, because only sizes in bytes differ. TEST_ALL=1 runs every row
+# in both precisions.
 # slow: about 150 trainings, most of one step
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
-# Each size is a list of options. Some degrees do not divide the sequences or the heads.
+# Some degrees do not divide the sequences or the heads.
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3
     --dropout 0.1 --optimizer sgd"
 
-# For these numbers of ranks, all groups have the same position in nodes of four ranks.
+# Returns whether all groups of this many ranks have the same position in nodes of four ranks.
 alike() { [ $(($1 % 4)) -eq 0 ] || [ $((4 % $1)) -eq 0 ]; }
 
 # one PROGRAM SIZE-NAME SIZE DP TP PP OPTIONS: runs a training and checks its costs.
@@ -139,8 +139,8 @@ for precision in fp32 fp64; do
     one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
     one $program groups "$groups" 2 1 4 \
         "--storage bf16 --gradients stored --zero 3 --schedule interleaved"
-    # Measures the last of several steps. Stage 0 has one block. So its ranks end ZeRO's gather of
-    # the previous step sooner than the ranks of the last stage.
+    # The last of several steps is measured. Stage 0 has one block, so its ranks end ZeRO's gather
+    # of the previous step sooner than the ranks of the last stage.
     uneven="--layers 4 --width 36 --heads 4 --context 4 --batch 2 --micro-batch 1"
     for zero in 1 2; do
         one $program uneven "$uneven" 2 1 2 \

@@ -2,9 +2,9 @@
 # Tests the trainer with random options: layouts, schedules, sizes that do not divide. Most runs are
 # compared with the unsplit model (--check) and with the formulas of their costs. Some run without
 # --check, with options that --check excludes. Some have one wrong option, which must give status 2,
-# one message that names the option, and no work. The draws follow from a seed. make test makes 20
-# draws from seed 1, always the same. TEST_ALL=1 makes 5,000 draws from a seed that is printed.
-# TEST_SEED=N draws from seed N; TEST_RUNS=100 makes 100 draws.
+# one message that names the option, and no work. make test makes 20 draws from seed 1, always the
+# same. TEST_ALL=1 makes 5,000 draws from a seed that is printed. TEST_SEED=N draws from seed N;
+# TEST_RUNS=100 makes 100 draws.
 use strict;
 use warnings;
 use FindBin;
@@ -33,8 +33,8 @@ my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
 
-# Each row is a possible tp group: --tensor, tp, the ranks of a row, and further required options.
-# 2d takes q x q ranks. 2.5d takes q x q x depth ranks with depth <= q. 3d takes q x q x q ranks.
+# possible tp groups: --tensor, tp, the ranks of a row, and further required options. 2d takes q x q
+# ranks, 2.5d q x q x depth ranks with depth <= q, and 3d q x q x q ranks.
 my @grids =
     $help =~ /--tensor \S*3d/
     ? (
@@ -59,8 +59,7 @@ sub cut {
     return @part;
 }
 
-# Returns the options as a list in which this option is set or added. An option without a value is a
-# flag.
+# Returns the options with this option set or added. An option without a value is a flag.
 sub with {
     my ($words, $name, $value) = @_;
     my @words = @$words;
@@ -79,7 +78,7 @@ sub storage_words {
         $storage eq 'fp16' ? ('--loss-scale', $scale) : ());
 }
 
-# Draws a layout and a model that can be trained, without --check. Returns ranks and options.
+# Draws a layout and a model that can be trained. Returns ranks and options.
 sub draw {
     my ($precision) = @_;
     my ($dp, $tp, $pp) =
@@ -104,7 +103,7 @@ sub draw {
     my $micro = up_to(3);
 
     # Interleaved stages need a multiple of pp micro-batches. All other schedules accept any number,
-    # even a number below the stages.
+    # even fewer micro-batches than stages.
     my $m = $chunks > 1 ? $pp * up_to(2) : up_to(6);
     my $batch = $dp * (($m - 1) * $micro + up_to($micro)) - ($dp > 1 ? int rand $dp : 0);
     $batch = $dp * $m * $micro if $chunks > 1 || $batch < $dp;
@@ -156,7 +155,8 @@ sub draw {
     push @words, '--rebalance', up_to(2)
         if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
 
-    # Large steps and norms of 3 columns make rounding errors grow beyond the limit.
+    # A large rate makes rounding errors grow beyond the limit in 16 bits, and behind norms of few
+    # columns.
     push @words,
         any(
         ['--optimizer', 'sgd', '--lr', $half || $width < 4 ? any(0, 0.1) : any(0, 0.1, 0.5)],
@@ -176,8 +176,8 @@ sub draw {
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
 
-    # The budget lies between the required memory and twice the required memory. The error messages
-    # name the required memory per stage.
+    # The budget lies between the required memory and twice the required memory, which the error
+    # messages name per stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
@@ -193,7 +193,7 @@ sub draw {
     return ($dp * $tp * $pp * $cp, @words);
 }
 
-# Each row has a wrong option, its value (none for a flag), and the pattern of the message.
+# wrong options: name, value (none for a flag), and the pattern of the message
 my @wrong = (
     ['--dp', 0, qr/--dp/],
     ['--tp', 7, qr/--tp/],
@@ -244,7 +244,6 @@ my @wrong = (
     ['--timeout', 0, qr/--timeout/]
 );
 
-# Draws run number $i and returns its job.
 sub job {
     my ($i) = @_;
     my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);
@@ -298,7 +297,7 @@ sub judge {
         or diag("TEST_SEED=$seed", complain($job));
 }
 
-# The trainings run in batches, so that the results of a batch are printed before the next batch.
+# The trainings run in batches of 100, and the results of a batch are printed before the next batch.
 my @jobs;
 for (my $i = 1; $i <= $runs; $i += 100) {
     my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);

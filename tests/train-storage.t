@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Trains with 16-bit storage. Layouts, storage and gradients are compared with the unsplit model.
-# Processes must have the bits of virtual ranks. At the same layout a resumed run must have the bits
-# of the whole run. A run may also resume at another layout or in another storage. All ranks must
-# skip a step whose gradients overflow. Also tests exported weights.
+# Trains with 16-bit storage, compared with the unsplit model. Processes must have the bits of
+# virtual ranks. At the same layout a resumed run must have the bits of the whole run. A run may
+# also resume at another layout or in another storage. All ranks must skip a step whose gradients
+# overflow. Also tests exported weights.
 use strict;
 use warnings;
 use FindBin;
@@ -74,8 +74,8 @@ sub bf16 {
     return pack 'v*', map { ($_ + 0x7fff + ($_ >> 16 & 1)) >> 16 } unpack 'V*', $_[0];
 }
 
-# ---- layouts, storage, gradients, beside the unsplit model with the same storage ----
-# Each row has the precision, storage, gradients, the way to start (mpi or emu), ranks and options.
+# ---- beside the unsplit model with the same storage ----
+# precision, storage, gradients, the way to start (mpi or emu), ranks and options
 my @rows = (
     [qw(fp32 bf16 main   mpi 8 --dp 2 --tp 2 --pp 2 --optimizer sgd --lr 0.1)],
     [qw(fp32 bf16 stored emu 4 --dp 2 --tp 1 --pp 2 --zero 1 --optimizer sgd --lr 0.1)],
@@ -127,8 +127,8 @@ forms_hold(@jobs);
 
 # In double, without --tp, every 16-bit number is the rounding of the same real as in the unsplit
 # model. Only the order of sums differs, so an error of the split is visible. On a grid this holds
-# for forward, which adds the turns of a product in reals. In backward ranks add partial sums of 16
-# bits. With rate 0 every loss comes from forward alone.
+# only for forward, because in backward ranks add partial sums of 16 bits. With rate 0 every loss
+# comes from forward alone.
 for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     my $forward = $pair->{name} =~ /--tensor/;
     my @errors =
@@ -139,7 +139,7 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
         "$pair->{name}: errors of " . ($forward ? 'forward' : 'all') . " below 1e-10: @errors");
 }
 
-# Weights stored in 16 bits have half of the bytes. The state then also has a master in reals.
+# Weights stored in 16 bits have half of the bytes, and the state also has a master in reals.
 {
     my @words = (2, $train{fp32}, @model, qw(--steps 2 --dp 2 --tp 1 --pp 1 --zero 0));
     my ($real, $main, $stored) = my @three = map { emu(@words, @$_) } [], [qw(--storage bf16)],
@@ -167,7 +167,7 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     );
 }
 
-# ---- an overflow: all ranks skip the step, the factor is halved, and the run goes on ----
+# ---- an overflow: all ranks skip the step, and the factor is halved ----
 my @scaled = (qw(--storage fp16 --steps 12 --loss-scale), 'dynamic,2097152,2');
 {
     my @words = (4, $train{fp32}, @model, qw(--dp 2 --tp 1 --pp 2 --zero 2), @scaled);

@@ -2,7 +2,7 @@
 # Compares the trainer with the unsplit model at every factorisation of the ranks, schedule, ZeRO
 # stage and recomputation. Also tests runs that must give equal bits, the falling loss, the log and
 # the safetensors file. make test takes 16 of the 48 combinations in each part. The 16 combinations
-# contain every pair of a schedule and a ZeRO stage, and each of these two with every recomputation.
+# contain every pair of schedule and ZeRO stage, and each of these two with every recomputation.
 # TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as far as
 # TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest errors.
 # slow: about 250 trainings, each beside the unsplit training
@@ -20,7 +20,7 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# The text is short, so little text is held out, because this test does not test evaluation.
+# The text is short, because this test does not test evaluation.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -44,8 +44,6 @@ for my $s (0 .. $#schedules) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
 
-            # The 16 combinations of make test contain every pair of schedule and ZeRO stage, of
-            # schedule and recomputation, and of ZeRO stage and recomputation.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }
@@ -112,8 +110,7 @@ for my $i (0 .. $#factorisations) {
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
 
-    # These factorisations also run as processes, one for each number of ranks. The factorisation of
-    # 8 ranks has all three kinds of parallelism.
+    # One factorisation for each number of ranks also runs as processes.
     next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
     push @rows, row($mesh, $combination, %how, mpi => 1);
     push @pairs, [@rows[-2, -1]];
@@ -136,8 +133,7 @@ for my $combination (grep { !$met{"@$_"} } @chosen) {
     $extra++;
 }
 
-# Interleaved stages have 2 or 3 chunks, with every ZeRO stage and recomputation. m is a multiple of
-# the number of stages.
+# Interleaved stages have 2 or 3 chunks. m is a multiple of the number of stages.
 my %parts = (
     '2 2' => '3,2,1,2',
     '2 3' => '2,1,1,1,1,2',
@@ -220,7 +216,7 @@ my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) }
 is(scalar keys %seen, @chosen, 'every combination has run with replicas and stages');
 note($_) for @table;
 
-# ---- sequence parallelism: every schedule, ZeRO stage and recomputation ----
+# ---- sequence parallelism ----
 {
     my @meshes = ([2, 2, 2], [1, 3, 2], [2, 4, 1], [1, 2, 3], [3, 2, 1], [1, 8, 1]);
     my @jobs;
@@ -237,7 +233,7 @@ note($_) for @table;
         );
         push @jobs, row($mesh, $combination, %how);
 
-        # Some rows, with every ZeRO stage, also run as processes, which must give the same bits.
+        # Some rows, with every ZeRO stage, also run as processes.
         next unless have_mpi && $i % 5 == 0;
         push @jobs, row($mesh, $combination, %how, mpi => 1);
     }
@@ -270,8 +266,7 @@ note($_) for @table;
     ) or diag(complain($short));
 }
 
-# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide,
-# of one position, in tiles ----
+# ---- context parallelism, also chunks that do not divide, of one position, in tiles ----
 {
     my @meshes =
         ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2])
@@ -309,7 +304,6 @@ note($_) for @table;
             };
     }
 
-    # Blockwise attention also runs without context parallelism.
     my $blocks = emu(
         2, $train{fp32},
         qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16
@@ -335,8 +329,7 @@ note($_) for @table;
         or diag(complain($blocks));
 }
 
-# ---- interleaved stages with sequence parallelism, and with context parallelism: every ZeRO stage
-# and recomputation ----
+# ---- interleaved stages with sequence parallelism, and with context parallelism ----
 {
     my @jobs;
     for my $zero (0 .. 3) {
@@ -373,8 +366,7 @@ note($_) for @table;
     ok($_->{status} == 0 && $_->{page}{pass}, $_->{name}) or diag(complain($_)) for @jobs;
 }
 
-# ---- a budget for activations: the predicted peak is the measured peak, at most the budget, and no
-# bit changes ----
+# ---- a budget for activations: the peak is as predicted, and no bit changes ----
 {
     my @small = (
         qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3
@@ -625,8 +617,8 @@ note($_) for @table;
 # ---- equal bits ----
 # Replicas and accumulation do not give equal bits. The tied embedding adds its two gradients before
 # the sum over replicas, but after the sum over micro-batches, so the sums are grouped differently.
-# Without --check the digest covers the weights after the last step. The digest does not cover the
-# norm, because ZeRO sums the norm in another order.
+# Without --check the digest covers the weights after the last step, but not the norm, because ZeRO
+# sums the norm in another order.
 my @small = (
     qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered
         --data),
@@ -816,8 +808,8 @@ for my $i (0 .. $#ladder) {
 }
 
 # ---- reductions hidden by the last backward ----
-# Checks that --overlap makes a step shorter. The difference is small, because computation takes
-# most of a step, but the simulated times are exact.
+# With --overlap a step is only a little shorter, because computation takes most of a step. But the
+# simulated times are exact.
 {
     my @pairs = map {
         my ($mesh, @how) = @$_;
@@ -1073,8 +1065,7 @@ sub safetensors {
     );
 }
 
-# ---- dropout that empties whole rows: the next norm magnifies rounding, and the limit allows for
-# that ----
+# ---- dropout that empties whole rows: the next norm magnifies rounding ----
 {
     my @narrow = qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7
         --batch 1 --steps 4 --eval-every 0 --dropout);
@@ -1097,8 +1088,7 @@ sub safetensors {
     );
 }
 
-# ---- few columns: a norm magnifies rounding in some random rows, and the limit allows for the
-# number of these rows ----
+# ---- few columns: a norm magnifies rounding in some random rows ----
 {
     my @narrow = (
         [

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests two hosts on one machine: two network and UTS namespaces, each with an address and a name,
-# and a cable (veth) between them. A script in place of ssh lets mpirun enter the second namespace.
-# Nothing leaves the machine. docs/cluster.md shows these commands.
+# and a cable (veth) between them. mpirun enters the second namespace by a script in place of ssh.
+# docs/cluster.md shows these commands.
 cd "$(dirname "$0")/.." || exit 3
 if [ "$1" != inside ]; then
     skip_all() { echo "1..0 # SKIP $1"; exit 0; }
@@ -33,7 +33,7 @@ ip link set cable-a up
 in_b ip addr add 10.77.0.2/24 dev cable-b
 in_b ip link set cable-b up
 
-# This script takes the place of ssh. mpirun passes a host's name and a command.
+# mpirun passes a host's name and a command to this script.
 printf '#!/bin/sh\nshift\nexec nsenter -t %s -n -u sh -c "$*"\n' "$b" >"$tap_dir/enter"
 chmod +x "$tap_dir/enter"
 printf '10.77.0.1 slots=2\n10.77.0.2 slots=2\n' >"$tap_dir/hosts"
@@ -89,8 +89,8 @@ ok $? "two of four processes are on each host" "$out"
     ok $? "the ranks of a host are killed: status 3, a killed rank is named (status $status)" \
         "$out"
 
-    # The cable is pulled. No process ends, but no message arrives. mpirun notices the loss after 2
-    # s of silence and three probes.
+    # The cable is pulled. No process ends, but no message arrives. mpirun notices this after 2 s of
+    # silence and three probes.
     rm -f "$tap_dir/log"
     export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
         OMPI_MCA_oob_tcp_keepalive_probes=3

@@ -1,9 +1,8 @@
 #!/usr/bin/perl
-# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). The traffic of the stages must be 2, m + 1
-# and 3 m passes over the parameters. The state must take 8 + 8/N, 4 + 12/N and 16/N bytes per
-# parameter.
-# Also checks the unit in flight and the time of every ring. The test has its own formulas, for
-# several N, m, links and precisions.
+# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero) with formulas of this test, for several N,
+# m, links and precisions. The traffic of the stages must be 2, m + 1 and 3 m passes over the
+# parameters. The state must take 8 + 8/N, 4 + 12/N and 16/N bytes per parameter. Also checks the
+# unit in flight and the time of every ring.
 use strict;
 use warnings;
 use FindBin;
@@ -25,7 +24,7 @@ my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
 my %link =
     (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
 
-# Returns the size of a ring's chunk, which is also the size of the largest rank's shard.
+# Returns the size of a ring's chunk, which is also the size of the largest shard.
 sub chunk { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }
 sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
 
@@ -179,7 +178,7 @@ for my $job (@halves) {
 }
 
 # ---- 05_prefetch: the same traffic as without prefetch; 2 m passes if weights are kept ----
-# Also checks the memory in flight, and bounds that hold in any order.
+# Also checks the memory in flight, and bounds of the step's time.
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
 my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
 my @ahead;
@@ -242,9 +241,9 @@ for my $job (@ahead) {
     );
 
     # The peak is in the backward of a block, while the gradient of the block above is being
-    # reduced. At this peak a rank holds the gradients of both blocks, room for the sum and the
-    # arriving chunk, and the weights of two blocks. If weights are kept, a rank holds the weights
-    # of wpe and of three blocks.
+    # reduced. A rank then holds the gradients of both blocks, room for the sum and the arriving
+    # chunk, and the weights of two blocks. If weights are kept, a rank holds the weights of wpe and
+    # of three blocks.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
@@ -255,7 +254,7 @@ for my $job (@ahead) {
     $most += $four[-1] if "$n $m $job->{reshard}" eq '1 1 no';
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
 
-    # Overlap moves time from exposed to hidden, but exposed plus hidden time stays the predicted
+    # Overlap moves time from exposed to hidden, so exposed plus hidden time stays the predicted
     # communication time. The step takes at least rank 0's computation, and at most computation plus
     # communication.
     my ($alpha, $beta) = @{ $link{ $job->{link} } };

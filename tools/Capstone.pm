@@ -1,6 +1,6 @@
-# Capstone.pm draws the layouts of the capstone. In the capstone, chapter 08's trainer calls a
-# student's bodies of chapters 01 to 07. Capstone.pm also finds the exercises whose bodies this
-# training can reach. tools/grade and tools/task use this module.
+# Capstone.pm draws the layouts of the capstone, in which chapter 08's trainer calls a student's
+# bodies of chapters 01 to 07. Capstone.pm also finds the exercises whose bodies this training can
+# reach. tools/grade and tools/task use this module.
 package Capstone;
 use strict;
 use warnings;
@@ -13,7 +13,6 @@ my $lesson = '08_3d/train.c';
 my $options =
     '--check --steps 3 --layers 6 --width 24 --heads 4 --context 8 --batch 12 --micro-batch 1 --eval-every 0';
 
-# Returns the capstone as an exercise of tools/grade. Its pieces are the bodies of other exercises.
 sub capstone_exercise {
     return {
         id => '08.capstone',
@@ -82,7 +81,7 @@ sub symbols_of {
     return map { /^\S+ $kinds (\S+)/ ? $1 : () } `nm --defined-only '$path' 2>/dev/null`;
 }
 
-# Returns the exercises of chapters 01 to 07 whose files the linked trainer has.
+# Returns the exercises of chapters 01 to 07 whose files are linked into the trainer.
 sub capstone_pieces {
     my ($build, @all) = @_;
     my %linked = map { $_ => 1 } symbols_of("$build/" . $lesson =~ s/\.c$//r, qr/[tT]/);

@@ -6,10 +6,9 @@
 #     // END
 #
 # The id names the lesson that judges the exercise, 01.02. The exercise may be in another file: a
-# module of the chapter or of common/. The id of a program without a number has the program's name:
+# module of the chapter or of common/. If a program has no number, the id has the program's name:
 # 08.sample-a. 00.unsplit-a is an exercise of week 0, judge/run_00.c.
-# tools/student, tools/check, tools/task, tools/grade and the tests use this module. After an error
-# its functions die with a message for the user that ends in a newline.
+# After an error the module's functions die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
 use warnings;
@@ -79,9 +78,9 @@ sub bodies {
     return @found;
 }
 
-# Returns all exercises of the tree in this folder, by id. Each exercise has the fields of bodies()
-# and { file, lesson, key, title, options }. `lesson` is the program that judges, and `key` is its
-# key in make run-KEY. `options` are the options of the judging run, from the line `// grade:`.
+# Returns all exercises of the tree in this folder, sorted by id. Each exercise has the fields of
+# bodies() and { file, lesson, key, title, options }. `lesson` is the program that judges, `key` is
+# its key in make run-KEY, and `options` has the options of its line `// grade:`.
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
@@ -119,8 +118,8 @@ sub exercises {
     return map { $by_id{$_} } sort keys %by_id;
 }
 
-# Returns the exercises that the words name. A word is a chapter 01, a lesson 01.02 or 08.sample, or
-# an exercise 01.02a. Without words returns all exercises.
+# Returns the exercises that the words name: a chapter 01, a lesson 01.02 or 08.sample, or an
+# exercise 01.02a. Without words returns all exercises.
 sub chosen {
     my ($all, @words) = @_;
     return @$all unless @words;
@@ -181,8 +180,8 @@ sub find_helpers {
     return $text =~ m{^// HELPERS \Q$id\E\b[^\n]*\n(.*?)^// END HELPERS}ms ? $1 : '';
 }
 
-# Returns the text with lines above the function of exercise id. The lines follow the last top-level
-# line before the function.
+# Returns the text with lines above the function of exercise id, after the last top-level line of
+# code before this function.
 sub splice_helpers {
     my ($text, $id, $lines) = @_;
     my ($e) = grep { $_->{id} eq $id } bodies($text, []);
@@ -196,8 +195,8 @@ sub splice_helpers {
 }
 
 # ---- tools/decisive: the part of the grade that carries most points of an exercise ----
-# Returns { id => { layer, why } }. `layer` is numbers, bytes, memory or time. An exercise without a
-# line is decided by its numbers.
+# Returns { id => { layer, why } }. `layer` is numbers, bytes, memory or time. If an exercise has no
+# line, its numbers are decisive.
 sub decisive {
     my ($root) = @_;
     return unless -e "$root/tools/decisive";
@@ -210,8 +209,8 @@ sub decisive {
 
 sub todo { my ($e) = @_; return qq($e->{indent}TODO("$e->{id}");\n) }
 
-# Returns the files of a tree. In a clone these are the files that git tracks. Elsewhere these are
-# all files except those that the build made.
+# Returns the files of a tree: in a clone the files that git tracks, elsewhere all files except
+# those that the build made.
 sub tree_files {
     my ($root) = @_;
     my @files;

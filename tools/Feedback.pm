@@ -1,7 +1,7 @@
 # Feedback.pm explains a failed run in the words of the field. The explanation names the wrong
 # tensors, the factor, the ranks, the first wrong step, and the mistake that usually has this
-# effect. tools/check, tools/task and tools/grade use this module. The frame measures the factor and
-# the ranks (judge/frame/diagnose.c); the rules below add the likely cause.
+# effect. The frame measures the factor and the ranks (judge/frame/diagnose.c). The rules of
+# Feedback.pm add the likely cause.
 package Feedback;
 use strict;
 use warnings;
@@ -39,15 +39,14 @@ sub read_hints {
     return \%hints;
 }
 
-# Returns whether a cost is the number of ranks times as much as predicted.
 sub times_ranks {
     my ($cost, $known) = @_;
     my $n = $known->{ranks} // 1;
     return $n > 1 && $cost->{predicted} > 0 && close_to($cost->{measured} / $cost->{predicted}, $n);
 }
 
-# Returns the kinds of calls in which the ranks wait after a deadlock: send, receive, collective, or
-# several.
+# Returns the kinds of calls in which the ranks wait after a deadlock (send, receive, collective, or
+# several), or ''.
 sub waits {
     my ($fault) = @_;
     return '' unless ($fault // '') =~ /deadlock|all ranks wait/;
@@ -110,7 +109,8 @@ sub hint {
 
 # ---- the likely mistake ----
 
-# Returns the mistake behind a factor that all wrong tensors share, or undef.
+# Returns the mistake behind a wrong sign, or behind a factor that all wrong tensors share, or
+# undef.
 sub cause_of_factor {
     my ($sentence, $known) = @_;
     my ($n, $m) = ($known->{ranks} // 1, $known->{micro_batches} // 0);
@@ -222,7 +222,7 @@ sub likely_cause {
     return undef;
 }
 
-# Explains a cost that differs from its prediction. The cost is { name, unit, measured, predicted }.
+# The cost is { name, unit, measured, predicted }, and differs from its prediction.
 sub cost_sentence {
     my ($cost) = @_;
     my ($measured, $predicted, $unit) = @$cost{qw(measured predicted unit)};
@@ -252,7 +252,6 @@ sub cost_sentence {
     return $text;
 }
 
-# Explains a run that ended before its verdict.
 sub fault_sentence {
     my ($fault) = @_;
     return "$fault: a send and its receive are in the wrong order, or some ranks leave out a call "

@@ -30,9 +30,8 @@ sub code_of {
     return ($code, undef);
 }
 
-# $forbidden matches suspicious names. Most of these names stop the run, reach the system, or read
-# what the check measures. A name is not suspicious if our solution of the same exercise uses it,
-# too.
+# suspicious names. Most of them stop the run, reach the system, or read what the check measures. A
+# name is not suspicious if our solution of the same exercise uses it, too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
@@ -42,22 +41,21 @@ my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
 
-# $of_the_frame matches names of the frame's functions. Such a name is suspicious only if it is
-# called or if a header has it; side_length is a good variable name.
+# names of the frame's functions. Such a name is suspicious only if it is called or if a header has
+# it, because side_length is a good variable name.
 my $of_the_frame =
     qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
     |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
 
-# $forbidden_call matches names that are good for variables, too. These names are suspicious only as
-# calls.
+# names that are good for variables, too, so they are suspicious only as calls
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 }
     qw(if for while switch return sizeof do else case default break continue void char int
     long unsigned float double
     bool real const signed short struct size_t);
 
-# %harmless has mathematical functions, calls that a compiler generates to copy, fill or compare
-# memory, and two names that the compiler adds for shared code and stack checks.
+# mathematical functions, calls that a compiler generates to copy, fill or compare memory, and two
+# names that the compiler adds for shared code and stack checks
 my %harmless = map { $_ => 1 }
     qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil
     round tanh tanhf
@@ -77,9 +75,8 @@ sub public_functions {
 }
 
 # Returns undef, or the reason why the text is not the inside of one function. The reason is that
-# brackets do not match, that the text has a # line, or that code_of() finds a mistake. The text is
-# judged as the compiler reads the text. Trigraphs are off, a line that ends in \ is continued, and
-# a comment ends where C ends it.
+# brackets do not match, that the text has a # line, or a mistake of code_of(). As for the compiler,
+# trigraphs are off, a line that ends in \ is continued, and a comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;
     my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
@@ -102,10 +99,10 @@ sub structure_fault {
     return undef;
 }
 
-# Returns the first suspicious name or call in a submitted body, or undef. No solution needs such a
-# name or call. tools/grade prints the name as a note and takes no points, because text can be
-# spelled in many ways. `known` are functions that the body may call besides those of `ours`, the
-# tree's own body. `taken` are names in headers.
+# Returns the first suspicious name or call in a submitted body, or undef. tools/grade prints the
+# name as a note and takes no points, because text can be spelled in many ways. `known` are
+# functions that the body may call besides those of `ours`, the tree's own body. `taken` are names
+# in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);
@@ -130,16 +127,16 @@ sub text_faults {
             || !$star && ($keyword{$name} || $name =~ /_t$|^[A-Z]/);
         return "a call of ($star$name)";
     }
-    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {    # fields and functions have different names
+    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {    # fields of the frame's structs
         my $name = $1;
         return "the field $name" if !$our{$name} && $name =~ /^(?:ledger|state|link)$/;
     }
     return undef;
 }
 
-# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, and the
-# largest stack frame. Also returns the number of frames without a fixed size. -fstack-usage has
-# written the frames.
+# Reads an object file. Returns the symbols that the file needs, the bytes of its variables, the
+# largest stack frame, and the number of frames without a fixed size. gcc -fstack-usage wrote the
+# frames to a file .su.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);
@@ -158,9 +155,9 @@ sub object_facts {
     return \%facts;
 }
 
-# Returns a reason if a file with a submitted body has more than $spare bytes more of variables or
-# of a stack frame than ours, or undef. The arenas do not count variables and stack frames.
-my $spare = 4096;    # a solution may use this many bytes more than ours
+# Returns undef, or a reason if the file with a submitted body has over $spare bytes more of
+# variables or of a stack frame than ours. The arenas do not count these.
+my $spare = 4096;
 
 sub large_variables {
     my ($theirs, $ours) = @_;

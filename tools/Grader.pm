@@ -1,15 +1,14 @@
-# Grader.pm builds a program with a submitted body and runs it in a sandbox. The results are judged
-# outside the sandbox. tools/grade uses this module.
+# Grader.pm builds a program with a submitted body and runs it in a sandbox. tools/grade uses this
+# module.
 #
 # The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. Its file
 # system has /usr and the libraries, and the headers to compile or the program to run. Only /tmp,
-# the compiler's output and the folder of --save may be written. The sandbox limits processor time,
-# memory, processes and files. The file that is compiled has our own bodies of its other exercises.
-# No sandbox has other sources with solutions, the bugs or the tests. All processes in the sandbox
-# end when the sandbox ends. Each rank has its own sandbox, so ranks meet only in the broker
-# (tools/grader/broker.c) and in the folder of --save. The broker runs outside and counts the bytes
-# that the ranks send. The compared tensors leave the sandbox as records (tools/grader/probe.c).
-# tools/grader/compare.c compares these records with those of our own run.
+# the compiler's output and the folder of --save may be written. Processor time, memory, processes
+# and files are limited. The file that is compiled has our own bodies of its other exercises. No
+# sandbox has other sources with solutions, the bugs or the tests. Each rank has its own sandbox, so
+# ranks meet only in the broker (tools/grader/broker.c) and in the folder of --save. The broker runs
+# outside and counts the bytes that the ranks send. The compared tensors leave the sandbox as
+# records (tools/grader/probe.c), which tools/grader/compare.c compares with those of our own run.
 package Grader;
 use strict;
 use warnings;
@@ -75,7 +74,7 @@ sub box {
     );
 }
 
-# Everything that runs in the sandbox has this environment. The broker adds the rank's number.
+# The environment in the sandbox. The broker adds the rank's number.
 my %environment = (
     PATH => '/usr/bin:/bin',
     LC_ALL => 'C',
@@ -86,8 +85,8 @@ my %environment = (
 
 # Returns the words that start a command with limits, and in the sandbox unless submissions are
 # trusted. `files` is a hash of path outside => path inside. A path inside that ends in + may be
-# written. `bytes` limits the memory of each process, because all ranks together must fit into the
-# machine's memory.
+# written. `bytes` limits the memory of each process, because all ranks must fit into the machine's
+# memory.
 sub confined {
     my ($seconds, $files, $bytes, $processes, @command) = @_;
     my @limits = (
@@ -159,9 +158,9 @@ sub grader_begin {
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# Returns the folder of the build for parts that are the same in every grading. The name of the
-# folder depends on the commands, on tools/grader, on the headers of common/, on the sources of
-# common/comm, and on judge/frame/process.[ch]. So a change there gives another folder.
+# Returns the folder of the build for parts that are the same in every grading. The folder's name
+# changes with the commands, tools/grader, the headers of common/, the sources of common/comm, and
+# judge/frame/process.[ch].
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
@@ -185,9 +184,9 @@ sub keep_parts {
     };
 }
 
-# Returns the body in a block. The block's first line marks where the body runs. The names in the
-# line are drawn anew in each grading. `number` is the number of the body, if a program has several
-# marked bodies.
+# Returns the body in a block whose first line marks where the body runs. The names in this line are
+# drawn anew in each grading. `number` is the number of the body, if a program has several marked
+# bodies.
 sub mark_body {
     my ($body, $number) = @_;
     $number //= 1;
@@ -278,15 +277,14 @@ sub run_program {
         '/tmp/page.json'
     );
 
-    # Beside the program the sandbox has two texts that lessons read. 06.06 learns LICENSE.
+    # Lessons read two texts. 06.06 learns LICENSE.
     my %seen = (
         $o{program} => '/work/program',
         "$work/text.txt" => '/work/build/text.txt',
         "$work/LICENSE" => '/work/LICENSE'
     );
 
-    # A program that saves needs a folder that all of its ranks share. Each run gets an empty
-    # folder.
+    # A program that saves needs a folder that all of its ranks share. The folder is empty at first.
     if ("@options" =~ m{--save (\S+)}) {
         my $saved = $1;
         my $folder = "$files.saved";
@@ -374,8 +372,7 @@ sub compare_runs {
 # ---- the functions that the object code of a body uses ----
 
 # Returns { symbol => number of references } for the function with the body. References through a
-# function that our object does not have, such as a student's helper, count, too. The object code
-# shows a reference however the source spells it.
+# function that our object does not have, such as a student's helper, count, too.
 sub body_symbols {
     my ($object, $our_functions) = @_;
     my (%refers, $section);

@@ -30,8 +30,8 @@ $(sed '/^$/q' "$diff" 2>/dev/null)"
         *) build=$build-asan ;;
     esac
 }
-# bug_field NAME: prints this field of the header. The shell alone finds the field, because a whole
-# list of bugs has thousands of fields.
+# bug_field NAME: prints this field of the header. The shell itself finds the field, because to
+# start a program for each of thousands of fields would take long.
 bug_field() {
     field=${bug_header#*"
 $1:"}

@@ -1,13 +1,12 @@
 # shellcheck shell=sh disable=SC2034    # the scripts that source this file use the variables
-# setup and doctor source this file. The probes find compilers and libraries by compiling and
-# running small programs, not by package names. Each probe leaves the messages of the failing
-# command in $probe_dir/log.
+# tools/setup and tools/doctor source this file. The probes find compilers and libraries by
+# compiling and running small programs, not by package names. Each probe leaves the messages of the
+# failing command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
 PACKAGES="gcc g++ libc6-dev make libopenmpi-dev"
 PACKAGES="$PACKAGES openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
 
-# Checks the C compiler.
 probe_c() {
     printf 'int main(void) { return 0; }\n' >"$probe_dir/c.c"
     "${OMPI_CC:-gcc}" -o "$probe_dir/c" "$probe_dir/c.c" >"$probe_dir/log" 2>&1 && "$probe_dir/c"
@@ -19,7 +18,6 @@ probe_sandbox() {
         /dev true >"$probe_dir/log" 2>&1
 }
 
-# Checks MPI's compiler wrapper.
 probe_mpi() {
     cat >"$probe_dir/mpi.c" <<'END'
 #include <mpi.h>
@@ -200,16 +198,15 @@ try_nccl() {
         >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
-# Checks that the launcher starts two ranks in one MPI_COMM_WORLD. Needs the program of probe_mpi.
+# Checks that tools/launch starts two ranks in one MPI_COMM_WORLD. Needs the program of probe_mpi.
 probe_mpirun() {
     [ -x "$probe_dir/mpi" ] && tools/launch 2 "$probe_dir/mpi" >"$probe_dir/log" 2>&1
 }
 
-# Checks the TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
-# Check the tools for make book. probe_pandoc checks pandoc. probe_wasm checks a compiler, a linker
-# and a C library for WebAssembly, for the pages that run the chapters' C.
+# The tools for make book: pandoc, and a compiler, a linker and a C library for WebAssembly, for the
+# pages that run the chapters' C.
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"

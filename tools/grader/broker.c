@@ -68,7 +68,7 @@ enum { MOST_COMMS = 4096, MOST_COUNTS = 20000, MOST_QUEUED = 1 << 30, MOST_BODIE
 typedef struct {
     pid_t pid;
     int socket;
-    int depth, in_body[MOST_BODIES]; // graded bodies that run now: any body, and body K
+    int depth, in_body[MOST_BODIES]; // how many graded bodies run now: all; body K
     bool bye, ended, waits;
     char *in, *out; // bytes received; bytes to send
     size_t in_count, in_room, out_count, out_room;

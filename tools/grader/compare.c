@@ -1,7 +1,6 @@
-// compare.c: the judge of a graded run. The judge reads the records of a run with a submitted body
-// and the records of a run with our own body. probe.c wrote both records. The judge compares the
-// submitted results with the expected results of OUR run. So the verdict of the submitted process
-// does not count.
+// compare.c: the judge of a graded run. The judge reads the records (probe.c) of a run with a
+// submitted body and of a run with our own body. Then the judge compares the submitted results with
+// the expected results of OUR run. So the verdict of the submitted process does not count.
 //
 //     compare THEIRS OURS [bits]
 //
@@ -31,9 +30,8 @@ typedef struct {
     size_t n;
 } Tensor;
 
-// These are the limits of a check for equal bits if the task does not ask for equal bits. AdamW
-// divides by the root of a mean of squares, so AdamW amplifies rounding where the gradient is
-// nearly zero.
+// limits of a check for equal bits if the task does not ask for equal bits. AdamW divides by the
+// root of a mean of squares, so AdamW amplifies rounding where the gradient is nearly zero.
 static const double rounding = 1e-4, rounding_adamw = 1e-3;
 
 static double number(Reader *r) {
@@ -45,7 +43,7 @@ static double number(Reader *r) {
     }
     return x;
 }
-// Returns a count of letters, numbers or tensors that follow in the record. Each needs at least one
+// Returns a count of letters, numbers or tensors that follow in the record. Each takes at least one
 // byte, so no count is larger than the rest of the record.
 static size_t how_many(Reader *r) {
     double x = number(r);
@@ -147,7 +145,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
     double over_all = 0, worst = 0;
     if (a == NULL) exit(3);
     for (size_t i = 0; i < a_count && !theirs->bad; i++) a[i] = tensor(theirs);
-    // Our record has two halves. Only the second half, the expected tensors, remains.
+    // Our record has two lists of tensors. Only the second list, the expected tensors, is used.
     for (int side = 0; side < 2; side++) {
         b_count = how_many(ours);
         b = calloc(b_count + 1, sizeof *b);
@@ -165,8 +163,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
         wrong(what, kind, "the wrong method gives right results");
 }
 
-// Compares replicas. Ranks that hold the same part must hold the same bits. The parts must be those
-// of our run.
+// Ranks that hold the same part must hold the same bits, and the parts must be those of our run.
 static void compare_replicas(Text what, Reader *theirs, Reader *ours) {
     size_t n = how_many(theirs);
     if (how_many(ours) != n) wrong(what, (Text){ "", 0 }, "other tensors than expected");

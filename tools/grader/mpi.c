@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// Pending is an operation that this rank has started and not yet finished. A send that needs no
-// answer of the broker is done at once.
+// An operation that this rank has started and not yet finished. A send that needs no answer of the
+// broker is done at once.
 struct Pending {
     uint64_t id;
     bool done, too_long;
@@ -40,8 +40,8 @@ static void write_all(const void *data, size_t bytes) {
     }
 }
 
-// `ahead` has bytes that have been read from the socket, and that read_all() has not returned yet.
-// So one call of the kernel reads several small frames.
+// Bytes that have been read from the socket, and that read_all() has not returned yet. So one call
+// of the kernel reads several small frames.
 static struct {
     char data[1 << 16];
     size_t at, count;
@@ -79,8 +79,8 @@ static void put(Frame f, const void *data, size_t bytes) {
     write_all(whole, sizeof f + bytes);
 }
 
-// probe.c uses these functions. tools/Grader.pm compiles both files with random names for these
-// functions, so that no body can call them.
+// probe.c uses these functions. tools/Grader.pm compiles both files with random names for them, so
+// that no body can call them.
 void grader_result(const void *data, size_t bytes);
 void grader_mark(int step);
 void grader_result(const void *data, size_t bytes) {

@@ -1,5 +1,5 @@
 // mpi.h: the part of MPI that common/comm uses, for graded programs. mpi.c implements this part
-// with messages to tools/grader/broker.c. So a graded rank needs no MPI library, no shared memory
+// with messages to tools/grader/broker.c, so a graded rank needs no MPI library, no shared memory
 // and no network. Every message between two ranks passes through the broker, whose memory no rank
 // can reach.
 #ifndef MPI_H

@@ -1,8 +1,8 @@
 // probe.c: gives every compared tensor of a graded program to the judge outside the process. So the
-// judge need not believe the verdict of this process. probe.c is linked into the program. The
-// linker's --wrap replaces the frame's checks by functions of probe.c, which call the check and
-// send the checked tensors, numbers or statement to the judge. probe.c also marks where the graded
-// body runs. tools/grader/compare.c reads the records.
+// judge need not believe the verdict of this process. The linker's --wrap replaces the frame's
+// checks by functions of probe.c, which call the check and send the checked tensors, numbers or
+// statement to the judge. probe.c also marks where the graded body runs. tools/grader/compare.c
+// reads the records.
 #include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>
