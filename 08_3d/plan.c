@@ -359,8 +359,9 @@ static void plan(Run *run) {
         plan_table(run, &t, &list);
         if (list.feasible == 0) {
             say(run, "%s", why);
-            plan_try(&t, &list.result[0], why, sizeof why);
-            say(run, "%s", why);
+            char advice[600];
+            plan_try(&t, &list.result[0], advice, sizeof advice);
+            say(run, "%s", advice);
         }
         answer(run, &t, &list.result[0], &list, &anchors);
         record(run, &list.result[0]);

@@ -175,7 +175,7 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         row(run, t, &list->result[i]);
     }
     say(run, "Of %zu layouts, %zu were simulated%s", list->tried, list->n,
-        list->n < list->tried ? "; no other can be the fastest for its dp, tp, pp and cp." : ".");
+        list->n < list->tried ? "; no other layout can be the fastest of its mesh." : ".");
     if (!option_given(run, "zero"))
         say(run, "With pp > 1 only ZeRO 0 and 1 were tried. --zero 2 and --zero 3 try the others.");
     if (list->feasible == 0) return;

@@ -101,11 +101,12 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
         value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
         lower_or_higher(half, loss->half[0]), half, loss->half[0],
         lower_or_higher(end, loss->end[0]), end, loss->end[0]);
-    say_cost(run,
-             "up to %zu updates between a pull and its push. Here each worker has a link to the "
-             "server. With one port, %d synchronous steps take %s instead of %s.",
-             server_log_look(no_bound).lag, STEPS, cost_text(run, "time.one-port"),
-             cost_text(run, "time.links"));
+    say_cost(
+        run,
+        "up to %zu updates between a pull and its push. %d synchronous steps take %s with a link "
+        "for each worker, and %s if the server has one port.",
+        server_log_look(no_bound).lag, STEPS, cost_text(run, "time.links"),
+        cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
 }

@@ -67,7 +67,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     static const char *const columns[] = { "sent per rank", "calls",      "step", "loss",
                                            "no residual",   "one device", NULL };
     Result rows[] = { { "exact", "c Psi e", { 0 } },
-                      { "fp16", "c Psi 2, and scales", { 0 } },
+                      { "fp16", "2 c Psi, and scales", { 0 } },
                       { "top-k", "(N-1) k (4+e)", { 0 } },
                       { "1-bit", "c Psi/8, and scales", { 0 } },
                       { 0 } };
@@ -85,12 +85,14 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "  fp16   every element in 16 bits, scaled so that no sum overflows; N+1 calls per bucket\n"
         "  top-k  the k largest absolute values, 1 of %d, with their indices; 1 call per bucket\n"
         "  1-bit  the sign of every element, and one scale per message; N+2 calls per bucket\n"
-        "Each block and each table is a bucket, %.0f in all. With top-k and 1-bit a rank adds the"
-        "\nresidual, the part that it has not sent, to its next gradient.%s",
+        "Each block, each table and the last norm is a bucket, %.0f in all. With top-k and 1-bit a "
+        "rank"
+        "\nadds the residual, the part that it has not sent, to its next gradient.%s",
         ONE_OF, seen[TOPK].calls, uneven_shares(run, "\n", SEQUENCES));
     results(run, columns, rows);
     say(run,
-        "  sent, calls: per step. loss: of another model, after %d steps on a text. no residual: "
+        "  sent (rank 0), calls: per step. loss: of another model, after %d steps on a text. no "
+        "residual: "
         "the"
         "\n  part that is not sent is dropped. one device: the same rule without ranks and "
         "messages."

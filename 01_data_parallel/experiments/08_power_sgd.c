@@ -85,9 +85,8 @@ static void power_sgd(Run *run) {
         "columns:\n(a + b) r numbers instead of a b. P Q^T takes the place of G. In each step: P "
         "= G Q with the last\nstep's Q, whose columns are made orthonormal (length 1, at right "
         "angles); all-reduce of P, which is\nmade orthonormal, too; Q = G^T P; all-reduce of Q. "
-        "Vectors (biases and gains) are "
-        "sent whole. A rank adds the residual,\nthe part of G that P Q^T lacks, to its next G. N "
-        "ranks, e bytes per number.%s\n",
+        "Vectors (biases and gains) are sent whole. A rank\nadds the residual, the part of G that "
+        "P Q^T lacks, to its next G. N ranks, e bytes per number.%s\n",
         RANK, uneven_shares(run, "\n", SEQUENCES));
     table(run, seen, last);
     answer(run, seen, last);

@@ -272,7 +272,7 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "\n  fixed order  no messages to agree: an all-reduce per layer, when its %d gradients are "
         "final\n"
-        "  names        (first step) in each cycle ranks send rank 0 the names of their new "
+        "  names        (first step) in each cycle ranks send rank 0 name and size of their new "
         "gradients;"
         "\n               rank 0 broadcasts the names that all ranks have\n"
         "  cache        (later steps) an all-reduce per cycle counts how many ranks have each "
@@ -292,11 +292,8 @@ static void page(Run *run, size_t cycle) {
         "  calls, bytes: per rank, of the messages to agree. all-reduces: of gradients, which "
         "follow. "
         "names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. K = %zu "
-        "cycles; "
-        "in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients. q = %zu numbers "
-        "of "
-        "e = "
-        "%zu bytes hold all counts.",
+        "cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients. q = %zu "
+        "numbers of e = %zu bytes count them.",
         K, answers, TENSORS, question_size(N), sizeof(real));
 }
 
@@ -321,7 +318,7 @@ static void answer(Run *run) {
     say_cost(run, "a gradient waits for its cycle's end and the answer.%s", times);
     say_use_when(run,
                  "no order is known before the step, and each rank finishes every gradient. If all "
-                 "ranks share an order of layers, as here, a fixed order, as DDP's, is cheaper.");
+                 "ranks finish the layers in one order, as here, DDP's fixed order is cheaper.");
 }
 
 static void coordinator(Run *run) {

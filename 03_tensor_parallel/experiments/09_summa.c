@@ -50,7 +50,7 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         "  1D: 03.06. vectors: biases, gains. Factor 3: for each product (Y, dX, dW) a rank "
         "receives "
         "X or dX\n  along the row, W or dW along the column. 1D receives no weights, so only many "
-        "tokens favour 2D:\n  it receives less than 1D from %.0f tokens per micro-batch on (here: "
+        "tokens favour 2D:\n  2D receives less than 1D from %.0f tokens per micro-batch on (here: "
         "%zu).",
         fewest_tokens(at), sequences * c->context);
 }
@@ -82,7 +82,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
              q, q == 1 ? "" : "s", times);
     say_use_when(
         run,
-        "more ranks than a node has must share one layer, and a micro-batch has many "
+        "one layer needs more ranks than a node has, and a micro-batch has many "
         "tokens. 2D is faster than 1D on 8 x 8 ranks from %.1f C tokens on, on 2 x 2 never "
         "(grids.md). If only 1D's activations do not fit, use sequence parallelism (03.07).",
         fewest_in_time(8));

@@ -80,7 +80,7 @@ static void ending(Run *run) {
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
-                   "It sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
+                   "A rank sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
                    "partial sums of Y along its row. Backward sends as much of dX, dW and dY. With "
                    "keep a rank sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));

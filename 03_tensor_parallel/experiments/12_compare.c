@@ -109,8 +109,8 @@ static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR
         left_out = page_text(run, "2D is left out: %zu is not a square.", n);
     say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens. %s", t->model.layers,
         t->model.width, t->sequences, t->model.context, left_out);
-    say(run,
-        "  scores: mean of the ranks. The ring stores none. With FlashAttention no way would.");
+    say(run, "  scores: mean of the ranks. The ring stores none. With FlashAttention no way stores "
+             "scores.");
 }
 
 // ---------------------------------------------------------------- the answer

@@ -54,7 +54,7 @@ static void ring_self(Run *run) {
     say_cost(run, "a rank keeps T²/N scores per head: with twice the ranks and twice the "
                   "positions it keeps twice as many. The causal mask saves no work.");
     say_use_when(run, "a function other than softmax needs whole rows of scores. Otherwise use "
-                      "zigzag chunks (03.08), which keep no scores.");
+                      "ring attention with zigzag chunks (03.08), which keeps no scores.");
 }
 
 static const Option options[] = { STORAGE_OPTION, { 0 } };

@@ -94,10 +94,11 @@ static void table(Run *run, double off, size_t text_blocks, const double loss[WA
         "b: times of\n"
         "  F, B. Late by n: an update changes version k with a gradient that was computed with "
         "version k - n.\n"
-        "  Stage i of p: stashing p-i versions, p-1-i late; vertical sync p, p-1. mixed: only the "
-        "forward's\n"
-        "  weights are late. Error: relative, from one device whose F and B both read the "
-        "forward's version.\n"
+        "  Stage i of p: stashing p-i versions, p-1-i late; vertical sync p versions, p-1 late. "
+        "mixed: "
+        "only\n"
+        "  F's weights are late. Error: relative, from one device whose F and B both read F's "
+        "version.\n"
         "  Loss: mean of the last %d updates of one mini-batch each, so here 1F1B flushes after "
         "each of them.",
         PIECES, LAST);

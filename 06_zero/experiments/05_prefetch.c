@@ -80,11 +80,12 @@ static void conclude(Run *run, const ZeroMeasured *seen, size_t m) {
     const char *before = "as without prefetch";
     if (sent != sent_before)
         before = page_text(run, "instead of %s", zero_text(run, &seen[0], ZERO_SENT));
-    say_cost(run,
-             "memory for the weights of %s, a second gradient, and a copy of the gradient being "
-             "sent. A rank sends %s, %s.",
-             reshards(run) ? "a second layer" : "nearly all layers",
-             zero_text(run, &seen[1], ZERO_SENT), before);
+    say_cost(
+        run,
+        "memory for the weights of %s, a second gradient, and a buffer as large as the gradient "
+        "being sent. A rank sends %s, %s.",
+        reshards(run) ? "a second layer" : "nearly all layers", zero_text(run, &seen[1], ZERO_SENT),
+        before);
     say_use_when(run, "ZeRO-3 waits for its messages, there is memory left, and a micro-batch has "
                       "so many tokens that a layer computes about as long as its gather takes.");
 }
@@ -111,8 +112,9 @@ static void prefetch(Run *run) {
         .notes =
             page_text(run,
                       "In flight, both: wte with a gradient per use. ZeRO-3: a block's weights and "
-                      "gradient. Prefetch: the\nweights of %s, 2 gradients, and a copy of the "
-                      "gradient being sent.",
+                      "gradient. Prefetch: the\nweights of %s, 2 gradients, and a buffer as large "
+                      "as the gradient "
+                      "being sent.",
                       reshard ? "2 blocks" : "all blocks but one"),
         .formula = { [ZERO_IN_FLIGHT] = reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2",
                      [ZERO_SENT] = reshard ? "the same" : "2m passes, not 3m",

@@ -60,7 +60,7 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
 static void show(Run *run, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "keep all", "recompute blocks", "recompute stages",
                                            NULL };
-    Result rows[] = { { "activations, peak", "inputs + 1 block (+ head)", { 0 } },
+    Result rows[] = { { "activations, peak", "inputs + 1 block (stage)", { 0 } },
                       { "sent to neighbours", "nothing is sent again", { 0 } },
                       { "FLOPs, all stages", "3 forwards + recomputation", { 0 } },
                       { "step", "simulated, GPipe's order", { 0 } },
@@ -96,8 +96,8 @@ static void full(Run *run) {
         "m = %zu micro-batches.\n"
         "keep all: all items (tensors of a block's forward) stay for backward. recompute blocks "
         "(stages): a\n"
-        "block (stage) keeps only its input; a second forward makes the rest again. Backward costs "
-        "2 F.\n"
+        "block (stage) keeps only its input; a second forward makes the rest. A backward costs 2 "
+        "forwards.\n"
         "MFU: the FLOPs of 3 forwards / the FLOPs possible in the step. HFU: all FLOPs / the FLOPs "
         "possible.",
         tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,

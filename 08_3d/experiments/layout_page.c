@@ -102,7 +102,7 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     const char *reason = "", *less = "", *others = "", *hidden = "";
     const Layout *next = n > 1 ? &layout[1] : fast;
     if (fast->n.tp < next->n.tp && fast->sent.inside < next->sent.inside)
-        less = page_text(run, " It sends less over tp than tp %zu.", next->n.tp);
+        less = page_text(run, " This layout sends less over tp than tp %zu.", next->n.tp);
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason = page_text(run,
                            " The sums over tp and dp stay inside a node, and only messages between "
@@ -125,8 +125,9 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     say_cost(run,
              "no layout hides its sums over dp here. With overlap (01.04) they could be hidden%s.",
              hidden);
-    say_use_when(run, "one kind alone does not do: dp with ZeRO (06) does not fit or waits for its "
-                      "sums, tp leaves the node, or pp has a long bubble. Keep tp inside a node.");
+    say_use_when(run,
+                 "one kind alone is not enough: dp with ZeRO (06) does not fit or waits for its "
+                 "sums, tp leaves the node, or pp has a long bubble. Keep tp inside a node.");
 }
 
 void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed,
