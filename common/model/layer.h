@@ -90,7 +90,7 @@ typedef struct {
     Range heads;    // heads of this rank, numbered in the whole layer
     size_t ratio;   // this many neighbouring heads share one head of key and value; 0: 1
     double theta;   // the base of rotary positions; 0: no rotation
-    uint64_t key;   // dropout of the attention probabilities
+    uint64_t key;   // key, drop and first_sequence: dropout of the attention probabilities
     double drop;
     size_t first_sequence;
     const int *position;       // [B*T], as in Batch; NULL: 0, 1, 2, ...
@@ -101,8 +101,9 @@ typedef struct {
 struct AttentionKind {
     const char *name;
     // Computes S_MIX [B*T, A] from S_QKV [B*T, A + 2K], whose queries and keys are rotated already.
-    // K = A / ratio. s->attention has the items that rebuild can recompute; selective recomputation
-    // frees these items. All other items are in s->arena.
+    // A is the number of this rank's query columns, and K = A / ratio. s->attention has the items
+    // that rebuild can recompute; selective recomputation frees these items. All other items are in
+    // s->arena.
     void (*forward)(const AttentionHeads *h, Saved *s);
     void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
     void (*rebuild)(const AttentionHeads *h, Saved *s); // NULL: s->attention is empty
@@ -130,9 +131,10 @@ typedef struct {
     // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start fetching. In forward the walk
-    // prepares l before it runs the previous layer, in backward before it runs the next layer. At
-    // its start the walk prepares the layer that it runs first. NULL: there is nothing to prepare.
+    // The walk calls prepare one layer early, so that l can start to fetch its weights. In forward
+    // the walk prepares l before it runs the previous layer, in backward before it runs the next
+    // layer. At its start the walk prepares the layer that it runs first. NULL: there is nothing to
+    // prepare.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
