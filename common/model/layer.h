@@ -4,7 +4,7 @@
 // communicate inside. ZeRO-2, ZeRO-3 and recomputation wrap a layer in another layer. For example,
 // ZeRO-3's layer gathers the weights before it runs the inner layer.
 //
-// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
+// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A block maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y, the
 // logits [B*T, V], is the loss's x. The loss's y is [B*T, 1]. A rank may hold only some rows or
 // columns. So code that allocates a tensor between two layers gets the shape from layer_output().
@@ -36,7 +36,7 @@ typedef struct {
     // Weights and activations are stored in this element type. Statistics, scores, logits, losses,
     // masters and moments are always reals.
     Element storage;
-    bool main_gradients; // gradients of weights are reals (Megatron), else of type `storage`
+    bool main_gradients; // true: gradients of weights are reals (Megatron); false: `storage`
 } ModelConfig;
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;

@@ -54,8 +54,8 @@ size_t config_parameters(const ModelConfig *c);
 size_t config_tensors(const ModelConfig *c);
 
 Model *model_describe(const ModelConfig *c, Range layers);
-// Sets the replicas of all units that have none yet. Call this function between description and
-// allocation.
+// Sets the replicas of all units that have none yet to dp. Call this function between description
+// and allocation.
 void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
 // of the new one, so m->layers becomes shorter by n - 1. Returns the new layer.

@@ -20,7 +20,7 @@ typedef enum {
     MEM_ACTIVATIONS,
     // gathered weights, whole gradients before a reduction, receive buffers
     MEM_COMMUNICATION,
-    MEM_WORKSPACE, // temporaries of one op or layer call; tokens and targets
+    MEM_WORKSPACE, // temporaries of one op or layer call; tokens, targets, positions
     // the unsplit model of a comparison, memory of checks, and all memory allocated while the
     // ledger is paused
     MEM_REFERENCE,
