@@ -16,14 +16,16 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-// query_row and key_row are the rows of a sequence at which the ranges `query` and `key` begin.
+// `query` and `key` are ranges of positions. query_row and key_row are the first rows of these
+// ranges, counted from the first row of a sequence in q and in kv. Rows and positions differ if q
+// or kv holds only a part of a sequence.
 typedef struct {
     Range query, key;
     size_t query_row, key_row;
 } Tile;
 
 // Calls visit for each tile that the causal mask leaves, in a fixed order. Chunks of queries and
-// keys must be equal or disjoint.
+// keys must be equal or disjoint, so that a tile on the diagonal is a square.
 static void attention_tiles(const Positions *queries, const Positions *keys,
                             void (*visit)(void *context, const Tile *t), void *context) {
     size_t query_row = 0, key_row;
@@ -50,7 +52,7 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
 typedef struct {
     const AttentionHeads *h;
     size_t Tq, Tk;            // rows of a sequence in q, and in kv
-    size_t A, K;              // columns of all heads of the query, and of the key
+    size_t A, K;              // columns of this rank's heads of the query, and of the key
     Tensor q, kv, o, lse;     // o: only in forward
     Tensor dq, dkv, d_o, dot; // only in backward
     const int *position;      // 0, 1, 2, ..., h->length - 1
@@ -175,7 +177,7 @@ static void attend_tile_backward(void *attending, const Tile *t) {
         op_causal_probabilities(p, p, local_rows(a, a->lse, i, t), scale, place_of(a, t));
         drop(a, i, t, dp, p);
         mix_t(dv, dp, d_o, 1, heads); // dV = dropout(P)^T dO
-        scores(dp, d_o, v, 1, heads); // dP = dO V^T
+        scores(dp, d_o, v, 1, heads); // d(dropout(P)) = dO V^T
         drop(a, i, t, dp, dp);
         op_causal_scores_backward(dp, p, dp, local_rows(a, a->dot, i, t), scale,
                                   place_of(a, t)); // dS

@@ -15,19 +15,19 @@ typedef enum {
 } BlockCut;
 
 typedef struct {
-    const char *name; // Hugging Face's name in GPT-2, without "h.0."
+    const char *name; // Hugging Face's name in GPT-2, without the block's prefix, such as "h.0."
     // The whole tensor is [rows, cols]. If rows is 0, the tensor is a vector [cols]. If cols is 0,
     // the family has no such tensor.
     size_t rows, cols;
-    size_t blocks; // the number of blocks of columns that are cut separately: 3 for q | k | v
+    size_t blocks; // column blocks, cut separately: q | k | v 3, gate | up 2, others 1
     BlockCut cut;
-    bool gain; // the initial values are near 1, otherwise near 0
+    bool gain; // true: initial values near 1; false: near 0
     // The product of this matrix is added to the residual path, so GPT-2 scales the matrix's
     // initial values by 1 / sqrt(2 L).
     bool into_residual;
-    size_t ratio; // the first block is this many times as wide as each other block (grouped heads)
+    size_t ratio; // the first column block is as wide as this many others (grouped heads)
 } BlockTensor;
-// Writes the table of one block's tensors, in the order of its unit.
+// Writes the table of one block's tensors, in the order of the block's unit (unit.h).
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);
 // Returns the number of features between the matrices of the MLP, 4C in GPT-2.
 static inline size_t block_hidden(const ModelConfig *c) { return c->ffn ? c->ffn : 4 * c->width; }

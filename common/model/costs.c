@@ -57,7 +57,7 @@ CutSizes cut_positions(CutSizes z, const Positions *positions, bool online) {
 size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
 // Returns the columns of this rank's heads together.
 static size_t columns(const CutSizes *z) { return z->heads * z->D; }
-// Returns the columns of query, key and value of these heads.
+// Returns the columns of query, key and value of this rank's heads together.
 static size_t qkv_columns(const CutSizes *z) { return (z->heads + 2 * z->key_heads) * z->D; }
 
 // ---- parameters ----
@@ -116,7 +116,7 @@ void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
         { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0, false },
         { "attention dropout mask", KEPT_SCORES, 0, dropout * scores, false },
         { "attention dropout output", KEPT_SCORES, dropout * scores, 0,
-          false }, // without dropout this is the softmax output
+          false }, // without dropout this output is the softmax output, which counts already
         { "input of the projection", KEPT_DENSE, A, 0, false },
         { "dropout mask 1", KEPT_DENSE, 0, dropout * C, rows },
         { "input of norm 2", KEPT_DENSE, C, 0, rows },
@@ -146,9 +146,10 @@ size_t kept_block(const CutSizes *z) {
 }
 // Counts the norm's output and statistics, the logits, and the sum of the logits' exponentials.
 size_t kept_head(const CutSizes *z) { return z->C + z->statistics + z->vocab + 1; }
-// Counts each output between two layers of the stage once, because the output is also the input of
-// the next layer. A later stage also keeps the input that it received. The first stage's input is
-// the tokens, which do not count. The output of the stage's last layer is not kept.
+// Counts each output of width C between two layers of the stage once, because the output is also
+// the input of the next layer. The logits count in kept_head. A later stage also keeps the input
+// that it received. The first stage's input is the tokens, which do not count. The output that a
+// stage sends is not kept.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
 size_t kept_stage(const CutSizes *z) {
     return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
@@ -221,7 +222,8 @@ size_t kept_stage_bytes(const CutSizes *z) {
     return kept_between_bytes(z) + z->blocks * kept_block_bytes(z) +
            (z->last ? kept_head_bytes(z) : 0);
 }
-// Counts the features of x and dy that are kept for each product and norm. For GPT-2 these are:
+// Counts the features of x and dy that are kept for each product and norm, and the statistics of
+// the two norms. For GPT-2 the features are:
 //   product or norm         x    dy
 //   q, k, v                 C    3C/t
 //   projection              C/t  C
@@ -354,7 +356,7 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
 
 void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]) {
     const size_t norm = 1 + z->norm_bias;
-    // norm 1; projection's bias, norm 2; out's bias; last norm
+    // norm 1; projection's bias and norm 2; second matrix's bias; last norm
     const size_t vectors[PARTIAL_SUMS] = { norm, z->bias + norm, z->bias, norm };
     for (size_t i = 0; i < PARTIAL_SUMS; i++) elements[i] = vectors[i] * z->C;
 }

@@ -1,5 +1,5 @@
-// costs.h: declares the cost model of the layers, whole or cut. From sizes alone the cost model
-// computes parameters, kept activations, FLOPs and traffic, and the times of FLOPs and traffic on
+// costs.h: declares the cost model of the layers, whole or cut. From sizes the cost model computes
+// parameters, kept activations, FLOPs and traffic. The times of FLOPs and traffic also depend on
 // the chosen device and link. costs.c never reads a Model, a ledger or a measured time, so its
 // predictions can be compared with measurements. Experiments make their formulas from these
 // functions.
@@ -21,15 +21,17 @@ typedef struct {
     size_t key_heads;            // this rank's heads of key and value
     size_t gates;                // matrices into the hidden columns: 2 with SwiGLU, else 1
     // These fields describe the family.
-    //   norm_bias, qkv_bias, bias   1 if norms, query/key/value, other matrices have biases; else 0
-    //   statistics                  elements per row of a norm
-    //   positions_width             columns of wpe
-    //   untied                      the head has its own table
+    //   norm_bias        1 if norms have biases, else 0
+    //   qkv_bias         1 if query, key and value have biases, else 0
+    //   bias             1 if the other matrices have biases, else 0
+    //   statistics       elements per row of a norm
+    //   positions_width  columns of wpe
+    //   untied           the head has its own table
     size_t norm_bias, qkv_bias, bias, statistics, positions_width;
     bool untied;
     size_t blocks; // blocks of this rank's stage
-    bool first;    // the embedding is before the blocks
-    bool last;     // the head is after the blocks
+    bool first;    // the stage begins with the embedding
+    bool last;     // the stage ends with the head
     bool dropout;
     size_t t, rank; // ranks of the tensor-parallel group, and this rank's number in the group
     // sequence: under sequence parallelism norms, dropout, residual paths and messages have
@@ -54,8 +56,8 @@ size_t cut_layers(const CutSizes *z);
 
 // ---- Parameters, in elements ----
 // Tensor parallelism cuts W_qkv, b_qkv, W_O, fc and its bias, the MLP's second matrix, wte, and an
-// untied head's own table. Every rank holds the other tensors whole: norms, wpe, and the two biases
-// that are added after a sum.
+// untied head's own table. Every rank holds the other tensors whole: norms, wpe, and the biases of
+// the projection and of the MLP's second matrix, which are added after an all-reduce.
 enum { TENSORS_OF_BLOCK = 12 };
 // Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
@@ -68,7 +70,8 @@ size_t elements_wte(const CutSizes *z);
 // stage.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
-bool stage_shares_table(const CutSizes *z); // whether this stage and another use wte
+// Returns whether this stage shares wte with another stage.
+bool stage_shares_table(const CutSizes *z);
 // Returns the parameters of layer i of the stage without the tables of the vocabulary. These are
 // the elements of wpe, of a block, or of the last norm.
 size_t elements_unit(const CutSizes *z, size_t i);
@@ -85,8 +88,8 @@ size_t gradient_bytes(const ModelConfig *c);
 size_t adamw_bytes(const ModelConfig *c);
 size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 
-// ---- What forward keeps for backward, in elements per token ---- These are the items of
-// Korthikanti et al. 2022, section 4.1, and the statistics.
+// ---- What forward keeps for backward, in elements per token ----
+// The items are those of Korthikanti et al. 2022, section 4.1, and the statistics.
 //   KEPT_INPUT       the block's input, which is kept as the output of the previous layer
 //   KEPT_SCORES      dropped by selective recomputation
 //   KEPT_STATISTICS  statistics of norms and softmax, which the paper leaves out
@@ -104,7 +107,8 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns the elements of the softmax's output. With dropout, the output after dropout counts, too.
+// Returns the kept elements of the softmax's output, 0 with blockwise attention. With dropout, the
+// output after dropout counts, too.
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns the elements of a block's items without its input
 size_t kept_head(const CutSizes *z);
@@ -120,9 +124,10 @@ size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// Each *_reals function returns how many of these elements are reals even if activations have 16
-// bits. Such reals are the statistics, and in a head also the logits and the sum of their
-// exponentials. activations_bytes returns the bytes of activations_stage.
+// activations_block_reals and activations_head_reals return how many elements of a block and of the
+// head are reals, even if activations have 16 bits. Such elements are the statistics, and in the
+// head also the logits and the sum of their exponentials. activations_bytes returns the bytes of
+// activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);
@@ -177,7 +182,8 @@ Work work_model(const ModelConfig *c, size_t B);
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);
-// Returns (n - 1) alpha + bytes / beta, the time of a broadcast or a reduce.
+// Returns the time of a broadcast or a reduce over n ranks: (n - 1) alpha + bytes / beta, or 0 if n
+// is 1.
 double chain_time(size_t n, size_t bytes);
 double send_time(size_t bytes); // returns alpha + bytes / beta, inside a node
 // Returns the elements of a message between stages, [B*T, C] or its local rows.
@@ -203,7 +209,7 @@ typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The list
+// With sequence parallelism, partial gradients are summed over the tensor-parallel ranks. The table
 // has the elements of each sum. The first three sums belong to a block.
 //   sum                           GPT-2   Llama
 //   norm 1                        2C      C

@@ -55,8 +55,8 @@ static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     return key;
 }
 
-// Sends rank 0's text to the ranks whose `missing` is true, because they lack the file or see
-// another file. The other ranks take part in the broadcasts and drop the text.
+// Sends rank 0's text to the ranks that lack the file or see another file (`missing` is true). The
+// other ranks take part in the broadcasts and drop the text.
 static void send_text(DataFile *f, bool missing) {
     enum { PIECE = 1 << 20 };
     unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(f->bytes) : NULL;
@@ -222,8 +222,8 @@ static void require_ids(const Data *d, char why[DATA_WHY]) {
 
 // ---- one or several files ----
 
-// Rank 0 adds the files of a pattern to d->names, sorted. A file with exactly this name has
-// priority over a pattern. If nothing matches, the pattern itself is added, and open_file() reports
+// Rank 0 adds the files of a pattern to d->names, sorted. If a file has the pattern itself as its
+// name, only this file is added. If no file matches, the pattern is added, and open_file() reports
 // the error.
 static void add_names(Data *d, const char *pattern, size_t *room) {
     glob_t found = { 0 };
@@ -271,7 +271,8 @@ static size_t list_files(Data *d, const char *path, const char *eval) {
 static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     f->text = map(f->path, &f->bytes, why);
     f->mapped = f->text != NULL;
-    // An error on rank 0 is an error for all ranks.
+    // An error on rank 0 is an error for all ranks. Another rank's error does not count, because
+    // that rank gets rank 0's text.
     if (this_world_size > 1) side_broadcast(why, DATA_WHY);
     if (!why[0] && this_world_size > 1) share_text(f);
     if (!why[0]) recognise(d, f, named, why);
@@ -380,7 +381,7 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// Training tokens after the last window are not used.
+// Training tokens after the last target of the last window are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

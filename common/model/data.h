@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     DataFile *files; // all files, in order; NULL: synthetic tokens
     size_t n_files;
-    char *names;           // the files' paths
+    char *names;           // all paths, one after another, each with its final '\0'
     size_t token_bytes;    // 1: bytes of text, 2: uint16
     size_t tokens;         // tokens of all files
     size_t train_tokens;   // training tokens; all later tokens are held out
@@ -43,12 +43,12 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // tokens.
 //
 // A file is text of bytes, or tokens in one of two formats. llm.c's format has a header (magic
-// 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
-// vocab 0 means 256, and is allowed only for text of bytes.
+// 20240520, version 1), then uint16 tokens. nanoGPT's format has only uint16 tokens, and the name
+// of such a file ends in .bin. vocab 0 means 256, and is allowed only for text of bytes.
 //
 // All ranks use the files that rank 0 sees. A rank that cannot see such a file, or sees another
-// text, gets the text over the side channel. To check the ids of token files, every rank reads one
-// part of the tokens.
+// text, gets the text from rank 0 over the side channel (comm.h). To check the ids of token files,
+// every rank reads one part of the tokens.
 //
 // Returns false on all ranks if a file cannot be read or is corrupt, if the text is too short, or
 // if ids are beyond the vocabulary. why then names the reason and the fix, and *d needs no
@@ -74,9 +74,9 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);
 // sequence n of a step.
 size_t data_windows(const Data *d);
 size_t data_window(const Data *d, uint64_t step, size_t n);
-// data_eval_windows() returns the number of windows of `context` tokens in the held-out text.
-// data_eval_batch() returns B of `some` windows, from number `first` on. The `some` windows are
-// spread evenly over the held-out text. The batch's token_weight is 1 / (B*T).
+// data_eval_windows() returns the number of windows of `context` tokens in the held-out text. An
+// evaluation uses `some` of these windows, spread evenly over the text. data_eval_batch() returns B
+// of the used windows, from number `first` on. The batch's token_weight is 1 / (B*T).
 size_t data_eval_windows(const Data *d);
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some);
 // Returns the entropy of the held-out text, in nats per token. A model that knows only the

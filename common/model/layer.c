@@ -49,8 +49,8 @@ Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
 // Returns memory for a contribution to p's gradient. A contribution is computed from zero and added
-// once, so its bits do not depend on the gradient before it. The first contribution after zeroing
-// is written in place. A later contribution is in reals, so adding it rounds a gradient of 16 bits
+// once, so its bits do not depend on earlier contributions. The first contribution after zeroing is
+// written in place. A later contribution is in reals, so adding it rounds a gradient of 16 bits
 // only once.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
@@ -79,7 +79,7 @@ static void defer(Saved *s, WeightGradient g) {
 }
 
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
-    if (w->deferred) { // only the first half of a backward is wanted now
+    if (w->deferred) { // the first half of a backward leaves this gradient to the second half
         defer(w->deferred, (WeightGradient){ .w = w, .bias = bias, .x = x, .dy = dy });
         return;
     }
@@ -314,7 +314,7 @@ static void plain_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sa
            v = attention_repeat(h, attention_part(h, s->t[S_QKV], 2), &scratch);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->T);
     to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix); // dV = dropout(P)^T dO
-    op_heads_scores(dp, dmix, v, h->B, heads);                     // dP = dO V^T
+    op_heads_scores(dp, dmix, v, h->B, heads);                     // d(dropout(P)) = dO V^T
     dropped(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h)); // dS
     op_heads_mix(attention_part(h, dqkv, 0), dp, k, h->B, heads);                      // dQ = dS K
@@ -328,9 +328,10 @@ static const AttentionKind plain = {
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
 
 // Rotates queries and keys by an angle that grows with their position (Su et al. 2021). Then the
-// score of a query and a key depends only on the distance of their positions. Only this function
-// rotates: forward right after q|k|v is computed, and backward the gradients of q and k. So every
-// kind of attention reads rotated rows, on any rank.
+// score of a query and a key depends on the distance of their positions, but not on the two
+// positions themselves. Only this function rotates: in forward q and k, right after q|k|v is
+// computed, and in backward the gradients of q and k. So every kind of attention reads rotated
+// rows, on any rank.
 static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
     size_t turned = range_size(h->heads) * h->D + attention_key_columns(h);
     if (h->theta > 0)
@@ -340,7 +341,8 @@ void attention_forward(const AttentionHeads *h, Saved *s) {
     rotate(h, s->t[S_QKV], 1);
     kind_of(h)->forward(h, s);
 }
-// The transpose of a rotation is the rotation by the opposite angle, so direction is -1.
+// The backward of a rotation multiplies by the transpose, which is the rotation by the opposite
+// angle. So direction is -1.
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     kind_of(h)->backward(h, dqkv, dmix, s);
     // EXERCISE 00.unsplit-c (2 points): backward of the rotation. dqkv is the gradient of the
@@ -407,7 +409,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_matmul_nt(dnorm, dfc, p[FC_W].w);
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
-    op_add(dmiddle, dy, dmiddle); // adds the residual path
+    op_add(dmiddle, dy, dmiddle); // adds the gradient of the residual path
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);
@@ -519,8 +521,8 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 // ---- the plain walk ----
 
 // Prepares layer i, and the layer inside a wrapper of one layer. A wrapper of several layers walks
-// its inner layers itself. Does nothing if i is not below n. For example, 0 - 1 is the largest
-// size_t.
+// its inner layers itself. Does nothing if i is not below n. So a caller may pass n, or 0 - 1,
+// which is the largest size_t.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);

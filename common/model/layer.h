@@ -4,7 +4,7 @@
 // communicate inside. ZeRO-2, ZeRO-3 and recomputation wrap a layer in another layer. For example,
 // ZeRO-3's layer gathers the weights before it runs the inner layer.
 //
-// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
+// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A block maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y, the
 // logits [B*T, V], is the loss's x. The loss's y is [B*T, 1]. A rank may hold only some rows or
 // columns. So code that allocates a tensor between two layers gets the shape from layer_output().
@@ -36,7 +36,7 @@ typedef struct {
     // Weights and activations are stored in this element type. Statistics, scores, logits, losses,
     // masters and moments are always reals.
     Element storage;
-    bool main_gradients; // gradients of weights are reals (Megatron), else of type `storage`
+    bool main_gradients; // true: gradients of weights are reals (Megatron); false: `storage`
 } ModelConfig;
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;
@@ -90,7 +90,7 @@ typedef struct {
     Range heads;    // heads of this rank, numbered in the whole layer
     size_t ratio;   // this many neighbouring heads share one head of key and value; 0: 1
     double theta;   // the base of rotary positions; 0: no rotation
-    uint64_t key;   // dropout of the attention probabilities
+    uint64_t key;   // key, drop and first_sequence: dropout of the attention probabilities
     double drop;
     size_t first_sequence;
     const int *position;       // [B*T], as in Batch; NULL: 0, 1, 2, ...
@@ -101,8 +101,9 @@ typedef struct {
 struct AttentionKind {
     const char *name;
     // Computes S_MIX [B*T, A] from S_QKV [B*T, A + 2K], whose queries and keys are rotated already.
-    // K = A / ratio. s->attention has the items that rebuild can recompute; selective recomputation
-    // frees these items. All other items are in s->arena.
+    // A is the number of this rank's query columns, and K = A / ratio. s->attention has the items
+    // that rebuild can recompute; selective recomputation frees these items. All other items are in
+    // s->arena.
     void (*forward)(const AttentionHeads *h, Saved *s);
     void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
     void (*rebuild)(const AttentionHeads *h, Saved *s); // NULL: s->attention is empty
@@ -130,9 +131,10 @@ typedef struct {
     // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start fetching. In forward the walk
-    // prepares l before it runs the previous layer, in backward before it runs the next layer. At
-    // its start the walk prepares the layer that it runs first. NULL: there is nothing to prepare.
+    // The walk calls prepare one layer early, so that l can start to fetch its weights. In forward
+    // the walk prepares l before it runs the previous layer, in backward before it runs the next
+    // layer. At its start the walk prepares the layer that it runs first. NULL: there is nothing to
+    // prepare.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {

@@ -30,7 +30,8 @@ typedef struct Model {
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
     // Only ZeRO-2 and ZeRO-3 use these arenas, of MEM_COMMUNICATION. A vocabulary's table stays
-    // whole for a step. `gathered` holds its whole weights (ZeRO-3), `buffers` its whole gradients.
+    // whole for a step. `gathered` holds the table's whole weights (ZeRO-3), `buffers` the table's
+    // whole gradients.
     Arena gathered, buffers;
 } Model;
 
@@ -48,13 +49,13 @@ bool config_is_gpt2(const ModelConfig *c);
 // Returns the parameters of the whole model, with a tied wte once. GPT-2 has V*C + T*C + L*(12*C*C
 // + 13*C) + 2*C parameters.
 size_t config_parameters(const ModelConfig *c);
-// Returns the number of tensors. The number is 2 + 12 L + 2, and one more for the head's own table
-// if untied. An absent tensor has a number, but no elements.
+// Returns the number of tensors: 2 + 12 L + 2, and one more for the head's own table if untied. A
+// tensor that the family does not have counts, too, but has no elements.
 size_t config_tensors(const ModelConfig *c);
 
 Model *model_describe(const ModelConfig *c, Range layers);
-// Sets the replicas of all units that have none yet. Call this function between description and
-// allocation.
+// Sets the replicas of all units that have none yet to dp. Call this function between description
+// and allocation.
 void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
 // of the new one, so m->layers becomes shorter by n - 1. Returns the new layer.
@@ -67,7 +68,7 @@ Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers i
 // Allocates the weights of all units with their initial values, and all gradients. ZeRO has its own
 // allocators.
 void model_allocate(Model *m);
-// Allocates the weights only. The caller provides gradients.
+// Allocates the weights only. A caller that needs gradients allocates them.
 void model_allocate_weights(Model *m);
 // Makes every unit read its weights from w [1, size], which holds another version of the weights in
 // the order of m->w.

@@ -15,7 +15,7 @@ typedef struct {
 } Optimizer;
 Optimizer sgd(double lr); // returns SGD without momentum
 // Returns AdamW with betas 0.9 and 0.95, without decay. epsilon is 1e-5, because 1e-8 amplifies the
-// noise of zero gradients.
+// rounding errors of gradients that are almost zero.
 Optimizer adamw(double lr);
 // Allocates m and v for the owned elements. SGD needs only m, or nothing without momentum. Weights
 // of 16 bits also get a master in reals, unless no_master is true.

@@ -5,12 +5,12 @@
 #include "common/comm/comm.h"
 
 typedef struct {
-    char name[40];          // Hugging Face's name in GPT-2, "h.0.attn.c_attn.weight"
+    char name[40];          // Hugging Face's name in GPT-2, such as "h.0.attn.c_attn.weight"
     size_t number;          // number in the whole model's order of tensors
     size_t rows, cols;      // size of the whole tensor
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
-    size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
-    size_t ratio;           // the first block is this many times as wide as each other block
+    size_t blocks;          // column blocks, each cut by itself (q | k | v: 3)
+    size_t ratio;           // the first column block is as wide as `ratio` others (narrow blocks)
     Range own_rows;         // the local rows
     Range own_cols;         // local columns of a narrow block; block 0 has `ratio` times as many
     double mean, deviation; // mean and deviation of the initial values
@@ -35,7 +35,7 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
 // Returns how many narrow blocks a row has. The first block counts as `ratio` narrow blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
-size_t param_local_cols(const Param *p); // returns the columns of all blocks
+size_t param_local_cols(const Param *p); // returns the local columns of all blocks
 bool param_is_whole(const Param *p);     // returns whether this rank holds the whole tensor
 // Adds g, a finished contribution with the shape of the local part, to p->g. The first contribution
 // after zeroing overwrites p->g.
@@ -92,7 +92,7 @@ typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitT
 // master of weights in reals.
 Tensor unit_own(const Unit *u, UnitTensor what);
 // Fills t with elements `range` of the unit. `element` returns the value of a parameter at a place
-// in the flattened whole tensor. Initial values, loading and migration use this function.
+// in the flattened whole tensor. Initial values and loading use this function.
 typedef real UnitElement(void *context, const Param *p, size_t global_index);
 void unit_fill(const Unit *u, Tensor t, Range range, UnitElement *element, void *context);
 // Fills w with the initial values of elements `range`.

@@ -33,7 +33,7 @@ struct Block {
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
     size_t total;      // live bytes of all categories but MEM_REFERENCE
-    size_t total_most; // the peak of total, which is never reset
+    size_t total_most; // the peak of total, which memory_reset_peaks() does not reset
     size_t pauses;
     bool poison_off;
 } ledger;

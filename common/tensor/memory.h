@@ -1,6 +1,7 @@
 // memory.h: declares the allocation of tensors' memory, and the ledger, which counts the bytes.
-// Each buffer has a category. The ledger keeps the live bytes and the peak per rank, for each
-// category and for the total. Under a GPU backend the buffers are device memory.
+// Each buffer has a category. The live bytes are the bytes of all buffers that are not freed. The
+// ledger keeps, per rank, the live bytes and their peak, for each category and for the total. Under
+// a GPU backend the buffers are device memory.
 //
 // New memory is filled with NaN (unless memory_poison() is false), so a read of memory that was
 // never written shows in the results. Freed memory goes back to the device's allocator, which
@@ -17,9 +18,9 @@ typedef enum {
     MEM_OPTIMIZER,
     // values that forward keeps for backward, and layer outputs (layer.h)
     MEM_ACTIVATIONS,
-    // gathered units, whole gradients before a reduction, receive buffers
+    // gathered weights, whole gradients before a reduction, receive buffers
     MEM_COMMUNICATION,
-    MEM_WORKSPACE, // temporaries of one op or layer call; tokens and targets
+    MEM_WORKSPACE, // temporaries of one op or layer call; tokens, targets, positions
     // the unsplit model of a comparison, memory of checks, and all memory allocated while the
     // ledger is paused
     MEM_REFERENCE,
@@ -41,9 +42,9 @@ void arena_set_category(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // returns whether p is an address in a buffer of a
 // Returns this rank's scratch, which holds the copies in reals of an op's 16-bit operands. The
-// copies are valid until the next call. The scratch is freed at the rank's end. The ledger does not
-// count the scratch, because a GPU, which computes with 16-bit operands, needs almost none.
-// memory_scratch_bytes returns the present size of the scratch.
+// copies are valid until memory_scratch is called again. The scratch is freed at the rank's end.
+// The ledger does not count the scratch, because a GPU, which computes with 16-bit operands, needs
+// almost none. memory_scratch_bytes returns the present size of the scratch.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 

@@ -1,7 +1,7 @@
-// ops.c: implements the ops of ops.h, once for every device. An op is a function of one item (an
-// element, part of a row, a row, a strip of columns). FOR_EACH runs the function for every item, in
-// a loop in C or in a kernel in CUDA C++. So the function uses the common subset of C and C++. The
-// BLAS computes the GEMMs.
+// ops.c: implements the ops of ops.h, once for every device. The BLAS computes the GEMMs. Every
+// other op has code for one item (an element, part of a row, a row, a strip of columns). FOR_EACH
+// runs this code for every item, in a loop in C or in a kernel in CUDA C++. So the code uses the
+// common subset of C and C++.
 //
 // Sums down a column are added in row order. Sums along a row have an order that depends on the
 // row's length alone. No op allocates memory, but WIDENED uses memory_scratch(). No item writes an
@@ -158,8 +158,8 @@ static void round_outputs(Tensor *const operand[], const Tensor stored[], size_t
             return; \
         } \
     } while (0)
-// WIDENED_IN_C is WIDENED in C. In CUDA C++ it does nothing, because the op's kernels take 16 bits
-// (rows.h).
+// WIDENED_IN_C is WIDENED in C. In CUDA C++ WIDENED_IN_C does nothing, because the op's kernels
+// take 16 bits (rows.h).
 #define WIDENED_IN_C(...) \
     do { \
         if (!KERNELS_TAKE_HALVES) WIDENED(__VA_ARGS__); \
@@ -315,8 +315,8 @@ void op_sum_rows(Tensor sum, Tensor x) {
 }
 
 // Returns 2u for GELU, which is x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3)
-// (Hendrycks and Gimpel 2016). GELU equals x sigmoid(2u). This form needs one exp and does not
-// cancel for negative x.
+// (Hendrycks and Gimpel 2016). GELU equals x sigmoid(2u). This form needs one exp, and for negative
+// x no digits are lost by cancellation.
 ITEM real gelu_2u(real x) { return (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x); }
 ITEM real gelu_2u_derivative(real x) {
     return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x);

@@ -4,8 +4,8 @@
 // arguments after an input: m and v. A wrong shape is a fault() that names the shapes.
 //
 // Operands may be stored in 16 bits. An op computes in reals, and rounds an output once. Statistics
-// of norms, lse, dot, all operands of cross entropy, m and v must be reals, otherwise the op calls
-// fault().
+// and sums of norms, lse, dot, all operands of cross entropy, m and v must be reals, otherwise the
+// op calls fault().
 //
 // An op OVERWRITES its outputs, also gradients of parameters. The caller adds such a gradient to
 // earlier contributions. Only op_rotate, op_merge_heads, op_exp_sum, op_cross_entropy_backward and
@@ -26,7 +26,7 @@ void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
 void op_max(Tensor y, Tensor a, Tensor b); // y = max(a, b); NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns. NaN stays
 // NaN. In 16 bits a sum is rounded once. y may be a row of parts. On a GPU, the transports emu and
-// nccl add the ranks' contributions with op_combine.
+// nccl use op_combine for sums in rank order.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
@@ -53,8 +53,8 @@ typedef struct {
     double p;
     size_t row0, col0; // where x, a part of a whole tensor, begins in the whole
     // These fields are for rows that are tokens. i is row0 + the row of x. Row i has position[i] in
-    // global sequence first_sequence + i / T, which has `length` positions. position NULL means
-    // i mod T. T = 0 means that rows are no tokens, and row i is global row i.
+    // global sequence first_sequence + i / T, which has `length` positions. If position is NULL,
+    // row i has position i mod T. If T is 0, rows are no tokens, and row i is global row i.
     size_t T, length, first_sequence;
     const int *position;
 } Dropout;
@@ -65,12 +65,13 @@ void op_dropout(Tensor y, Tensor x, Dropout d);
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
-// The op_layer_norm_* functions below compute the layer norm of rows that are spread over ranks. x,
+// The functions with _sums or _apply compute the layer norm of rows that are spread over ranks. x,
 // y, dx, dy, gain and bias hold only some of a row's `whole` columns. sums[M,2] has the sums over
 // the local columns. The caller adds the sums over the ranks that share the rows, then applies the
-// sums. One all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The relative error
-// of this variance is a rounding error times 1 + mean^2 / variance. In op_layer_norm_apply stats
-// and sums may be the same tensor. op_layer_norm_grads needs only the local columns.
+// sums. In forward one all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The
+// relative error of this variance is a rounding error times 1 + mean^2 / variance. In
+// op_layer_norm_apply stats and sums may be the same tensor. op_layer_norm_grads needs only the
+// local columns.
 void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);

@@ -12,12 +12,12 @@
 
 // exp(x) = 2^n e^r with n = round(x / ln 2), so |r| <= ln 2 / 2. The constant ln 2 has two parts,
 // so n times the first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a
-// bias. Adding SHIFT rounds to an integer and leaves n + bias in the low bits. Shifted into the
-// exponent field, these bits are 2^(n-1). The exponent is n - 1 instead of n, so that the largest
-// results need no infinite factor. The polynomial is doubled instead. The polynomial is e^r = 1 + r
-// + r^2 q(r), with q fitted at Chebyshev's points. The error is at most 2 units in the last place.
-// A result above the largest number is infinity. The result is 0 if x < LOW (results below 2.4e-38,
-// in fp64 4.5e-308), and NaN for NaN.
+// bias. Adding SHIFT rounds x / ln 2 to the integer n and leaves n + bias in the low bits. A shift
+// moves these bits into the exponent field, and the result is the number 2^(n-1). The exponent is
+// n - 1 instead of n, so that the largest results need no infinite factor. The polynomial is
+// doubled instead. The polynomial is e^r = 1 + r + r^2 q(r), with q fitted at Chebyshev's points.
+// The error is at most 2 units in the last place. A result above the largest number is infinity.
+// The result is 0 if x < LOW (results below 2.4e-38, in fp64 4.5e-308), and NaN for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
     const double SHIFT = 0x1.8p52 + 1022, LOW = -707.7, HIGH = 709.782712893383973;
