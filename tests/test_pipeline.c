@@ -571,75 +571,14 @@ static void test_halves(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, ROWS, IN), w = tensor_new(&a, IN, OUT);
     Tensor dy = tensor_new(&a, ROWS, OUT), dw = tensor_new(&a, IN, OUT);
-    Tensor dx = tensor_new(&a, ROWS, IN);
     Param param = { .w = w, .g = tensor_new(&a, IN, OUT), .gradient_empty = true };
     tensor_randomize(x, 1, 1);
     tensor_randomize(w, 2, 1);
     tensor_randomize(dy, 3, 1);
-    linear_backward_inputs(dx, dy, w);     // B
-    linear_backward_weights(dw, x, dy);    // W, any time later
+    linear_backward_weights(dw, x, dy);
     linear_gradients(&param, NULL, x, dy); // as a layer's whole backward computes it
     ok(tensor_equal(dw, param.g), "W of y = x w is dw of its whole backward, every bit");
     arena_free(&a);
-}
-
-// ---------------------------------------------------------------- prepare: one layer ahead
-
-static void note(Layer *l, char what) {
-    char *log = l->technique;
-    sprintf(log + strlen(log), "%c%zu ", what, l->number);
-}
-static void noted_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)b;
-    (void)x;
-    (void)s;
-    note(l, 'F');
-    tensor_fill(y, 0);
-}
-static void noted_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)b;
-    (void)x;
-    (void)dy;
-    (void)s;
-    note(l, 'B');
-    tensor_fill(dx, 0);
-}
-static void noted_prepare(Layer *l, bool backward) { note(l, backward ? 'b' : 'f'); }
-static const LayerKind noted = {
-    .name = "noted",
-    .output = hidden_shape,
-    .forward = noted_forward,
-    .backward = noted_backward,
-    .prepare = noted_prepare,
-};
-static const LayerKind around = {
-    .name = "around",
-    .forward = noted_forward,
-    .backward = noted_backward,
-};
-static void run_prepare(Comm *world, void *unused) {
-    (void)world;
-    (void)unused;
-    char log[200] = "";
-    Model *m = model_describe(&sizes, (Range){ 1, 4 });
-    for (size_t i = 0; i < 3; i++) {
-        m->layers[i].kind = &noted;
-        m->layers[i].technique = log;
-    }
-    layer_wrap(&m->layers[1], &around, NULL); // the inner layer of a wrapper is prepared, too
-    m->layers[1].technique = log;
-    Batch b = { .B = 1, .T = 2 };
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor x = tensor_new(&a, 2, 12), y = tensor_new(&a, 2, 12);
-    walk_backward(m->layers, 3, &b, walk_forward(m->layers, 3, &b, x, y), y, x);
-    if (!ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 b3 b2 B3 b1 B2 B1 "),
-            "prepare is called one layer ahead"))
-        printf("#   %s\n", log);
-    log[0] = 0;
-    walk_forward_only(m->layers, 3, &b, x, y);
-    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "prepare is called one layer ahead, without a backward");
-    arena_free(&a);
-    model_free(m);
 }
 
 static void as_ranks(size_t n, void (*body)(Comm *world, void *arg), const void *arg) {
@@ -703,6 +642,5 @@ int main(void) {
     test_halves();
     as_ranks(8, run_cube_kept, NULL);
     as_ranks(1, run_pairs, NULL);
-    as_ranks(1, run_prepare, NULL);
     return tap_end();
 }

@@ -520,23 +520,13 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Prepares layer i, and the layer inside a wrapper of one layer. A wrapper of several layers walks
-// its inner layers itself. Does nothing if i is not below n. So a caller may pass n, or 0 - 1,
-// which is the largest size_t.
-static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
-    for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
-        if (l->kind->prepare) l->kind->prepare(l, backward);
-}
-
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter_chunk(EVENT_FORWARD, b->number, layers[0].chunk);
     ActivationStash *f = host_alloc(sizeof *f);
     f->n = n;
     f->x = x;
     f->layer = host_alloc(n * sizeof *f->layer);
-    prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
-        prepare(layers, n, i + 1, false);
         f->layer[i].arena = arena(MEM_ACTIVATIONS);
         f->layer[i].y =
             i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
@@ -560,9 +550,7 @@ static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *
                       Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
     Arena incoming = arena(MEM_WORKSPACE); // holds dy, if the walk has allocated dy
-    prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
-        prepare(layers, n, i - 1, true);
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
         Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_like(&outgoing, x);
@@ -599,9 +587,7 @@ void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationSt
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
     Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if the walk has allocated x
-    prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
-        prepare(layers, n, i + 1, false);
         Arena outgoing = arena(MEM_ACTIVATIONS);
         Saved saved = saved_new();
         Tensor out = i + 1 == n ? y : tensor_shaped(&outgoing, layer_output(&layers[i], b));

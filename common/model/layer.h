@@ -131,11 +131,6 @@ typedef struct {
     // wrapper has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start to fetch its weights. In forward
-    // the walk prepares l before it runs the previous layer, in backward before it runs the next
-    // layer. At its start the walk prepares the layer that it runs first. NULL: there is nothing to
-    // prepare.
-    void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
     const LayerKind *kind;
