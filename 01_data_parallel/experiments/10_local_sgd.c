@@ -243,7 +243,7 @@ static void local_sgd(Run *run) {
         "has %s.%s\n",
         value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),
         value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
-        uneven_shares(run, " ", SEQUENCES));
+        uneven_shares(run, "\n", SEQUENCES));
     page(run, last);
     data_free(&t.data);
 }

@@ -109,15 +109,13 @@ static void ending(Run *run) {
             cost_text(run, "kept.again"), cost_text(run, "sent.again"));
     const char *time = "";
     if (clock_config()->simulated)
-        time =
-            page_text(run, " A step takes %s, or %s if inputs are gathered again, instead of %s.",
-                      cost_text(run, "step.kept"), cost_text(run, "step.again"),
-                      cost_text(run, "step.tensor"));
-    say_cost(
-        run,
-        "two collectives in place of each all-reduce, and one sum per step for the gradients of "
-        "norms and biases.%s",
-        time);
+        time = page_text(run, " A step takes %s (%s if inputs are gathered again) instead of %s.",
+                         cost_text(run, "step.kept"), cost_text(run, "step.again"),
+                         cost_text(run, "step.tensor"));
+    say_cost(run,
+             "two collectives for each all-reduce, and a sum per step for gradients of norms and "
+             "biases.%s",
+             time);
     say_use_when(run,
                  "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does. Start "
                  "the gather before the product for dX, and this product can hide the gather.");

@@ -137,8 +137,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     }
     results(run, columns, rows);
     say(run,
-        "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
-        "backward; m = %zu.\n  A, # at the end: sums of wte's gradient, the loss and the norm.",
+        "  Step: sum(f+b) + (m-1)(max f + max b) + messages; m = %zu. A: sums of wte's gradient, "
+        "loss, norm.",
         t->micro_batches);
 }
 
