@@ -543,7 +543,7 @@ static void recomputation(void) {
     page = "07_recompute/README.md";
     on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
-    on_page("| selective | %.1f GB | %.0f GB | %.2f %% (%.1f %% in the paper", 96 * dense / G,
+    on_page("| selective | %.1f GB | %.0f GB | %.2f %% (%.1f %% if the product", 96 * dense / G,
             state + (96 * dense + all - dense) / G, work / 2, work); // ours repeats only q k^T
     on_page("| full | %.1f GB | %.0f GB | %.0f %% |", 96 * full / G, state + (96 * full + all) / G,
             100 * F / (3 * F));
