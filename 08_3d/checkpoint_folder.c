@@ -1,5 +1,6 @@
 // checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
-// files in this folder, by POSIX calls that follow no link there.
+// files in this folder, and follows no link in this folder. The file also reads the index of a
+// checkpoint in any folder.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -79,12 +80,13 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// A file belongs to a checkpoint by its name, its kind and its first bytes.
+// Returns whether a file of the folder is a regular file with the name and the first bytes of a
+// checkpoint's file.
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
     int file = openat(folder, name,
-                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // does not wait for a pipe
+                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // never waits for a pipe
     if (file < 0) return false;
     struct stat is;
     bool ours =
@@ -232,8 +234,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// Reads the step from the name of the folder to which the path leads. Returns false if a user has
-// given the folder another name than that of a complete checkpoint.
+// Reads the step from the name of the folder to which the path leads. Returns false if the folder
+// does not have the name of a complete checkpoint. For example, a user may have renamed the folder.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

@@ -54,7 +54,8 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
 }
 
 // Returns a new stage i.
-// like: another stage with the same chunks and ranks, whose times are copied; or NULL.
+// like: a stage whose ops take the same times as those of stage i, and whose times are copied; or
+// NULL.
 static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTime *like) {
     size_t v = p->l->chunks, n = v * p->m;
     PlanStageTime s = { .chunk = host_alloc(v * sizeof(PlanChunk)),
