@@ -188,7 +188,7 @@ bool folder_claim(const char *dir) {
     snprintf(holder, sizeof holder, "%sprocess %ld on %s\n", mark, (long)getpid(), host);
     if (ftruncate(lock, 0) != 0 || pwrite(lock, holder, strlen(holder), 0) < 0)
         usage_error("--save %s: cannot write %s in it: %s", dir, name, strerror(errno));
-    return locked; // `lock` stays open: the lock ends with the process
+    return locked; // the file stays open, so the process keeps the lock until it ends
 }
 
 // ---------------------------------------------------------------- writing

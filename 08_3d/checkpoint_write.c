@@ -261,7 +261,7 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     comm_barrier(world); // every rank waits until the folder exists
     FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&local_sum, sizeof local_sum, &sizes); // all files are now complete
+    all = side_gather(&local_sum, sizeof local_sum, &sizes); // rank 0 waits for all files
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

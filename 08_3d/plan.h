@@ -65,8 +65,8 @@ typedef struct {
 typedef struct {
     // true: this communication runs beside computation.
     // dp: the sum over dp runs beside the backward, and ZeRO's gathers run beside the layers.
-    // tp: in a backward the sums, and with sequence parallelism the second gathers of inputs, run
-    // beside the products of the same layer.
+    // tp: the sums of a backward run beside the products of the same layer. With sequence
+    // parallelism the second gathers of inputs run beside these products, too.
     // pieces: a block's other sums and gathers over tp run beside products, in pieces.
     // pp: a stage that has sent a message computes on. Without pp the stage waits until the message
     // has arrived.
@@ -277,8 +277,8 @@ double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
 
 // ---- The vision tower (plan_vision.c) ----
 // Returns whether the model has a vision tower and the sequences have images. The tower belongs to
-// the layer of the embedding.
-// plan_op(), plan_in_flight() and plan_unit() of this layer include the tower.
+// the layer of the embedding. plan_op(), plan_in_flight() and plan_unit() of this layer include the
+// tower.
 bool plan_has_vision(const PlanTask *t);
 // Returns the number of parameters of the model with the tower.
 size_t plan_parameters(const PlanTask *t);

@@ -154,8 +154,7 @@ static int searched_first(const PlanLayout *x, const PlanLayout *y) {
 }
 // Compares two results by the order of the list. Layouts that fit come first, by time; then layouts
 // that do not fit, by memory. If two layouts fit and take equal time, the one with less memory is
-// first.
-// Layouts that are equal in this order keep the order of the search.
+// first. Layouts that are equal in this order keep the order of the search.
 static int best_first(const void *a, const void *b) {
     const PlanResult *x = a, *y = b;
     if (x->fits != y->fits) return y->fits - x->fits;

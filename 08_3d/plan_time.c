@@ -69,7 +69,7 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
         if (p->layered) plan_layer_slices(p, c);
-        const size_t sizes = p->sequences % p->m ? 2 : 1; // sizes of micro-batches
+        const size_t sizes = p->sequences % p->m ? 2 : 1; // how many sizes micro-batches have
         for (size_t small = 0; small < sizes && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {

@@ -193,7 +193,7 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
             "DIR, too");
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
     // The lock comes before the search for the newest checkpoint. So no other run can add a newer
-    // checkpoint after the search.
+    // checkpoint to the folder of --save after the search.
     if (save && world->rank == 0 && !folder_claim(save))
         snprintf(note, CHECKPOINT_NOTE,
                  "%.600s: this file system has no locks: let no other run save there\n", save);
