@@ -64,8 +64,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- the files of this program
 
-// Returns whether the file has this text at this place. A file that ends before the end of the text
-// needs only the beginning, because a killed run may leave only a part of a file.
+// Returns whether the file has this text at this place. If the file ends earlier, the beginning of
+// the text is enough, because a killed run may leave only a part of a file.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);

@@ -221,9 +221,9 @@ static double link_time(const PlanTask *t, size_t cards, size_t messages, double
 double plan_message_time(const PlanTask *t, bool near, double bytes) {
     return link_time(t, !near, 1, bytes);
 }
-// Returns whether the collective is hierarchical. A pass then runs inside the nodes. 1/in_node of
-// the elements also pass between the ranks with the same place in all nodes, each rank on its own
-// card.
+// Returns whether the collective is hierarchical. A pass then has two steps, one inside the nodes
+// and one between the nodes. Between the nodes a rank passes 1/in_node of the elements on its own
+// card, to ranks with the same place in their nodes.
 static bool in_two_steps(const PlanTask *t, PlanGroup g) {
     return t->how.hierarchical && g.cards > 0 && g.in_node > 1;
 }

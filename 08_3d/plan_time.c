@@ -13,11 +13,12 @@
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A full pipeline repeats itself, so the player plays only about PLAYED times pp of many
-// micro-batches. The other micro-batches take the time of the slowest stage. If a stage has at most
-// MOST_OPS / pp forwards, the player plays all micro-batches, because unequal stages need some time
-// until they repeat. If the ranks of a ring are unequal and the replica needs at most MOST_STEPS
-// steps of rings, each rank is played. Otherwise only the slowest rank of each op is played.
+// A full pipeline repeats itself. So if a replica has many micro-batches, the player plays only
+// about PLAYED * pp micro-batches. The other micro-batches take the time of the slowest stage. If a
+// stage has at most MOST_OPS / pp forwards, the player plays all micro-batches, because unequal
+// stages need some time until they repeat. If the ranks of a ring are unequal and the replica needs
+// at most MOST_STEPS steps of rings, each rank is played. Otherwise only the slowest rank of each
+// op is played.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {

@@ -348,8 +348,9 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// A checkpoint without storage, gradients or skip-nonfinite was written before this option existed,
-// so the function returns the default.
+// Returns the checkpoint's value of an option of the layout. If storage, gradients or
+// skip-nonfinite is missing, the checkpoint was written before the option existed, so the function
+// returns the option's default.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

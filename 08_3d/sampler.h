@@ -19,7 +19,7 @@ typedef struct {
 } Choice;
 typedef struct {
     Mesh mesh;
-    Model *m;      // this rank's part of its stage's layers; no loss
+    Model *m;      // this stage's layers without the loss; this rank's part of their tensors
     Layer *head;   // the last layer on the last stage; else NULL
     Cache *cache;  // [blocks]
     size_t blocks; // blocks of this stage
