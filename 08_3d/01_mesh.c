@@ -7,8 +7,9 @@
 // Sends:  nothing except to split the world. In training, tp ranks send in every layer, dp ranks
 //         once per step without ZeRO, pp ranks once per micro-batch and stage in each direction.
 // Saves:  messages on slow links. tp ranks are neighbours, so most traffic stays inside a node.
-// Costs:  one split per group. rank = tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)).
-// Narayanan et al. 2021 (PTD-P), section 5; Megatron's order of ranks.
+// Costs:  one split per group.
+// The number of a rank is tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)), in Megatron's order.
+// Narayanan et al. 2021 (PTD-P), section 5.
 // Left out: the use of the groups (trainer.c composes chapters 01 to 07 on them).
 #include "08_3d/mesh.h"
 #include <stdio.h>

@@ -14,7 +14,7 @@ const char checkpoint_rank_state[] = "rank state";
 // ---------------------------------------------------------------- reading
 
 struct Checkpoint {
-    char *dir; // the checkpoint itself
+    char *dir; // the folder of this checkpoint, such as DIR/step-000400
     CheckpointIndex index;
     TensorFile *file; // [index.n]
     bool moments;
@@ -46,7 +46,9 @@ static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);
-        if (!note) continue; // a moment, which the loop below finds, or the rank state
+        // A tensor without a note is a rank state, or a moment. The loop below finds a moment by
+        // the name of its weight.
+        if (!note) continue;
         CheckpointPiece p = { 0 };
         const char *wrong = checkpoint_piece_parse(&p, note, f->tensor[i].count);
         if (wrong) return wrong;
@@ -134,7 +136,8 @@ static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_W
     return !why[0];
 }
 
-// All ranks read the checkpoint, and one rank verifies each file.
+// Every rank reads the index and the headers. The ranks share the files to verify, because all
+// bytes of a file are read to verify the file.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char local_why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, local_why);
@@ -196,15 +199,17 @@ const char *checkpoint_option(const Checkpoint *c, const char *name) {
 
 typedef struct {
     const Checkpoint *c;
-    int kind;
-    size_t param, piece;
-} Filling; // the parameter and the piece that were found last
+    int kind;            // a tensor of each piece: 0 weights, 1 m, 2 v
+    size_t param, piece; // numbers of the parameter and the piece that were found last
+} Filling;
 // Returns whether the piece holds this element of the whole tensor.
 // row, column: the element's place in the whole tensor.
 // *at: the element's place in the piece.
 static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *at) {
     size_t each = p->cols / p->blocks, block = column / each, col = column % each;
-    if (block < p->ratio && p->ratio > 1) { // the piece's columns of q are adjacent
+    // With grouped heads the first p->ratio blocks of the whole tensor are q. The piece's columns
+    // of q are adjacent.
+    if (block < p->ratio && p->ratio > 1) {
         size_t wide = range_size(p->own_cols), first = p->ratio * p->own_cols.lo;
         if (column < first || column >= first + p->ratio * wide) return false;
         block = (column - first) / wide;

@@ -1,5 +1,6 @@
 // checkpoint_folder.c locks the folder of --save, and names, makes and removes the folders and
-// files in this folder, by POSIX calls that follow no link there.
+// files in this folder, and follows no link in this folder. The file also reads the index of a
+// checkpoint in any folder.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -63,8 +64,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- the files of this program
 
-// Returns whether the file has this text at this place. A file that ends before the end of the text
-// needs only the beginning, because a killed run may leave only a part of a file.
+// Returns whether the file has this text at this place. If the file ends earlier, the beginning of
+// the text is enough, because a killed run may leave only a part of a file.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);
@@ -79,12 +80,13 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// A file belongs to a checkpoint by its name, its kind and its first bytes.
+// Returns whether a file of the folder is a regular file with the name and the first bytes of a
+// checkpoint's file.
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
     int file = openat(folder, name,
-                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // does not wait for a pipe
+                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // never waits for a pipe
     if (file < 0) return false;
     struct stat is;
     bool ours =
@@ -186,7 +188,7 @@ bool folder_claim(const char *dir) {
     snprintf(holder, sizeof holder, "%sprocess %ld on %s\n", mark, (long)getpid(), host);
     if (ftruncate(lock, 0) != 0 || pwrite(lock, holder, strlen(holder), 0) < 0)
         usage_error("--save %s: cannot write %s in it: %s", dir, name, strerror(errno));
-    return locked; // `lock` stays open: the lock ends with the process
+    return locked; // the file stays open, so the process keeps the lock until it ends
 }
 
 // ---------------------------------------------------------------- writing
@@ -232,8 +234,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// Reads the step from the name of the folder to which the path leads. Returns false if a user has
-// given the folder another name than that of a complete checkpoint.
+// Reads the step from the name of the folder to which the path leads. Returns false if the folder
+// does not have the name of a complete checkpoint. For example, a user may have renamed the folder.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

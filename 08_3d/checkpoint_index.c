@@ -1,5 +1,6 @@
-// checkpoint_index.c prints and parses the index of a checkpoint, checks the sum that the index has
-// of itself, and parses the note of each tensor.
+// checkpoint_index.c prints and parses the index of a checkpoint, and checks the sum over the
+// index, which is the index's last member. The file also parses the note of each tensor: the text
+// that gives the tensor's place in the whole tensor.
 #include "08_3d/checkpoint_index.h"
 #include <cjson/cJSON.h>
 #include <inttypes.h>

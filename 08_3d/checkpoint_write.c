@@ -63,7 +63,8 @@ typedef struct {
     Text json;
     size_t offset;
 } Header;
-// Writes the nine numbers of a note:
+// Adds the note of a weight to "__metadata__". The note gives the place of the weight's elements in
+// the whole tensor, by nine numbers:
 //     2  rows and columns of the whole tensor
 //     2  this rank's rows: the first row, and the row behind the last one
 //     2  this rank's columns of each block: the first column, and the column behind the last one
@@ -99,7 +100,7 @@ typedef struct {
     FileSum sum;
 } Writing;
 static void put(Writing *w, const void *data, size_t bytes) {
-    // A write error is stored in the file; output_close() reports the error.
+    // If fwrite() fails, it marks the FILE, and output_close() calls fault().
     fwrite(data, 1, bytes, w->o.f);
     file_sum_add(&w->sum, data, bytes);
 }
@@ -173,7 +174,7 @@ static cJSON *index_of(const RunOptions *options, const Optimizer *o, const Rank
     cJSON_AddStringToObject(index, "run", saved->id);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
-    // --check changes the token counts.
+    // With --check some sequences end early. So a resumed run must have --check, too, or neither.
     cJSON_AddBoolToObject(index, "check", run_option(options, "check") != NULL);
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
@@ -260,7 +261,7 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     comm_barrier(world); // every rank waits until the folder exists
     FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&local_sum, sizeof local_sum, &sizes); // all files are now complete
+    all = side_gather(&local_sum, sizeof local_sum, &sizes); // rank 0 waits for all files
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

@@ -4,8 +4,8 @@
 #define CORES_H
 #include "common/comm/comm.h"
 
-// Returns the cores that a rank may use, divided by the number of ranks that share these cores. The
-// result is the minimum over all ranks. Collective.
+// Returns the cores that a rank may use, divided by the number of ranks that share these cores, and
+// rounded down. The result is the minimum over all ranks, but at least 1. Collective.
 size_t cores_per_rank(void);
 // Returns the number of ranks that compute at the same time. With GPUs the result is the number of
 // GPUs. For processes the result is the number of ranks, or cores / threads per rank if that is

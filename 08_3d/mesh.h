@@ -36,7 +36,7 @@ typedef struct {
     // dp x cp: ranks with the same parameters. Gradients are summed over these ranks, and ZeRO
     // shards over them.
     Comm *replicas;
-    // tp x pp: together these ranks hold one replica. The squares of the gradient norm are summed
+    // tp x pp: together these ranks hold one replica. For the gradient norm, squares are summed
     // over these ranks, or over the world if gradients are sharded.
     Comm *model;
     // first and last stage, which sum a tied table's gradient; NULL on other stages and with pp 1

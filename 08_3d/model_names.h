@@ -10,8 +10,9 @@
 typedef enum { NO_HUB_FAMILY, HUB_GPT2, HUB_LLAMA, HUB_QWEN2 } HubFamily;
 HubFamily hub_family(const ModelConfig *c);
 
-// One tensor of a file, and the columns of the parameter that the tensor has. The shape in the file
-// is [columns] for a vector, [columns, rows] for a transposed matrix, else [rows, columns].
+// One tensor of a file. `columns` is the range of the parameter's columns that the tensor has. The
+// shape in the file is [columns] for a vector, [columns, rows] for a transposed matrix, else [rows,
+// columns].
 enum { MOST_PARTS = 3, PART_NAME = 72 };
 typedef struct {
     char name[PART_NAME];

@@ -1,9 +1,10 @@
 // plan.h declares functions that compute, from sizes alone, the memory, traffic and time of a
-// training step in any layout of a model on a cluster. Papers: PTD-P section 3; ZeRO sections 5 and
-// 7; Korthikanti section 4. The sizes come from the cost model (common/model/costs.h), and the
-// order of work from the schedules of chapter 05. The time of a product is a roofline, and the time
-// of a message is alpha + bytes / beta. The plan shares no code with the simulated clock, so a
-// comparison with the trainer's simulated steps tests the plan.
+// training step in any layout of a model on a cluster. Papers: PTD-P (Narayanan et al. 2021)
+// section 3; ZeRO (Rajbhandari et al. 2020) sections 5 and 7; Korthikanti et al. 2022, section 4.
+// The sizes come from the cost model (common/model/costs.h), and the order of work from the
+// schedules of chapter 05. The time of a product is a roofline, and the time of a message is alpha
+// + bytes / beta. The plan shares no code with the simulated clock, so a comparison with the
+// trainer's simulated steps tests the plan.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -31,7 +32,8 @@ typedef struct {
     PlanVision vision;
 } PlanModel;
 // alpha: seconds per message.
-// beta: bytes/s per GPU, each way; 0: messages take no time.
+// beta: bytes/s each way, per GPU inside a node, per network card between nodes; 0: messages take
+// no time.
 typedef struct {
     double alpha, beta;
 } PlanLink;
@@ -40,7 +42,7 @@ typedef struct {
     double flops;      // peak FLOP/s
     double efficiency; // share of the peak that large products reach
     double bandwidth;  // bytes/s of memory; 0: access takes no time
-    double launch;     // seconds per kernel
+    double launch;     // seconds that each kernel takes besides its work
     // 0: small products are as efficient as large ones
     size_t multiprocessors;
     double memory;            // bytes
@@ -53,7 +55,7 @@ typedef struct {
 // Returns the bytes of a GPU that a layout may fill: its memory without the reserve.
 static inline double plan_usable(const PlanCluster *c) { return c->memory - c->reserve; }
 // A number format. The bytes per parameter: weight, gradient, optimizer state. The bytes per
-// element: of an activation, a dropout mask, a norm's statistic, the logits.
+// element: of an activation, a dropout mask, a statistic of a norm or a softmax, the logits.
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
@@ -63,8 +65,9 @@ typedef struct {
 typedef struct {
     // true: this communication runs beside computation.
     // dp: the sum over dp runs beside the backward, and ZeRO's gathers run beside the layers.
-    // tp: the sums of a backward run beside the products of the same layer.
-    // pieces: all sums and gathers over tp run beside products, in pieces.
+    // tp: the sums of a backward run beside the products of the same layer. With sequence
+    // parallelism the second gathers of inputs run beside these products, too.
+    // pieces: a block's other sums and gathers over tp run beside products, in pieces.
     // pp: a stage that has sent a message computes on. Without pp the stage waits until the message
     // has arrived.
     struct {
@@ -72,7 +75,7 @@ typedef struct {
     } overlap;
     bool scatter;      // each rank of tp sends 1/tp of a message between stages (05.03)
     bool trees;        // an all-reduce takes the faster of a ring and a tree (NCCL)
-    bool hierarchical; // collectives first inside the nodes, then between them (01.03)
+    bool hierarchical; // collectives have steps inside nodes and steps between nodes (01.03)
 } PlanHow;
 typedef struct {
     PlanModel model;
@@ -145,7 +148,7 @@ double plan_memory_sum(const PlanMemory *m);
 // rank sends.
 // products: time of the matrix products.
 // rest: time of all other computation.
-// tp: time of the sums over tp.
+// tp: time of the sums and gathers over tp that products do not hide.
 // cp: the part of the ring's messages that the products do not hide.
 // dp: time of sums and gathers over dp.
 typedef struct {
@@ -231,10 +234,11 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 // Returns the forward or backward of plan_op() without blockwise attention and its ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
-// Returns the part of the vision tower in plan_op().
+// Returns the forward or backward of the vision tower, which plan_op() includes.
 PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                       size_t B);
-// Returns the cost of one pass of the stage's tables over dp. The elements have `size` bytes.
+// Returns the cost over dp of one all-gather or reduce-scatter of the stage's vocabulary tables.
+// The elements have `size` bytes.
 PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // Returns the cost of the sum over dp, after the backwards.
@@ -272,13 +276,14 @@ size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
 
 // ---- The vision tower (plan_vision.c) ----
-// Returns whether the model has a vision tower. The tower belongs to the layer of the embedding.
-// plan_op(), plan_in_flight() and plan_unit() of this layer include the tower.
+// Returns whether the model has a vision tower and the sequences have images. The tower belongs to
+// the layer of the embedding. plan_op(), plan_in_flight() and plan_unit() of this layer include the
+// tower.
 bool plan_has_vision(const PlanTask *t);
 // Returns the number of parameters of the model with the tower.
 size_t plan_parameters(const PlanTask *t);
 size_t plan_vision_parameters(const PlanTask *t); // of the tower alone
-// Returns the number of elements of layer i of a stage.
+// Returns the number of elements of layer i of a stage, without the vocabulary tables.
 size_t plan_unit(const PlanTask *t, const CutSizes *z, size_t i);
 // Returns the number of elements of all layers and tables of a stage.
 size_t plan_elements(const PlanTask *t, const CutSizes *z);
@@ -310,9 +315,9 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
 // ---- Bounds (plan_bound.c) ----
-// Lower bounds of a layout: the time of its step, and the memory of its fullest stage. plan_bound()
-// takes a fraction of the time of plan_layout(). All micro-batches must have the same number of
-// sequences.
+// Lower bounds of a layout: the time of its step, and the memory of its fullest stage. A call of
+// plan_bound() is much faster than a call of plan_layout(). All micro-batches must have the same
+// number of sequences.
 typedef struct {
     double step, memory;
 } PlanBound;
@@ -334,14 +339,14 @@ typedef struct {
     size_t n, feasible; // layouts in the list, and the number of them that fit
     size_t tried;       // layouts in the list and pruned layouts together
 } PlanList;
-// The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
+// The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring if the
+// search varies cp.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // Searches the layouts of the task.
 // run: the run whose page shows the progress, or NULL.
-// prune: the search plays only the layouts that plan_bound() allows to be the fastest of their
-// mesh. If no layout of a mesh fits, the search plays the layouts that can need least memory. On
-// the fastest mesh the search also plays the fastest layout with twice the sequences per
-// micro-batch.
+// prune: the search leaves out each layout that cannot be the fastest of its mesh, by plan_bound().
+// If no layout of a mesh fits, the search plays the layouts that can need least memory. On the
+// fastest mesh the search also plays the fastest layout with twice the sequences per micro-batch.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // Writes to `why` the reason why a search has found no layout (plan_divide.c).
@@ -379,7 +384,8 @@ typedef struct {
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
 // Writes the advice of the page if no layout fits. least: the layout that needs least memory.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
-// Writes the choices of plan_alternatives() as one sentence, or a sentence that no layout fits.
+// Writes a sentence: the fastest layout, and how many times as long each alternative takes that
+// fits (plan_alternatives()). If no layout fits, the sentence says so.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // For a layout that does not fit, writes the memory that the layout needs, by categories. Gathered
 // units and the ring are named only if they are more than 5 % of this memory.

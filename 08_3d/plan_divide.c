@@ -58,7 +58,8 @@ static size_t least_stages(const Cut *cut, size_t n) {
     return stages;
 }
 
-// Writes, such as "7 GPUs need the factor 7 in 96 heads (--tp), ...: none of them divides by 7".
+// Writes a reason such as "7 GPUs need the factor 7 in 96 heads (--tp), ...: none of them divides
+// by 7".
 static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
                         size_t room) {
     size_t taken = power_taken(cut, prime);

@@ -33,8 +33,8 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
     double all = (double)plan_elements(t, z), shard = (double)sharded(t, z, plan_replicas(l));
-    // Finds the largest unit. The loop leaves out the vision tower, because a block of the tower is
-    // smaller than a block of the model.
+    // Finds the largest unit. The loop leaves out the vision tower, as if ZeRO gathered the tower
+    // block by block, because a block of the tower is smaller than a block of the model.
     double unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);

@@ -1,7 +1,7 @@
-// plan_overlap.c plays an op layer by layer. This is necessary if the ranks of a ring are unequal,
-// or if communication over dp runs beside the layers (--overlap dp). The lane of a dp group runs
-// one communication at a time, in the order of the starts. A communication starts when the last
-// rank of the ring is ready.
+// plan_overlap.c plays an op layer by layer. An op is played layer by layer if the ranks of a ring
+// are unequal, or if communication over dp runs beside the layers (--overlap dp). The lane of a dp
+// group runs one communication at a time, in the order of the starts. A communication starts when
+// the last rank of the ring is ready.
 //
 //   ZeRO 0    A bucket of the gradient is reduced when the last micro-batch's backward has
 //             filled the bucket (01.04). A bucket is as large as a block.
@@ -178,7 +178,7 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
 }
 
 // Plays the computation of a layer, with its sums over tp and its ring. rings: the rings of a
-// block; NULL: layer->takes includes the attention.
+// block; NULL: layer->takes is the time of the whole layer.
 static void run_layer(const PlanPlayer *p, PlanRings *rings, const PlanLayer *layer, double *at) {
     if (rings) {
         plan_ring_block(rings, layer->takes, at);

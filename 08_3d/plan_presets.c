@@ -102,11 +102,13 @@ const PlanOldName plan_old_names[] = {
 #define RESERVE .reserve = 4e9
 
 // For each GPU two constants are fitted: efficiency (the share of the peak that large products
-// reach) and the share of the data sheet's bandwidth. The fit is least squares over every other row
-// of Megatron-LM and Llama 3 on this GPU (experiments/published.c). The grid has steps of 0.02 and
-// 0.1. launch is assumed, because the rows hardly depend on launch. Between 0 and 3 us the sum of
-// squares of the A100 changes by 4 %. Power limits the H100 at full load. The cluster "lesson" has
-// the book's simulated device and links, at the scale of the book's small models.
+// reach) and the share of the data sheet's bandwidth. The fit is least squares over rows 1, 3, 5,
+// ... of Megatron-LM and Llama 3 on this GPU (experiments/published.c). The efficiencies that the
+// fit tries are 0.02 apart, and the shares of the bandwidth 0.1 apart. launch is assumed, because
+// the rows hardly depend on launch. Between 0 and 3 us the sum of squares of the A100 changes by 4
+// %. Power limits the H100 at full load, so the H100 reaches a smaller share of its peak. The
+// cluster "lesson" has the book's simulated device and links, at the scale of the book's small
+// models.
 #define A100 .efficiency = 0.82, .launch = 2e-6
 #define H100 .efficiency = 0.58, .launch = 2e-6
 const PlanCluster plan_clusters[] = {
@@ -130,11 +132,11 @@ const PlanCluster plan_clusters[] = {
 };
 
 // The bytes of activations in 16-bit formats follow Korthikanti section 4.1, which leaves out the
-// norms' statistics. Logits are in fp32.
+// statistics of norms and softmax. Logits are in fp32.
 #define KEPT_16 .element = 2, .mask = 1, .statistic = 0, .logit = 4
 const PlanFormat plan_formats[] = {
     // 18 bytes per parameter: gradients are added and reduced in fp32. With --zero 1, Megatron's
-    // distributed optimizer, a parameter has 6 + 12/d bytes.
+    // distributed optimizer, a parameter has 6 + 12/N bytes on N replicas.
     { "bf16", .weight = 2, .gradient = 4, .state = 12, KEPT_16,
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
     // The book's trainer stores no masks, because a mask is a function of a counter.

@@ -153,8 +153,8 @@ static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     return (p[i] > q[i]) - (p[i] < q[i]);
 }
 // Compares two results by the order of the list. Layouts that fit come first, by time; then layouts
-// that do not fit, by memory. Of layouts that fit in equal time, the one with less memory is first.
-// Layouts that are equal in this order keep the order of the search.
+// that do not fit, by memory. If two layouts fit and take equal time, the one with less memory is
+// first. Layouts that are equal in this order keep the order of the search.
 static int best_first(const void *a, const void *b) {
     const PlanResult *x = a, *y = b;
     if (x->fits != y->fits) return y->fits - x->fits;
@@ -201,7 +201,8 @@ static const PlanResult *play_candidate(Search *s, Candidate *c) {
 // Plays the candidates with the shortest bounds, until no other candidate can be as fast as the
 // fastest layout that fits. If no layout fits, plays the candidates with the least memory, until no
 // other candidate can need as little memory.
-// fastest: the shortest step of these layouts that is known; INFINITY: no step is known.
+// fastest: the shortest known step of a layout that fits and competes with the candidates;
+// INFINITY: no such step is known.
 static void play_candidates(Search *s, double fastest) {
     const double room = plan_usable(&s->t->cluster);
     const size_t n = s->candidates;

@@ -21,8 +21,8 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 // The members in one node follow one another in the group. In the middle of the group the numbers
-// of members repeat after `stride` nodes. So the loop counts only the first node, at most `stride`
-// + 1 nodes in the middle, and the last node.
+// of members per node repeat after `stride` nodes. So the loop counts only the first node, at most
+// `stride` + 1 nodes in the middle, and the last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -163,7 +163,8 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     one.dp = plan_group(t, plan_rank(l, 0, 0, slice, s->i), plan_replicas(l), l->n.tp);
     return one;
 }
-// Returns the number of slices that differ: 1 if all slices are alike.
+// Returns the number of slices to compute: 1 if all groups are placed on nodes alike, because slice
+// 0 is the largest; else tp.
 size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) ? 1 : l->n.tp;
 }
@@ -220,9 +221,9 @@ static double link_time(const PlanTask *t, size_t cards, size_t messages, double
 double plan_message_time(const PlanTask *t, bool near, double bytes) {
     return link_time(t, !near, 1, bytes);
 }
-// Returns whether the collective is hierarchical. A pass then runs inside the nodes. 1/in_node of
-// the elements also pass between the ranks with the same place in all nodes, each rank on its own
-// card.
+// Returns whether the collective is hierarchical. A pass then has two steps, one inside the nodes
+// and one between the nodes. Between the nodes a rank passes 1/in_node of the elements on its own
+// card, to ranks with the same place in their nodes.
 static bool in_two_steps(const PlanTask *t, PlanGroup g) {
     return t->how.hierarchical && g.cards > 0 && g.in_node > 1;
 }

@@ -13,11 +13,12 @@
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A full pipeline repeats itself, so the player plays only about PLAYED times pp of many
-// micro-batches. The other micro-batches take the time of the slowest stage. If a stage has at most
-// MOST_OPS / pp forwards, the player plays all micro-batches, because unequal stages need some time
-// until they repeat. If the ranks of a ring are unequal and the replica needs at most MOST_STEPS
-// steps of rings, each rank is played. Otherwise only the slowest rank of each op is played.
+// A full pipeline repeats itself. So if a replica has many micro-batches, the player plays only
+// about PLAYED * pp micro-batches. The other micro-batches take the time of the slowest stage. If a
+// stage has at most MOST_OPS / pp forwards, the player plays all micro-batches, because unequal
+// stages need some time until they repeat. If the ranks of a ring are unequal and the replica needs
+// at most MOST_STEPS steps of rings, each rank is played. Otherwise only the slowest rank of each
+// op is played.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -54,7 +55,8 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
 }
 
 // Returns a new stage i.
-// like: another stage with the same chunks and ranks, whose times are copied; or NULL.
+// like: a stage whose ops take the same times as those of stage i, and whose times are copied; or
+// NULL.
 static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTime *like) {
     size_t v = p->l->chunks, n = v * p->m;
     PlanStageTime s = { .chunk = host_alloc(v * sizeof(PlanChunk)),
@@ -68,7 +70,7 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
         if (p->layered) plan_layer_slices(p, c);
-        const size_t sizes = p->sequences % p->m ? 2 : 1; // sizes of micro-batches
+        const size_t sizes = p->sequences % p->m ? 2 : 1; // how many sizes micro-batches have
         for (size_t small = 0; small < sizes && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {

@@ -26,7 +26,7 @@ static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, s
     }
     return NULL;
 }
-// Returns the part of the step with most of the time that `other` takes longer than `best`.
+// Returns the name of the part of the step whose time grows most from `best` to `other`.
 static const char *cause(const PlanResult *best, const PlanResult *other) {
     const double more[] = { other->computing - best->computing,
                             other->tp - best->tp,

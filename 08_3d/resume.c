@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 
-// These options define the model. No resumed run may change them.
+// These options define the model. No resumed run may change an option of the model.
 static const char *const model_options[] = { "layers", "width",          "heads",      "context",
                                              "vocab",  "family",         "kv-heads",   "ffn",
                                              "untied", "attention-bias", "rope-theta", "norm-eps",
@@ -76,8 +76,9 @@ static void take(RunOptions *o, const char *name, const char *text) {
     option->taken = true;
 }
 
-// If --decay-steps is not given, the learning rate falls over the --steps of the first run. If
-// --vocab is not given, tokens are bytes.
+// Returns the value that a training has for an option of the model or of the training. Without
+// --decay-steps the value is --steps, because the learning rate falls over the steps of the first
+// run. Without --vocab the value is 256, because tokens are bytes.
 static const char *training_value(const RunOptions *o, const char *name) {
     const char *value = run_option(o, name);
     if (!value && strcmp(name, "decay-steps") == 0) return run_option(o, "steps");
@@ -112,6 +113,7 @@ static bool same(const char *a, const char *b) {
 
 // ---------------------------------------------------------------- --override
 
+// Returns whether the list has this word.
 // list: words with commas between them, such as "lr,data".
 static bool has_word(const char *list, const char *word) {
     size_t n = strlen(word);
@@ -190,8 +192,9 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
             "--newest-good chooses among the checkpoints in the folder of --resume: give --resume "
             "DIR, too");
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
-    if (save && world->rank == 0 &&
-        !folder_claim(save)) // the lock comes before the search for the newest checkpoint
+    // The lock comes before the search for the newest checkpoint. So no other run can add a newer
+    // checkpoint to the folder of --save after the search.
+    if (save && world->rank == 0 && !folder_claim(save))
         snprintf(note, CHECKPOINT_NOTE,
                  "%.600s: this file system has no locks: let no other run save there\n", save);
     if (!dir) return NULL;
@@ -307,8 +310,8 @@ static FileSum data_sum(const Data *data, bool held_out) {
     return sum;
 }
 static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
-// Returns whether the content of the files without training tokens has changed, as far as the
-// checkpoint knows this content.
+// Returns whether the content of the files without training tokens has changed. Returns false if
+// the checkpoint has no sum over this content.
 static bool other_held_out(const Checkpoint *before, FileSum held_out) {
     const FileSum was = checkpoint_index(before)->run.held_out;
     return was.bytes > 0 && !same_sum(was, held_out);
@@ -345,8 +348,9 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// A checkpoint without storage, gradients or skip-nonfinite was written before this option existed,
-// so the function returns the default.
+// Returns the checkpoint's value of an option of the layout. If storage, gradients or
+// skip-nonfinite is missing, the checkpoint was written before the option existed, so the function
+// returns the option's default.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

@@ -123,7 +123,7 @@ static void write_part(const Param *p, const NamedPart *part, const real *values
     for (size_t row = 0; row < p->rows; row++)
         for (size_t column = part->columns.lo; column < part->columns.hi; column++)
             list[part_place(part, row, column)] = values[row * p->cols + column];
-    // A write error is stored in the file; output_close() reports the error.
+    // If fwrite() fails, it marks the FILE, and output_close() calls fault().
     char *bytes = host_alloc(n * file_type_bytes(type));
     file_type_put(type, bytes, list, n);
     fwrite(bytes, file_type_bytes(type), n, o->f);

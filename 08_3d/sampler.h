@@ -19,7 +19,7 @@ typedef struct {
 } Choice;
 typedef struct {
     Mesh mesh;
-    Model *m;      // this rank's part of its stage's layers; no loss
+    Model *m;      // this stage's layers without the loss; this rank's part of their tensors
     Layer *head;   // the last layer on the last stage; else NULL
     Cache *cache;  // [blocks]
     size_t blocks; // blocks of this stage
@@ -35,7 +35,8 @@ void sampler_free(Sampler *s);
 // logits [rows, V/tp] of all these tokens if `all`, else of the last token. The other stages get an
 // empty tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
-// Runs a forward from position 0, without the cache. The cache does not change.
+// Runs a forward from position 0, without the cache. The cache does not change. The last stage gets
+// the logits of all tokens, and the other stages get an empty tensor.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);
 void sampler_forget(Sampler *s); // empties the caches
 // Chooses token `number` of the text by the last row of logits. All ranks return the same token.

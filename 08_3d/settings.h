@@ -4,7 +4,8 @@
 #define SETTINGS_H
 #include "08_3d/trainer.h"
 
-// Returns the rule of --schedule. Interleaved stages of one chunk have 1F1B's order.
+// Returns the rule of --schedule. The rule of "interleaved" is 1F1B's, which is right for one chunk
+// per stage. For several chunks trainer_schedule() takes another rule.
 ScheduleRule settings_schedule(const char *name);
 // Returns whether a stage of this schedule may have several chunks.
 bool settings_interleaved(const char *name);
@@ -16,8 +17,8 @@ Recompute settings_recompute(const char *name);
 // layers: the number of blocks of the model.
 size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t layers);
 
-// The learning rate rises linearly to the highest rate, then falls along a cosine to the lowest
-// rate, and stays there from step `decay` on.
+// The learning rate rises linearly to the highest rate in `warmup` steps. Then the rate falls along
+// a cosine to the lowest rate, which the rate keeps from step `decay` on.
 // lowest: the lowest rate, as a share of the highest rate.
 typedef struct {
     double highest, lowest;

@@ -1,4 +1,5 @@
-// stage_buckets.h declares buckets for the stages of a pipeline.
+// stage_buckets.h declares functions that overlap the all-reduces over dp with the backward of a
+// pipeline's stage. A bucket is a part of the gradient that has an all-reduce of its own.
 #ifndef STAGE_BUCKETS_H
 #define STAGE_BUCKETS_H
 #include "01_data_parallel/data_parallel.h"

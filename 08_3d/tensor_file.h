@@ -30,8 +30,8 @@ typedef struct {
     struct cJSON *header; // holds the names
 } TensorFile;
 enum { TENSOR_FILE_WHY = 512 };
-// Opens a file. Returns false if the file is torn, or is not a safetensors file of these types.
-// `why` names the file and the reason.
+// Opens a file. Returns false if the file cannot be read, is torn, or is not a safetensors file of
+// these types. `why` names the file and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
 // Opens a file whose bytes are in memory. The caller frees the bytes after tensor_file_close().
 // name: the file's name in the messages.

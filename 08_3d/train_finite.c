@@ -19,7 +19,7 @@ FiniteRule train_finite_rule(Run *run) {
     return rule;
 }
 
-// Returns a number as text, without the sign that printf would write before a NaN.
+// Returns a number as text, without the sign that printf writes before some NaNs.
 static const char *number(char text[32], double value) {
     if (isnan(value)) return "nan";
     snprintf(text, 32, "%.6g", value);

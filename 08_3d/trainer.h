@@ -15,7 +15,7 @@
 // The cut of a layer over a tp group.
 // TENSOR_1D: by columns and rows (03.06).
 // TENSOR_2D: in blocks on a square (03.09).
-// TENSOR_25D: on a square in several layers (03.10).
+// TENSOR_25D: on several squares, each with a part of the sequences (03.10).
 // TENSOR_3D: on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
@@ -34,8 +34,10 @@ typedef struct {
     ModelConfig model;
     Degrees mesh;
     TensorKind tensor;
-    size_t depth;              // layers of 2.5D; 0: the fewest that make a grid
-    size_t batch, micro_batch; // sequences of a step, and at most of one micro-batch of a replica
+    size_t depth; // squares of 2.5D; 0: as few as the number of ranks allows
+    // batch: sequences of a step.
+    // micro_batch: most sequences of one micro-batch of a replica.
+    size_t batch, micro_batch;
     ScheduleRule schedule;
     size_t chunks; // per stage; if more than 1, the schedule is interleaved (05.03)
     // Blocks of each stage, or of each chunk in model order; NULL: as equal as possible.

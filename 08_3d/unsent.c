@@ -6,8 +6,8 @@
 #include <string.h>
 
 // Returns a text such as "dp 2 x tp 1 x pp 2, blocks 2 2, top-k, one of 32". If a run's text
-// differs from the checkpoint's text, the residuals belong to other elements, so the run cannot
-// load them.
+// differs from the checkpoint's text, the residuals belong to other elements or to another
+// compression. Then the run cannot load the residuals.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);
