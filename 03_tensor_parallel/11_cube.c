@@ -70,9 +70,9 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 
 // ---------------------------------------------------------------- y = x w
 
-// Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer of
-// the cube with K/q rows of W. A rank holds 1/q of the gathered X and W and receives the rest,
-// (q-1)/q of [M/q, K/q] and of [K/q, N/q].
+// Gathers the operands of y = x w. The gathered X has all rows of the rank's layer of the cube, and
+// K/q columns. The gathered W has the K/q rows that these columns multiply. A rank holds 1/q of the
+// gathered X and W and receives the rest, (q-1)/q of [M/q, K/q] and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };
@@ -87,7 +87,7 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
 }
 
 // Sets dx, and adds to the gradient of w. dX = dY W^T is a sum over the columns of Y, which are cut
-// over at.rows. dW = X^T dY is a sum over all rows, which are cut over the layers. Both products
+// over at.rows. dW = X^T dY is a sum over all rows, which are cut over at.layers. Both products
 // read the gathered dY [M/q, N/q].
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);

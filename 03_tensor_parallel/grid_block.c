@@ -67,7 +67,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Computes attention again, for selective recomputation.
+// Computes the freed probabilities of attention again, for selective recomputation.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
     AttentionHeads heads = layer_heads(l, &own);

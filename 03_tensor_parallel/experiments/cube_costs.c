@@ -14,7 +14,7 @@ double cube_bytes(const CubeTraffic *t) {
 // ---------------------------------------------------------------- sizes of one rank
 
 typedef struct {
-    size_t B;        // sequences of the rank's layer
+    size_t B;        // sequences of the rank's layer of the cube
     size_t straight; // sequences of the rank in the layout of a block's input
     size_t swapped;  // sequences of the rank in the swapped layout
     size_t M;        // tokens of `straight`
@@ -76,7 +76,7 @@ static void sums(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, si
     pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, at->c->context * N, y);
 }
 // Counts the calls of a linear layer. Backward gathers dY and scatters dX and dW, as many elements
-// as y, x and w in forward.
+// as y, x and w in forward. With gather_again backward also gathers x and w.
 static void linear_layer(CubeTraffic *s, const CubePlace *at, bool backward, size_t B, bool swapped,
                          size_t K, size_t N) {
     if (backward) operands(s, at, B, swapped, K, N, gradient(at));

@@ -202,9 +202,9 @@ void attend_trainings(Run *run, int first, int last);
 // positions.
 
 extern const char *const context_id[CONTEXT_KINDS];
-// Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
-// calls.ID, kept.ID, buffers.ID and flops.ID. With a simulated clock there are also forward.ID and
-// backward.ID, and for CONTEXT_RING and CONTEXT_ZIGZAG busy.ID.
+// Compares bytes, calls, memory, FLOPs and times with the predictions. ID stands for the parameter
+// id: the costs have the ids sent.ID, calls.ID, kept.ID, buffers.ID and flops.ID. With a simulated
+// clock there are also forward.ID and backward.ID, and for CONTEXT_RING and CONTEXT_ZIGZAG busy.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 // Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
@@ -232,8 +232,9 @@ typedef struct {
     size_t q, depth, row, col, layer;
 } GridPlace;
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // returns how many of B the rank has
-bool grid_even(const GridPlace *at, size_t B);        // returns whether all blocks are equal
+// Returns how many of B sequences the rank has.
+size_t grid_sequences(const GridPlace *at, size_t B);
+bool grid_even(const GridPlace *at, size_t B); // returns whether all blocks are equal
 
 // Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
@@ -330,8 +331,8 @@ void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 // ---- way_tables.c ----
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
-// Prints the costs of one block of GPT-3's width on 64 ranks, and a plot of its received elements
-// over the tokens of a step, from sizes alone. Checks the formulas of compare.h. Returns the way
-// whose rank receives the fewest elements of this block.
+// Prints the costs of one block of GPT-3's width on 64 ranks, from sizes alone. Draws the elements
+// that a rank receives for this block over the tokens of a micro-batch. Checks the formulas of
+// compare.h. Returns the way in which a rank receives the fewest elements for this block.
 TensorWay way_tables(Run *run);
 #endif
