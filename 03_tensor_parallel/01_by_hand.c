@@ -6,7 +6,7 @@
 //         by rows, a shard has K/t rows of W, and the columns of X that these rows multiply.
 // Sends:  by columns, t partial sums of dX [M, K] are added. By rows, t partial sums of Y [M, N]
 //         are added.
-// Saves:  each shard multiplies by, and updates, 1/t of W.
+// Saves:  each shard multiplies by 1/t of W, and updates this part only.
 // Costs:  one sum over the shards per step, in backward (columns) or in forward (rows).
 // A shard is a rank with its part of W. Shoeybi et al. 2019, section 3. Left out: the bias, and
 // real ranks. A loop over i plays all shards.
@@ -85,8 +85,8 @@ void by_hand_rows(HandLayer *l, size_t shards, double rate) {
         }
     gradient_of_y(l);
 
-    // Backward: dX_i = dY W_i^T are finished columns of dX, and dW_i = X_i^T dY are finished rows
-    // of dW.
+    // Backward: every shard has all of dY. So dX_i = dY W_i^T are finished columns of dX, and
+    // dW_i = X_i^T dY are finished rows of dW.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
         for (size_t k = own.lo; k < own.hi; k++) {

@@ -40,7 +40,7 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // does not read dX. In this lesson the all-reduce begins after both products, and is exposed.
     linear_gradients(w, b, x, dy); // [K, N/t] = [M, K]^T x [M, N/t]: finished
     // f: dX = dY W^T sums over all N columns of W. Each rank has dY_i W_i^T, a partial sum.
-    comm_all_reduce(tp, dx); // sends 2 (t-1) ceil(M K/t) of M K elements
+    comm_all_reduce(tp, dx); // of M K elements: each rank sends 2 (t-1) ceil(M K/t)
     // END
 }
 
@@ -78,7 +78,7 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
     // layer's output, on every rank.
     linear(y, x, w); // [M, N] = [M, K/t] x [K/t, N]
     // g: Y = X W sums over all K rows of W. Each rank has X_i W_i, a partial sum.
-    comm_all_reduce(tp, y);  // sends 2 (t-1) ceil(M N/t) of M N elements
+    comm_all_reduce(tp, y);  // of M N elements: each rank sends 2 (t-1) ceil(M N/t)
     op_add_bias(y, y, b->w); // [N]: after the sum, because b counts once
     // END
 }

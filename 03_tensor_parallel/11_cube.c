@@ -7,15 +7,17 @@
 //     matrix's gradient and optimizer state, and of the activations. A rank holds 1/q of wpe and of
 //     each bias and gain. The q^2 ranks of a plane hold the same elements of these tensors.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
-//     reduce-scatters Y along the row. Backward makes the reverse of each collective. A step
+//     reduce-scatters Y along the row. Backward makes a reduce-scatter of the gradient for each of
+//     these all-gathers, and an all-gather of the gradient for the reduce-scatter. A step
 //     all-reduces the gradients of vectors and of wpe over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
-// Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
-//     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
-//     block has 39 BTC + 36 C^2. 1D sends 8 BTC (t-1)/t and holds all of X on each rank. If the
-//     gathered X and W stay, 3D sends less than 1D from BT = 3 C/(q^2+q-3) tokens per micro-batch
-//     on. Y, dX and dW must equal those of the unsplit product within rounding.
+// Costs: per linear layer a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements, where |X| is the
+//     number of elements of X. Per block a rank sends (q-1)/q^3 (32 BTC + 24 C^2). If backward
+//     gathers again, X and W have the factor 3 instead of 2, and a block has 39 BTC + 36 C^2. In 1D
+//     a rank sends 8 BTC (t-1)/t per block and holds all of X. If the gathered X and W stay, 3D
+//     sends less than 1D for more than BT = 3 C/(q^2+q-3) tokens per micro-batch. Y, dX and dW must
+//     equal those of the unsplit product within rounding.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_block.c and cube_model.c make a GPT of such linear
 // layers.

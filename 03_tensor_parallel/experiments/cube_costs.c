@@ -97,7 +97,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     const Sizes z = sizes(at, B);
     const size_t T = at->c->context;
     CubeTraffic s = { 0 };
-    for (int way = 0; way < 2 && stage->first; way++) { // embedding: all ranks have the tokens
+    for (int way = 0; way < 2 && stage->first; way++) { // embedding: X = tokens is on all ranks
         pass(&s, at, CUBE_DEPTH, z.V, z.C, way ? gradient(at) : stored(at));
         pass(&s, at, CUBE_COL, z.B, T * z.C, stored(at));
     }

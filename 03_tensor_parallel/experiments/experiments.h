@@ -236,7 +236,8 @@ GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t ran
 size_t grid_sequences(const GridPlace *at, size_t B);
 bool grid_even(const GridPlace *at, size_t B); // returns whether all blocks are equal
 
-// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
+// Predicts forward and backward of a stage with B sequences. `again` means that backward runs the
+// forward of each block again (recomputation).
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
 // These functions predict the sums of a stage's gradients over depth: one all-reduce per use of
 // wte, and one per other unit.
@@ -276,7 +277,8 @@ typedef struct {
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
-// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
+// Predicts forward and backward of a stage with B sequences. `again` means that backward runs the
+// forward of each block again (recomputation).
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
 // Predicts a stage's sums of the gradients of vectors and wpe over the q^2 ranks of a plane. The
 // bytes are in bytes[0].
