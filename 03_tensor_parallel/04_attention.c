@@ -45,7 +45,7 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);
     // Scores, softmax and output of one head read no other head. So common/model's attention runs
     // on this rank's heads alone, and sends nothing. A dropout mask depends on the head's number in
-    // the whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
+    // the whole layer (h->heads). So each head has the same mask as in the unsplit layer.
     attention_forward(h, s);
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
     // Y = O W_O, where O is the output of all heads, sums over all C rows of W_O. Each rank has the

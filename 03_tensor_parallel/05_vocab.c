@@ -27,7 +27,7 @@ void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, 
 }
 
 // Sets loss [M, 1], the same on every rank, to log(sum over all V of exp(logit)) - logit of the
-// target, or to 0 if the target is negative. No rank ever has all logits of a token. Each rank puts
+// target. A negative target has loss 0. No rank ever has all logits of a token. Each rank puts
 // one element per token into each of three all-reduces. logits [M, V/t] become exponentials, and
 // sum [M, 1] becomes their sum over all ranks. Backward reads the exponentials and the sum.
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,

@@ -13,9 +13,10 @@
 //     all-reduce twice as many. A step all-reduces the gradients of norms, and of biases that are
 //     added after a sum: 6 C elements per block, and 2 C for the last norm. These gradients are
 //     partial sums, because each rank has seen only its own rows.
-// Saves: with KEEP_SHARD a rank keeps only its own rows of the inputs and outputs of a block's two
-//     norms (M C each) and of 2 statistics per row and norm. So M C (4 + 4/C) elements become
-//     M C (4 + 4/C)/t. With KEEP_WHOLE the norms' outputs are whole: M C (2 + 2/t + 4/(C t)).
+// Saves: with KEEP_SHARD a rank keeps only its own rows of four tensors [M, C], the inputs and
+//     outputs of a block's two norms, and 2 statistics per own row and norm. So M C (4 + 4/C)
+//     elements become M C (4 + 4/C)/t. With KEEP_WHOLE the norms' outputs are whole:
+//     M C (2 + 2/t + 4/(C t)).
 // Costs: with KEEP_WHOLE a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as
 //     under tensor parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Loss, gradients and weights must equal those of the unsplit GPT within rounding.
@@ -56,12 +57,12 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
-// 03_mlp.c and 04_attention.c, which make one all-reduce each. Here the products run between
-// sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
-// norm writes norm.own [M/tp, C], and the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps
-// norm.whole for backward. KEEP_SHARD keeps norm.own, and in backward sequence_input_again()
-// gathers all rows a second time.
+// Runs a block. x, middle, y and their gradients are [M/tp, C]. In these shapes tp is t, the number
+// of ranks in the group tp. 06_transformer.c calls functions of 03_mlp.c and 04_attention.c, which
+// make one all-reduce each. Here the products run between sequence_enter() and sequence_leave().
+// sequence_input() gives two tensors of a norm's output. The norm writes norm.own [M/tp, C], and
+// the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps norm.whole for backward. KEEP_SHARD
+// keeps norm.own, and in backward sequence_input_again() gathers all rows a second time.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

@@ -63,10 +63,10 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_
 extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c; sequence_layers.c has embedding and head, and cuts the model ----
-// In norms, dropout and residual paths a rank has M/tp of the M rows.
-// shard_range cuts the rows. `own` and `d_own` [M/tp, C] have this rank's rows, which may be none.
-// `whole` and `dwhole` [M, C] have all rows. `partial` and `dpartial` [M, C] have all rows, too,
-// but are partial sums.
+// In norms, dropout and residual paths each of the t ranks has M/t of the M rows. shard_range cuts
+// the rows. `own` and `d_own` [M/t, C] have this rank's rows, which may be none. `whole` and
+// `dwhole` [M, C] have all rows. `partial` and `dpartial` [M, C] have all rows, too, but are
+// partial sums.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
@@ -74,7 +74,7 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-ga
 // With KEEP_SHARD a column-parallel product keeps only this rank's rows of its input, and backward
 // gathers all rows again. With KEEP_WHOLE the product keeps all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
-// Does what tensor_parallel() does, but the activations between layers are [M/tp, C]; the logits
+// Does what tensor_parallel() does, but the activations between layers are [M/t, C]; the logits
 // and the losses have all rows. Gradients of norms, and of biases that are added after a sum, are
 // partial sums. So call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);

@@ -223,7 +223,7 @@ typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
     Work products;               // this rank's products
     // The sum of the times of all broadcasts, reduces and all-reduces, in ps. The sum is right only
-    // if all blocks are equal.
+    // if each matrix is cut in equal blocks.
     double transfers;
 } GridTraffic;
 
@@ -234,7 +234,7 @@ typedef struct {
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
 // Returns how many of B sequences the rank has.
 size_t grid_sequences(const GridPlace *at, size_t B);
-bool grid_even(const GridPlace *at, size_t B); // returns whether all blocks are equal
+bool grid_even(const GridPlace *at, size_t B); // returns whether matrices have equal blocks
 
 // Predicts forward and backward of a stage with B sequences. `again` means that backward runs the
 // forward of each block again (recomputation).
@@ -310,10 +310,10 @@ RankShare cube_share(const CubePlace *at, size_t B);
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
 // Returns how many of the kept elements are scores of attention, as the mean of n ranks.
 double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
-// Checks the costs of x, which has trained on a grid. The costs are calls and bytes along each axis
-// (ids "row.sent" and so on), the received bytes of all axes (id "received") and the memory of a
-// rank. If all blocks are equal and the clock is simulated, also checks the time of the layers and
-// of the sums over depth.
+// Checks the costs of x, which has trained on a grid: the memory of a rank, and calls and bytes
+// along each axis (ids "row.sent" and so on). The received bytes of all axes have the id
+// "received". If matrices have equal blocks and the clock is simulated, also checks the time of the
+// layers and of the sums over depth.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
