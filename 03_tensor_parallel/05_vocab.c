@@ -49,7 +49,7 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     arena_free(&scratch);
 }
 
-// Runs backward of logits = x E^T, a column-parallel product, because the columns of E^T are cut.
+// Runs backward of logits = x E^T. The product is column-parallel, because E^T is cut by columns.
 // loss_backward() has computed this rank's dlogits [M, V/t] = (exponential / sum - onehot) dloss
 // without a message.
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {

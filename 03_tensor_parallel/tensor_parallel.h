@@ -71,8 +71,8 @@ void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
-// With KEEP_SHARD a column-parallel product keeps only this rank's rows of its input, and backward
-// gathers all rows again. With KEEP_WHOLE the product keeps all rows.
+// With KEEP_SHARD a rank keeps only its own rows of a column-parallel product's input, and backward
+// gathers all rows again. With KEEP_WHOLE the rank keeps all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
 // Does what tensor_parallel() does, but the activations between layers are [M/t, C]; the logits
 // and the losses have all rows. Gradients of norms, and of biases that are added after a sum, are

@@ -193,13 +193,13 @@ Snapshot *attend_one_device(Run *run, ContextSizes z);
 // positions. If there are several ranks, their number does not divide the positions. The other
 // sizes are those of z.
 void attend_uneven(Run *run, int kind, ContextSizes z);
-// Trains a GPT with its positions cut over all ranks, in each kind from first to last, and compares
-// each training with the unsplit training.
+// Trains a GPT with its positions cut over all ranks, with each context_kind from `first` to
+// `last`. Compares each training with the unsplit training.
 void attend_trainings(Run *run, int first, int last);
 
 // ---- context_costs.c ----
-// The predictions are for attention alone on one sequence. The number of ranks, n, divides its T
-// positions.
+// The predictions are for attention alone on one sequence of T positions. The number of ranks, n,
+// divides T.
 
 extern const char *const context_id[CONTEXT_KINDS];
 // Compares bytes, calls, memory, FLOPs and times with the predictions. ID stands for the parameter
