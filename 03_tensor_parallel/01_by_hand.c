@@ -6,10 +6,10 @@
 //         by rows, a shard has K/t rows of W, and the columns of X that these rows multiply.
 // Sends:  by columns, t partial sums of dX [M, K] are added. By rows, t partial sums of Y [M, N]
 //         are added.
-// Saves:  each shard multiplies by, and updates, 1/t of W.
+// Saves:  each shard multiplies by 1/t of W, and updates this part only.
 // Costs:  one sum over the shards per step, in backward (columns) or in forward (rows).
-// Shoeybi et al. 2019, section 3. Left out: the bias, and real ranks. A loop over i plays all
-// shards.
+// A shard is a rank with its part of W. Shoeybi et al. 2019, section 3. Left out: the bias, and
+// real ranks. A loop over i plays all shards.
 #include "03_tensor_parallel/by_hand.h"
 
 // Sets dY to Y - target, because the loss is half the squared distance of Y from the target.
@@ -21,7 +21,8 @@ static void gradient_of_y(HandLayer *l) {
 // Makes one step with W cut by columns. Every shard reads all of X and finishes its own columns of
 // Y.
 void by_hand_columns(HandLayer *l, size_t shards, double rate) {
-    // Forward: Y_i = X W_i. The columns of all shards side by side are Y, so nothing is added.
+    // Forward: Y_i = X W_i, where W_i and Y_i are the columns of shard i. The columns of all shards
+    // side by side are Y, so nothing is added.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
         for (int m = 0; m < M; m++)
@@ -64,8 +65,8 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
 
 // Makes one step with W cut by rows. Shard i reads the columns of X that its rows of W multiply.
 void by_hand_rows(HandLayer *l, size_t shards, double rate) {
-    // Forward: Y = X W sums over the rows of W. Shard i holds only some of these rows, so X_i W_i
-    // is a partial sum of all of Y.
+    // Forward: Y = X W sums over the rows of W. Shard i holds the rows W_i and the columns X_i that
+    // these rows multiply. So X_i W_i is a partial sum of all of Y.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
         for (int m = 0; m < M; m++)
@@ -84,8 +85,8 @@ void by_hand_rows(HandLayer *l, size_t shards, double rate) {
         }
     gradient_of_y(l);
 
-    // Backward: dX_i = dY W_i^T are finished columns of dX, and dW_i = X_i^T dY are finished rows
-    // of dW.
+    // Backward: every shard has all of dY. So dX_i = dY W_i^T are finished columns of dX, and
+    // dW_i = X_i^T dY are finished rows of dW.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
         for (size_t k = own.lo; k < own.hi; k++) {

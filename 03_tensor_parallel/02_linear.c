@@ -7,7 +7,7 @@
 //         W [K/t, N], all of b, and X [M, K/t].
 // Sends:  by columns, backward all-reduces dX. Each rank then sends 2 (t-1) ceil(M K/t) elements.
 //         By rows, forward all-reduces Y. Each rank then sends 2 (t-1) ceil(M N/t) elements.
-// Saves:  each rank has 1/t of W, of its gradient and of the products; by rows also 1/t of X.
+// Saves:  each rank has 1/t of W, of the gradient of W and of the FLOPs; by rows also 1/t of X.
 // Costs:  one all-reduce per step, exposed, because nothing is computed meanwhile.
 // Shoeybi et al. 2019, section 3. Megatron-LM names the places of these all-reduces f (input of a
 // column-parallel layer) and g (output of a row-parallel layer). Left out: a second layer
@@ -40,13 +40,13 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // does not read dX. In this lesson the all-reduce begins after both products, and is exposed.
     linear_gradients(w, b, x, dy); // [K, N/t] = [M, K]^T x [M, N/t]: finished
     // f: dX = dY W^T sums over all N columns of W. Each rank has dY_i W_i^T, a partial sum.
-    comm_all_reduce(tp, dx); // sends 2 (t-1) ceil(M K/t) of M K elements
+    comm_all_reduce(tp, dx); // of M K elements: each rank sends 2 (t-1) ceil(M K/t)
     // END
 }
 
 // Lays the y [M, N/t] of all ranks side by side in whole [M, N] (Megatron-LM's gather_output),
 // because the next layer may need all columns. The backward of this gather sends nothing, because
-// each rank takes its own columns of the gradient.
+// every rank has the whole gradient, and takes its own columns.
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     size_t M = y.rows;
     size_t widest = ceil_div(whole.cols, tp->size);
@@ -78,7 +78,7 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
     // layer's output, on every rank.
     linear(y, x, w); // [M, N] = [M, K/t] x [K/t, N]
     // g: Y = X W sums over all K rows of W. Each rank has X_i W_i, a partial sum.
-    comm_all_reduce(tp, y);  // sends 2 (t-1) ceil(M N/t) of M N elements
+    comm_all_reduce(tp, y);  // of M N elements: each rank sends 2 (t-1) ceil(M N/t)
     op_add_bias(y, y, b->w); // [N]: after the sum, because b counts once
     // END
 }

@@ -2,8 +2,8 @@
 // level: core
 // question: How can two products, one after the other, be split with one communication in forward, one in backward?
 //
-// Holds:  each rank has A [C, F/t], a [F/t], B [F/t, C], and all of b [C]. X, Y, dX and dY [M, C]
-//         are whole.
+// Holds:  of the MLP Y = GELU(X A + a) B + b each rank has A [C, F/t], a [F/t], B [F/t, C], and all
+//         of b [C]. X, Y, dX and dY [M, C] are whole.
 // Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
 //         2 (t-1) ceil(M C/t) elements.
 // Saves:  each rank has 1/t of 2 C F + F parameters, 2 M F kept elements and 12 M C F FLOPs.
@@ -46,7 +46,7 @@ void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tenso
 
     // dY is whole on every rank. So dact_i = dY B_i^T and the gradient of B_i are finished, and
     // nothing is sent.
-    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // with GELU all columns of dh
+    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // GELU: all of dh; SwiGLU: gate
     row_parallel_backward(dact, s->t[S_ACT], dy, &p[MLP_B], &p[MLP_B_BIAS]);
     op_activation_backward(dh, s->t[S_FC], dact);
     op_matmul_nt(dx, dh, p[MLP_A].w);                   // dh_i A_i^T

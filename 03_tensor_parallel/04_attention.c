@@ -7,7 +7,7 @@
 // Sends:  forward all-reduces Y, and backward all-reduces dX. In each all-reduce a rank sends
 //         2 (t-1) ceil(M C/t) elements.
 // Saves:  each rank has 1/t of 4 C C + 3 C parameters, of 4 M C + 2 B H T T kept elements (without
-//         dropout 4 M C + B H T T), and of the products.
+//         dropout 4 M C + B H T T), and of the FLOPs.
 // Costs:  two all-reduces per step, exposed. Each rank keeps all of b_O and X.
 // Y, dX and the gradients must equal the unsplit layer's within rounding, also with dropout,
 // because the masks are the same.
@@ -43,12 +43,13 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     saved_tensor(s, S_QKV, x.rows, p[ATTENTION_QKV].w.cols); // [M, 3C/t]: q | k | v
     saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);   // [M, C/t]: output of own heads
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);
-    // Scores, softmax and mix of one head read no other head. So common/model's attention runs on
-    // this rank's heads alone, and sends nothing. A dropout mask depends on the head's number in
-    // the whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
+    // Scores, softmax and output of one head read no other head. So common/model's attention runs
+    // on this rank's heads alone, and sends nothing. A dropout mask depends on the head's number in
+    // the whole layer (h->heads). So each head has the same mask as in the unsplit layer.
     attention_forward(h, s);
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
-    // Y = O W_O sums over all C rows of W_O. Each rank has the partial sum over its heads' rows.
+    // Y = O W_O, where O is the output of all heads, sums over all C rows of W_O. Each rank has the
+    // partial sum over the rows of its own heads.
     comm_all_reduce(tp, y);                   // [M, C]
     op_add_bias(y, y, p[ATTENTION_O_BIAS].w); // after the sum, because b_O counts once
 }

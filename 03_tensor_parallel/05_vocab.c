@@ -2,8 +2,8 @@
 // level: core
 // question: How do the ranks compute the loss when none of them has all logits of a token?
 //
-// Holds:  a rank has the rows E [V/t, C] of its vocabulary entries, for embedding and head, and
-//         their logits [M, V/t]. X and dX [M, C] are whole on every rank.
+// Holds:  E [V, C] is the table of embedding and head. A rank has the rows of E for its V/t
+//         vocabulary entries, and their logits [M, V/t]. X and dX [M, C] are whole on every rank.
 // Sends:  forward all-reduces X (M C elements), and makes three all-reduces in the loss (M elements
 //         each). Backward all-reduces dX (M C elements). In an all-reduce of n elements each rank
 //         sends 2 (t-1) ceil(n/t).
@@ -27,9 +27,9 @@ void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, 
 }
 
 // Sets loss [M, 1], the same on every rank, to log(sum over all V of exp(logit)) - logit of the
-// target. No rank ever has all logits of a token. Each rank puts one element per token into each of
-// three all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] becomes their sum.
-// Backward reads the exponentials and the sum.
+// target. A negative target has loss 0. No rank ever has all logits of a token. Each rank puts
+// one element per token into each of three all-reduces. logits [M, V/t] become exponentials, and
+// sum [M, 1] becomes their sum over all ranks. Backward reads the exponentials and the sum.
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,
                          size_t first) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -49,7 +49,7 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     arena_free(&scratch);
 }
 
-// Runs backward of logits = x E^T, a column-parallel product, because the columns of E^T are cut.
+// Runs backward of logits = x E^T. The product is column-parallel, because E^T is cut by columns.
 // loss_backward() has computed this rank's dlogits [M, V/t] = (exponential / sum - onehot) dloss
 // without a message.
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {

@@ -96,7 +96,8 @@ static void cut_block(Layer *l, Comm *tp) {
     tensor_parallel_mlp_cut(&p[FC_W], shard_range(block_hidden(c), tp->size, tp->rank));
     l->kind = &tensor_parallel_block;
 }
-// Cuts `table`, which is wte or an untied head's own table, by rows, and replaces the layer's kind.
+// Sets the layer's vocabulary entries and kind, and cuts `table` by rows. `table` is wte, an untied
+// head's own table, or NULL.
 static void cut_vocabulary(Layer *l, Param *table, Comm *tp, const LayerKind *kind) {
     l->vocab = shard_range(l->config->vocab, tp->size, tp->rank);
     if (table) row_parallel_cut(table, l->vocab); // the loss has no parameters

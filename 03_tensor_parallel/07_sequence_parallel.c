@@ -10,12 +10,13 @@
 //     backward. Embedding and head make one all-gather and one reduce-scatter each. With KEEP_SHARD
 //     backward makes 2 more all-gathers per block, and one more in the head. The loss makes three
 //     all-reduces of M elements. In each collective a rank sends (t-1)/t of the elements, in an
-//     all-reduce twice as many. A step all-reduces the gradients of norms and of biases after a
-//     sum, 6 C elements per block and 2 C of the last norm. These gradients are partial sums,
-//     because each rank has seen only its own rows.
-// Saves: with KEEP_SHARD a rank keeps only its own rows of the inputs and outputs of a block's two
-//     norms (M C each) and of 2 statistics per row and norm. So M C (4 + 4/C) elements become
-//     M C (4 + 4/C)/t. With KEEP_WHOLE the norms' outputs are whole: M C (2 + 2/t + 4/(C t)).
+//     all-reduce twice as many. A step all-reduces the gradients of norms, and of biases that are
+//     added after a sum: 6 C elements per block, and 2 C for the last norm. These gradients are
+//     partial sums, because each rank has seen only its own rows.
+// Saves: with KEEP_SHARD a rank keeps only its own rows of four tensors [M, C], the inputs and
+//     outputs of a block's two norms, and 2 statistics per own row and norm. So M C (4 + 4/C)
+//     elements become M C (4 + 4/C)/t. With KEEP_WHOLE the norms' outputs are whole:
+//     M C (2 + 2/t + 4/(C t)).
 // Costs: with KEEP_WHOLE a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as
 //     under tensor parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Loss, gradients and weights must equal those of the unsplit GPT within rounding.
@@ -30,7 +31,8 @@
 #include "03_tensor_parallel/sequence_rows.h"
 
 // -------------------------------------------------------- from own rows to all rows, and back
-// In these comments A is a matrix cut by columns and B is a matrix cut by rows, as in 03_mlp.c.
+// In these comments A is a matrix cut by columns and B is a matrix cut by rows, as in the MLP of
+// 03_mlp.c: h = X A and Y = GELU(h) B. A_i, h_i and B_i are the parts of rank i.
 
 // Gathers all rows, in forward before A (g of Korthikanti et al. 2022). A rank multiplies all rows
 // by its columns of A, but has only its own rows.
@@ -41,7 +43,7 @@ void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(t
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
     comm_reduce_scatter_rows(tp, d_own, dpartial);
 }
-// Adds the ranks' GELU(h_i) B_i, in forward after B (g bar of this paper). Each product is a
+// Adds the ranks' GELU(h_i) B_i, in forward after B (g bar of the same paper). Each product is a
 // partial sum of all rows of Y. Bias, dropout and the residual path need the finished sum, but only
 // of the rank's own rows.
 void sequence_leave(Comm *tp, Tensor own, Tensor partial) {
@@ -55,12 +57,12 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
-// 03_mlp.c and 04_attention.c, which make one all-reduce each. Here the products run between
-// sequence_enter() and sequence_leave(). sequence_input() gives two tensors of a norm's output. The
-// norm writes norm.own [M/tp, C], and the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps
-// norm.whole for backward. KEEP_SHARD keeps norm.own, and in backward sequence_input_again()
-// gathers all rows a second time.
+// Runs a block. x, middle, y and their gradients are [M/tp, C]. In these shapes tp is t, the number
+// of ranks in the group tp. 06_transformer.c calls functions of 03_mlp.c and 04_attention.c, which
+// make one all-reduce each. Here the products run between sequence_enter() and sequence_leave().
+// sequence_input() gives two tensors of a norm's output. The norm writes norm.own [M/tp, C], and
+// the all-gather fills norm.whole [M, C]. KEEP_WHOLE keeps norm.whole for backward. KEEP_SHARD
+// keeps norm.own, and in backward sequence_input_again() gathers all rows a second time.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
@@ -80,14 +82,14 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_MIDDLE, x.rows, C);
     Tensor middle = s->t[S_MIDDLE];           // [M/tp, C]
     sequence_leave(tp, middle, partial);      // reduce-scatter of M C: own rows
-    op_add_bias(middle, middle, p[PROJ_B].w); // only this rank has these rows
+    op_add_bias(middle, middle, p[PROJ_B].w); // once, because only this rank has these rows
     op_dropout(middle, middle, sequence_dropout(l, b, SITE_MIDDLE));
     op_add(middle, x, middle);
 
     norm = sequence_input(l, b, s, S_LN2, &scratch);
     normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
     sequence_enter(tp, norm.whole, norm.own);   // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: [M, 2 F/tp]
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // [M, 4C/tp]; SwiGLU: gate | up
     saved_tensor(s, S_ACT, M, p[OUT_W].w.rows); // [M, 4C/tp]
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
     op_activation(s->t[S_ACT], s->t[S_FC]);

@@ -11,10 +11,10 @@
 //     the caller all-reduces all gradients.
 // Saves: a rank has 1/N of the activations. Instead of scores a rank keeps one element per query
 //     and head.
-// Costs: each rank sends (6N-4) B T C/N elements per layer, and computes scores twice. The scores
-//     of one rank's queries with one rank's keys are a square. With contiguous chunks and a causal
-//     mask the first rank computes 1/2 square, and the last rank N - 1/2. With zigzag chunks every
-//     rank computes N/2.
+// Costs: each of N > 1 ranks sends (6N-4) B T C/N elements per layer. A rank computes scores twice,
+//     in forward and in backward. The scores of one rank's queries with one rank's keys are a
+//     square. With contiguous chunks and a causal mask the first rank computes 1/2 square, and the
+//     last rank N - 1/2. With zigzag chunks every rank computes N/2.
 // Attention's output and its gradients must equal those of one device within rounding.
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
 // zhuzilin/ring-flash-attention (zigzag). Left out: several documents in one sequence.
@@ -62,8 +62,8 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 // too. With grouped heads k has fewer columns than q.
 
 // Sends the present block of k | v to the next rank while this rank's own queries attend to the
-// block. Every block visits every rank, because all later queries attend to its keys. Pairs in
-// which the key comes after the query are not computed.
+// block. Every block visits every rank, so each query meets all keys that come before the query.
+// Pairs in which the key comes after the query are not computed.
 static void ring_forward(const AttentionHeads *h, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);

@@ -12,10 +12,11 @@
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column of a
 //     matrix.
 // Costs: the formulas count received elements, because the ledger counts a broadcast's sent bytes
-//     at its root alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block
-//     have |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2).
-//     1D receives 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1), which holds
-//     from BT = 36 C/(8q-13) tokens per micro-batch on. Y, dX and dW must equal those of the
+//     at its root alone. In a product a rank receives (q-1)/q^2 (|X| + |W|), where |X| is the
+//     number of elements of X. The 4 linear layers of a Transformer block have |X| = 7 BTC and |W|
+//     = 12 C^2 together. So a rank receives 3(q-1)/q^2 (7 BTC + 12 C^2) per Transformer block, and
+//     in 1D 8 BTC (t-1)/t. 2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1), which holds for
+//     more than BT = 36 C/(8q-13) tokens per micro-batch. Y, dX and dW must equal those of the
 //     unsplit product within rounding. Not all bits are equal, because sums are added in q parts.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.

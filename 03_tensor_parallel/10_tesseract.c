@@ -8,8 +8,9 @@
 // Sends: each grid sends SUMMA's messages inside the grid. Per step the grids add their gradients
 //     (all-reduces over depth).
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
-// Costs: a rank receives (q-1)/q^2 (|X|/d + |W|) elements per product, and per step 2(d-1)/d of its
-//     gradients. Weights, gradients and optimizer state take as much memory as on q^2 ranks.
+// Costs: per product a rank receives (q-1)/q^2 (|X|/d + |W|) elements, where |X| is the number of
+//     elements of X. Per step a rank also receives 2(d-1)/d of the elements of its own gradients.
+//     Weights, gradients and optimizer state take as much memory as on q^2 ranks.
 // Tesseract: Wang et al. 2021 (arXiv 2105.14500), section 3, with d <= q. d = 1 is SUMMA. Until the
 // sum of the gradients no layer sends from one grid to another, so depth is data parallelism over
 // the grids.

@@ -7,15 +7,17 @@
 //     matrix's gradient and optimizer state, and of the activations. A rank holds 1/q of wpe and of
 //     each bias and gain. The q^2 ranks of a plane hold the same elements of these tensors.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
-//     reduce-scatters Y along the row. Backward makes the reverse of each collective. A step
+//     reduce-scatters Y along the row. Backward makes a reduce-scatter of the gradient for each of
+//     these all-gathers, and an all-gather of the gradient for the reduce-scatter. A step
 //     all-reduces the gradients of vectors and of wpe over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
-// Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
-//     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
-//     block has 39 BTC + 36 C^2. 1D sends 8 BTC (t-1)/t and holds all of X on each rank. If the
-//     gathered X and W stay, 3D sends less than 1D from BT = 3 C/(q^2+q-3) tokens per micro-batch
-//     on. Y, dX and dW must equal those of the unsplit product within rounding.
+// Costs: per linear layer a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements, where |X| is the
+//     number of elements of X. Per block a rank sends (q-1)/q^3 (32 BTC + 24 C^2). If backward
+//     gathers again, X and W have the factor 3 instead of 2, and a block has 39 BTC + 36 C^2. In 1D
+//     a rank sends 8 BTC (t-1)/t per block and holds all of X. If the gathered X and W stay, 3D
+//     sends less than 1D for more than BT = 3 C/(q^2+q-3) tokens per micro-batch. Y, dX and dW must
+//     equal those of the unsplit product within rounding.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_block.c and cube_model.c make a GPT of such linear
 // layers.
@@ -70,9 +72,9 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 
 // ---------------------------------------------------------------- y = x w
 
-// Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer of
-// the cube with K/q rows of W. A rank holds 1/q of the gathered X and W and receives the rest,
-// (q-1)/q of [M/q, K/q] and of [K/q, N/q].
+// Gathers the operands of y = x w. The gathered X has all rows of the rank's layer of the cube, and
+// K/q columns. The gathered W has the K/q rows that these columns multiply. A rank holds 1/q of the
+// gathered X and W and receives the rest, (q-1)/q of [M/q, K/q] and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };
@@ -87,7 +89,7 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
 }
 
 // Sets dx, and adds to the gradient of w. dX = dY W^T is a sum over the columns of Y, which are cut
-// over at.rows. dW = X^T dY is a sum over all rows, which are cut over the layers. Both products
+// over at.rows. dW = X^T dY is a sum over all rows, which are cut over at.layers. Both products
 // read the gathered dY [M/q, N/q].
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);

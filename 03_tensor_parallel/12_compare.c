@@ -5,7 +5,8 @@
 // Holds: a rank holds 1/t of a block's 12 C^2 weights in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, and all
 //     weights on the ring.
 // Sends: 1D and SP send activations and their gradients. 2D and 3D also send weights and gradients
-//     of weights. 2.5D sends the same as 2D, and then sums the gradients of weights over the depth.
+//     of weights. 2.5D sends what 2D sends, with 1/d of the activations, and then sums the
+//     gradients of weights over the depth.
 //     The ring sends keys, values and their gradients, and the gradients of all weights.
 // Saves: activations are divided by t, but 1D keeps 4 BTC elements of each block whole.
 // Costs: tensor_way_received() returns the elements that a rank receives per block, for t ranks, BT
@@ -32,7 +33,8 @@ static size_t root_of(size_t n, size_t power) { // returns q with q^power = n, o
     return 0;
 }
 
-// Returns the sides of a way's grid. 2.5D takes the smallest d from 2 on. d <= q, so d^3 <= ranks.
+// Returns the sides of a way's grid. 2.5D takes the smallest d from 2 on, or d = 1 on one rank.
+// d <= q, so d^3 <= ranks.
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     if (way == WAY_2D) return (TensorWayShape){ root_of(ranks, 2), 1 };
     if (way == WAY_3D) return (TensorWayShape){ root_of(ranks, 3), root_of(ranks, 3) };
@@ -65,8 +67,8 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     return 0;
 }
 
-// The elements that a way receives are a straight line over the tokens, with a constant and a
-// slope, here for width 1. The lines of both ways cross at the result.
+// A way receives constant + slope * tokens elements. With width 1 the tokens are in units of the
+// width. The straight lines of both ways cross at the result.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks) {
     const double constant = tensor_way_received(way, ranks, 0, 1);
     const double other_constant = tensor_way_received(other, ranks, 0, 1);

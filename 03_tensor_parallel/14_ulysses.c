@@ -32,7 +32,7 @@ static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, 
     Range heads = shard_range(all, h->cp->size, j);
     Tensor positions = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
     size_t first = block * all + heads.lo; // the piece's first head, for k or v
-    if (block < attention_ratio(h))        // for q, whose neighbouring heads share k and v
+    if (block < attention_ratio(h))        // for q or the output: `ratio` heads share k and v
         first = attention_ratio(h) * heads.lo + block * range_size(heads);
     return tensor_col_range(positions, first * h->D, (first + range_size(heads)) * h->D);
 }

@@ -9,8 +9,8 @@ typedef struct {
     size_t q, depth;
 } TensorWayShape; // grids and cubes: q x q x depth ranks; other ways: q ranks; impossible: q is 0
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
-// Returns the elements that one rank receives for one block, forward and backward. Returns 0 if the
-// way is impossible on `ranks` ranks.
+// Returns the elements that one rank receives for one block, forward and backward. Returns 0 on one
+// rank, or if the way is impossible on `ranks` ranks.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);
 // Returns the number of tokens, in units of the width, from which `way` receives less than `other`.
 // Returns 0 if the elements of `other` do not grow faster with the tokens.

@@ -1,4 +1,4 @@
-// context_parallel.c: gives the blocks of a model attention over the ranks of a group.
+// context_parallel.c: makes the blocks of a model compute attention over the ranks of a group.
 #include "03_tensor_parallel/context_parallel.h"
 
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {

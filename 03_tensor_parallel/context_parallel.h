@@ -2,7 +2,7 @@
 // positions of the same B sequences of T positions. In forward and backward only attention
 // communicates, because all other parts of a GPT work on one position at a time. Every rank has all
 // parameters, and their gradients are summed over the group, as in data parallelism. The table
-// holds for C columns and H heads:
+// holds for N > 1, C columns and H heads, without dropout:
 //
 //     kind                     elements sent per layer and rank    elements kept for softmax
 //     ring_attention           (6N-4) B T C/N                      B H T/N
@@ -22,10 +22,10 @@ extern const AttentionKind ring_attention, ring_attention_zigzag;
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
 
 // ---- context_parallel.c ----
-// Gives the blocks of a described model attention of this kind over cp. Call this function before
-// recompute(), which wraps the blocks. Returns this rank's positions, for Data.positions. Calls
-// usage_error() if there are fewer positions than ranks, or, for Ulysses, fewer heads of key and
-// value than ranks.
+// Makes the blocks of a described model use attention of this kind over cp. Call this function
+// before recompute(), which wraps the blocks. Returns this rank's positions, for Data.positions.
+// Calls usage_error() if there are fewer positions than ranks, or, for Ulysses, fewer heads of key
+// and value than ranks.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 
 // ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----

@@ -104,7 +104,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Computes attention again, for selective recomputation.
+// Computes the freed probabilities of attention again, for selective recomputation.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
     AttentionHeads heads = layer_heads(l, &own);

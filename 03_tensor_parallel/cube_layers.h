@@ -20,7 +20,7 @@ _Static_assert((int)CUBE_ITEMS <= (int)SAVED_TENSORS,
 const Cube *cube_of(const Layer *l);
 CubeLayout cube_stream(const Layer *l, const Batch *b);  // layout of the residual stream
 Shape cube_stream_shape(const Layer *l, const Batch *b); // [M/q^2, C/q]
-Batch cube_rows(const Batch *b, CubeLayout at);          // the sequences that this rank has in `at`
+Batch cube_rows(const Batch *b, CubeLayout at);          // this rank's sequences in the layout `at`
 Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site);
 
 // These functions compute norms. C counts the features of a whole token. Forward and backward

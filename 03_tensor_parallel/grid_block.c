@@ -1,7 +1,7 @@
 // grid_block.c: computes the block of a GPT on a grid, x + attention(norm(x)) and then +
 // mlp(norm(.)). The block's steps are those of the unsplit block in common/model/layer.c. Only
-// linear layers (09_summa.c) and norms (grid_layers.c) communicate. x and y are blocks [M/q, C/q]:
-// B/q sequences, C/q features.
+// linear layers (09_summa.c) and norms (grid_layers.c) communicate. x and y are this rank's parts
+// [M/q, C/q]: B/q sequences, C/q features.
 #include "03_tensor_parallel/grid_layers.h"
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -67,7 +67,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Computes attention again, for selective recomputation.
+// Computes the freed probabilities of attention again, for selective recomputation.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
     AttentionHeads heads = layer_heads(l, &own);

@@ -63,7 +63,8 @@ SummaCut summa_by_head(const ModelConfig *c) { return (SummaCut){ c->heads, c->w
 SummaCut summa_by_hidden(const ModelConfig *c) { return (SummaCut){ block_hidden(c), 1 }; }
 
 Batch summa_batch(const CommGrid *g, const Batch *b) {
-    // SUMMA has depth 1 and layer 0. In 10_tesseract.c layer k has parts q k to q k + q - 1.
+    // SUMMA has depth 1 and layer 0. Grid k of 10_tesseract.c is layer k, and has parts q k to
+    // q k + q - 1.
     Range own = shard_range(b->B, g->rows * g->depth, g->row + g->rows * g->layer);
     Batch part = *b;
     part.B = range_size(own);

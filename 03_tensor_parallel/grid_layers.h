@@ -1,13 +1,13 @@
 // grid_layers.h: declares the functions of grid_layers.c that grid_block.c and grid_model.c call.
-// These functions return cuts, shapes and dropout masks of blocks, and compute norms whose features
-// are spread over a row of the grid.
+// These functions return cuts, and the shapes and dropout masks of a rank's parts. The functions
+// also compute norms whose features are spread over a row of the grid.
 #ifndef GRID_LAYERS_H
 #define GRID_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 
 const CommGrid *summa_grid(const Layer *l);
-// These functions return the cut of one side of a block's matrices, between features, heads, or
-// hidden columns of the MLP.
+// These functions return the cut of one side of the matrices of a Transformer block, between
+// features, heads, or hidden columns of the MLP.
 SummaCut summa_by_feature(const ModelConfig *c);
 SummaCut summa_by_head(const ModelConfig *c);
 SummaCut summa_by_hidden(const ModelConfig *c);

@@ -25,7 +25,7 @@ KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwi
     size_t F = part_size(block_hidden(c), q, row), V = part_size(c->vocab, q, row);
     size_t sequences = part_size(B, q, layer);          // sequences of this layer of the cube
     size_t straight = part_size(sequences, q, row) * T; // tokens of a block's input and output
-    size_t swapped = part_size(sequences, q, col) * T;  // tokens between two products
+    size_t swapped = part_size(sequences, q, col) * T; // tokens inside attention and inside the MLP
 
     size_t operands = straight * 2 * C + swapped * (A + F); // this rank's X of each product
     size_t norms = straight * (C + 4); // the input of the second norm, the statistics of both norms

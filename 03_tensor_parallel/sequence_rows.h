@@ -6,7 +6,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // sequence_rows returns this rank's rows, of the M = B*T rows of a micro-batch. sequence_shape
-// returns the shape [M/tp, C] of an activation between layers.
+// returns the shape [M/t, C] of an activation between layers, on each of t ranks.
 Range sequence_rows(const Layer *l, const Batch *b);
 Shape sequence_shape(const Layer *l, const Batch *b);
 // Returns the dropout of this rank's rows. The mask of a row depends on the row's number among all
@@ -17,7 +17,7 @@ Dropout sequence_dropout(const Layer *l, const Batch *b, int site);
 // s, and `own` is a part of `whole`. With KEEP_SHARD forward keeps `own`, and `whole` is in
 // scratch.
 typedef struct {
-    Tensor own;   // [M/tp, C]: this rank's rows, which the norm writes
+    Tensor own;   // [M/t, C]: this rank's rows, which the norm writes
     Tensor whole; // [M, C]: all rows, which the product and the gradient of its weights read
 } SequenceInput;
 void sequence_keep(Layer *l, KeptInput keep); // sets the rows that sequence_input() keeps

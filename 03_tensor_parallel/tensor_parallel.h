@@ -7,6 +7,7 @@
 //     attn.c_proj.weight  [C, C]  rows              [C/t, C]: the rows that its heads feed
 //     mlp.c_fc.weight     [C,4C]  columns           [C, 4C/t]: GELU works element by element
 //     mlp.c_proj.weight   [4C,C]  rows              [4C/t, C]: the rows that its c_fc columns feed
+//     c_attn.bias, c_fc.bias      as the weights    3C/t and 4C/t: those of its columns
 //     wte                 [V, C]  rows              [V/t, C]: its entries, for embedding and head
 //     norms, c_proj biases, wpe   not cut           the whole tensor, and its whole gradient
 //
@@ -30,16 +31,16 @@ void row_parallel_cut(Param *p, Range rows);
 void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Param *b);
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b);
 
-// ---- 03_mlp.c: p[4] are FC_W, FC_B, OUT_W, OUT_B of a block. x and y [M, C] are whole on every
-//      rank. Forward keeps S_FC and S_ACT for backward. ----
+// ---- 03_mlp.c: p points to the four parameters FC_W, FC_B, OUT_W, OUT_B of a block. x and y
+//      [M, C] are whole on every rank. Forward keeps S_FC and S_ACT for backward. ----
 enum { MLP_A, MLP_A_BIAS, MLP_B, MLP_B_BIAS, MLP_PARAMS };
 void tensor_parallel_mlp_cut(Param *p, Range hidden);
 void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *s);
 void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tensor dy, Saved *s);
 
-// ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block. x and y [B*T, C] are whole
-//      on every rank. h->heads are this rank's heads. Forward keeps S_QKV and S_MIX for backward,
-//      and in plain attention also S_PROBS and S_DROPPED. ----
+// ---- 04_attention.c: p points to the four parameters QKV_W, QKV_B, PROJ_W, PROJ_B of a block. x
+//      and y [B*T, C] are whole on every rank. h->heads are this rank's heads. Forward keeps S_QKV
+//      and S_MIX for backward, and in plain attention also S_PROBS and S_DROPPED. ----
 enum { ATTENTION_QKV, ATTENTION_QKV_BIAS, ATTENTION_O, ATTENTION_O_BIAS, ATTENTION_PARAMS };
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param *p, Tensor y,
@@ -62,18 +63,18 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_
 extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c; sequence_layers.c has embedding and head, and cuts the model ----
-// In norms, dropout and residual paths a rank has M/tp of the M rows.
-// shard_range cuts the rows. `own` and `d_own` [M/tp, C] have this rank's rows, which may be none.
-// `whole` and `dwhole` [M, C] have all rows. `partial` and `dpartial` [M, C] have all rows, too,
-// but are partial sums.
+// In norms, dropout and residual paths each of the t ranks has M/t of the M rows. shard_range cuts
+// the rows. `own` and `d_own` [M/t, C] have this rank's rows, which may be none. `whole` and
+// `dwhole` [M, C] have all rows. `partial` and `dpartial` [M, C] have all rows, too, but are
+// partial sums.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
-// With KEEP_SHARD a column-parallel product keeps only this rank's rows of its input, and backward
-// gathers all rows again. With KEEP_WHOLE the product keeps all rows.
+// With KEEP_SHARD a rank keeps only its own rows of a column-parallel product's input, and backward
+// gathers all rows again. With KEEP_WHOLE the rank keeps all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
-// Does what tensor_parallel() does, but the activations between layers are [M/tp, C]; the logits
+// Does what tensor_parallel() does, but the activations between layers are [M/t, C]; the logits
 // and the losses have all rows. Gradients of norms, and of biases that are added after a sum, are
 // partial sums. So call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);

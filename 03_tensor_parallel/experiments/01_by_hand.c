@@ -4,7 +4,7 @@
 #include "judge/frame/lesson.h"
 #include <string.h>
 
-enum { STEPS = 3, ROW_SHARDS = 2 };  // printed: N column shards, and this many row shards
+enum { STEPS = 3, ROW_SHARDS = 2 };  // the page shows N column shards, and ROW_SHARDS row shards
 static const double RATE = 1.0 / 16; // a power of two, so every number here is exact
 
 static HandLayer new_layer(void) {

@@ -31,7 +31,7 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     Param *p = t->params;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dh = tensor_like(&scratch, s->t[S_FC]);
-    Tensor dact = tensor_col_range(dh, 0, F); // with GELU all columns of dh
+    Tensor dact = tensor_col_range(dh, 0, F); // GELU: all of dh; SwiGLU: gate
     linear_gradients(&p[MLP_B], &p[MLP_B_BIAS], s->t[S_ACT], dy);
     op_matmul_nt(dact, dy, p[MLP_B].w);
     op_activation_backward(dh, s->t[S_FC], dact);
@@ -57,9 +57,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Checks the costs. All parameters but b are cut. A rank keeps X, and the input and output of GELU
-// of its hidden columns. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the most hidden
-// columns, so the other ranks wait for rank 0.
+// Checks the costs. All parameters but b are cut. A rank keeps X, and for its own hidden columns
+// the input and the output of GELU. The two all-reduces add Y and dX, both [M, C]. Rank 0 has the
+// most hidden columns, so the other ranks wait for rank 0.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
@@ -72,8 +72,8 @@ static void costs(Run *run, const TrialResult *r) {
                                    .sent = 2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e) };
     trial_costs(run, "%s", "%s", &predicted, r);
 
-    // A forward has X A, with GATES matrices, and a product with B. A backward has two products for
-    // each product of forward.
+    // Forward has the product X A, where A holds GATES matrices, and a product with B. Backward has
+    // two products for each product of forward.
     const size_t most = range_size(shard_range(F, n, 0));
     const double forward = work_product(M, GATES * most, C).time + work_product(M, C, most).time;
     trial_times(run, page_text(run, "The MLP on %zu rank%s, last step", n, n == 1 ? "" : "s"),

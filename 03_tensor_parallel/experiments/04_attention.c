@@ -40,7 +40,8 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, &t->saved);
 }
 
-// Runs common/model's attention over all heads, between whole matrices.
+// Multiplies by all of W_qkv, runs common/model's attention over all heads, and multiplies by all
+// of W_O.
 static void unsplit_forward(Trial *t, Tensor y, Tensor x) {
     Saved *s = &t->saved;
     const Param *p = t->params;

@@ -1,7 +1,8 @@
 // 07_sequence_parallel.c: trains a GPT in three ways. The first is tensor parallel, as in lesson
-// 06. The second and the third are sequence parallel, with inputs kept whole and with inputs
-// gathered again. The two sequence-parallel trainings must agree in every bit, and must equal the
-// unsplit training within rounding. Formulas predict calls, bytes, memory and time.
+// 06. The second and the third are sequence parallel. The second keeps the inputs of
+// column-parallel products whole, and the third gathers these inputs again in backward. The two
+// sequence-parallel trainings must agree in every bit, and must equal the unsplit training within
+// rounding. Formulas predict calls, bytes, memory and time.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <string.h>
 
@@ -139,8 +140,9 @@ static void three_ways(void *nothing, const Training *t, Trajectory *shard) {
     }
     if (t->recorded) picture_show(run, "SP, inputs gathered again", PICTURE_CHART);
     training_compare(run, "kept whole = gathered again", &whole, shard, 0);
-    // Forward adds the same terms in the same order as an all-reduce does. The gradients of norms
-    // are added in another order, so only the loss of the first step must be equal in every bit.
+    // In forward a reduce-scatter adds the same terms in the same order as an all-reduce does. The
+    // gradients of norms are added in another order, so only the loss of the first step must be
+    // equal in every bit.
     check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, tensor.loss, 1,
                   exact_limit(run));
     trajectory_free(&tensor);

@@ -10,8 +10,9 @@ static double fewest_tokens(const GridPlace *at) {
     return tensor_way_crossover(WAY_2D, WAY_1D, at->q * at->q) * (double)at->c->width;
 }
 
-// Returns the tokens per column of the model, BT / C, from which 2D on q x q ranks is faster than
-// 1D on as many ranks, without latency (grids.md). A negative result means never.
+// BT / C is the tokens of a micro-batch divided by the width. Returns the BT / C from which 2D on
+// q x q ranks is faster than 1D on as many ranks. Latency is left out (grids.md). A negative result
+// means never.
 static double fewest_in_time(double q) { return 36 / (8 * (q - 1 / q) - 21); }
 
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {

@@ -1,6 +1,6 @@
 // 13_ring_self_attention.c: compares Ring Self-Attention with one device: attention alone, and a
 // GPT that trains with its positions cut over all ranks (attend.c). Compares bytes, calls, memory,
-// FLOPs and times with predictions, and in a table with ring attention.
+// FLOPs and times with predictions. The table compares Ring Self-Attention with ring attention.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { CHUNK = 96, HEADS = 8, D = 4 };

@@ -24,7 +24,7 @@ static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, 
         row += range_size(chunk);
     }
 }
-// Returns the position of each row of `own`, for each of B sequences.
+// Returns the position of each row, if a rank has the positions `own` of each of B sequences.
 static int *numbers_of(Arena *a, Positions own, size_t B) {
     const size_t rows = B * positions_count(&own);
     int *position = ints_new(a, rows), *host = host_alloc(rows * sizeof *host);

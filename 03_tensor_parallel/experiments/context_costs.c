@@ -33,7 +33,7 @@ static Attended share(int kind, ContextSizes z, size_t n, size_t rank) {
                            .flops = 7 * (double)heads * work_product(pairs, 1, z.D).flops
         };
     }
-    const size_t hops = n > 1 ? n : 0; // of dk | dv, to their owner; k | v make n-1 hops, twice
+    const size_t hops = n > 1 ? n : 0; // of dk | dv; k | v make n-1 in forward and in backward
     const size_t square = c * c;
     const size_t others = kind == CONTEXT_RING ? rank * square : (n - 1) * square / 2;
     const size_t pairs = c * (c + 1) / 2 + others; // pairs that the causal mask leaves

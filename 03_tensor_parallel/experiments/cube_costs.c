@@ -14,7 +14,7 @@ double cube_bytes(const CubeTraffic *t) {
 // ---------------------------------------------------------------- sizes of one rank
 
 typedef struct {
-    size_t B;        // sequences of the rank's layer
+    size_t B;        // sequences of the rank's layer of the cube
     size_t straight; // sequences of the rank in the layout of a block's input
     size_t swapped;  // sequences of the rank in the swapped layout
     size_t M;        // tokens of `straight`
@@ -76,7 +76,7 @@ static void sums(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, si
     pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, at->c->context * N, y);
 }
 // Counts the calls of a linear layer. Backward gathers dY and scatters dX and dW, as many elements
-// as y, x and w in forward.
+// as y, x and w in forward. With gather_again backward also gathers x and w.
 static void linear_layer(CubeTraffic *s, const CubePlace *at, bool backward, size_t B, bool swapped,
                          size_t K, size_t N) {
     if (backward) operands(s, at, B, swapped, K, N, gradient(at));
@@ -97,7 +97,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     const Sizes z = sizes(at, B);
     const size_t T = at->c->context;
     CubeTraffic s = { 0 };
-    for (int way = 0; way < 2 && stage->first; way++) { // embedding: all ranks have the tokens
+    for (int way = 0; way < 2 && stage->first; way++) { // embedding: X = tokens is on all ranks
         pass(&s, at, CUBE_DEPTH, z.V, z.C, way ? gradient(at) : stored(at));
         pass(&s, at, CUBE_COL, z.B, T * z.C, stored(at));
     }

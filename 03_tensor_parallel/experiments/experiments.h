@@ -193,18 +193,18 @@ Snapshot *attend_one_device(Run *run, ContextSizes z);
 // positions. If there are several ranks, their number does not divide the positions. The other
 // sizes are those of z.
 void attend_uneven(Run *run, int kind, ContextSizes z);
-// Trains a GPT with its positions cut over all ranks, in each kind from first to last, and compares
-// each training with the unsplit training.
+// Trains a GPT with its positions cut over all ranks, with each context_kind from `first` to
+// `last`. Compares each training with the unsplit training.
 void attend_trainings(Run *run, int first, int last);
 
 // ---- context_costs.c ----
-// The predictions are for attention alone on one sequence. The number of ranks, n, divides its T
-// positions.
+// The predictions are for attention alone on one sequence of T positions. The number of ranks, n,
+// divides T.
 
 extern const char *const context_id[CONTEXT_KINDS];
-// Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
-// calls.ID, kept.ID, buffers.ID and flops.ID. With a simulated clock there are also forward.ID and
-// backward.ID, and for CONTEXT_RING and CONTEXT_ZIGZAG busy.ID.
+// Compares bytes, calls, memory, FLOPs and times with the predictions. ID stands for the parameter
+// id: the costs have the ids sent.ID, calls.ID, kept.ID, buffers.ID and flops.ID. With a simulated
+// clock there are also forward.ID and backward.ID, and for CONTEXT_RING and CONTEXT_ZIGZAG busy.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 // Returns the bytes that a rank sends, forward and backward.
 double context_bytes_sent(int kind, ContextSizes z, size_t n);
@@ -223,7 +223,7 @@ typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
     Work products;               // this rank's products
     // The sum of the times of all broadcasts, reduces and all-reduces, in ps. The sum is right only
-    // if all blocks are equal.
+    // if each matrix is cut in equal blocks.
     double transfers;
 } GridTraffic;
 
@@ -232,10 +232,12 @@ typedef struct {
     size_t q, depth, row, col, layer;
 } GridPlace;
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // returns how many of B the rank has
-bool grid_even(const GridPlace *at, size_t B);        // returns whether all blocks are equal
+// Returns how many of B sequences the rank has.
+size_t grid_sequences(const GridPlace *at, size_t B);
+bool grid_even(const GridPlace *at, size_t B); // returns whether matrices have equal blocks
 
-// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
+// Predicts forward and backward of a stage with B sequences. `again` means that backward runs the
+// forward of each block again (recomputation).
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
 // These functions predict the sums of a stage's gradients over depth: one all-reduce per use of
 // wte, and one per other unit.
@@ -275,7 +277,8 @@ typedef struct {
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
-// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
+// Predicts forward and backward of a stage with B sequences. `again` means that backward runs the
+// forward of each block again (recomputation).
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
 // Predicts a stage's sums of the gradients of vectors and wpe over the q^2 ranks of a plane. The
 // bytes are in bytes[0].
@@ -307,10 +310,10 @@ RankShare cube_share(const CubePlace *at, size_t B);
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
 // Returns how many of the kept elements are scores of attention, as the mean of n ranks.
 double way_scores(TensorWay way, const ModelConfig *c, size_t B, size_t n);
-// Checks the costs of x, which has trained on a grid. The costs are calls and bytes along each axis
-// (ids "row.sent" and so on), the received bytes of all axes (id "received") and the memory of a
-// rank. If all blocks are equal and the clock is simulated, also checks the time of the layers and
-// of the sums over depth.
+// Checks the costs of x, which has trained on a grid: the memory of a rank, and calls and bytes
+// along each axis (ids "row.sent" and so on). The received bytes of all axes have the id
+// "received". If matrices have equal blocks and the clock is simulated, also checks the time of the
+// layers and of the sums over depth.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- grids.c ----
@@ -330,8 +333,8 @@ void cube_two_linears(Run *run, const Cube *c, LinearSizes z, bool shown);
 // ---- way_tables.c ----
 
 extern const char *const tensor_way_name[TENSOR_WAYS + 1]; // "1D + SP"; ends with NULL
-// Prints the costs of one block of GPT-3's width on 64 ranks, and a plot of its received elements
-// over the tokens of a step, from sizes alone. Checks the formulas of compare.h. Returns the way
-// whose rank receives the fewest elements of this block.
+// Prints the costs of one block of GPT-3's width on 64 ranks, from sizes alone. Draws the elements
+// that a rank receives for this block over the tokens of a micro-batch. Checks the formulas of
+// compare.h. Returns the way in which a rank receives the fewest elements for this block.
 TensorWay way_tables(Run *run);
 #endif

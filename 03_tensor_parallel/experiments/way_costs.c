@@ -120,7 +120,7 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
     axis_costs(run, "column", &layers.col, &r->layers[GPT_COL]);
     if (x->way == WAY_25D) axis_costs(run, "depth", &sums.depth, &r->sums[GPT_DEPTH]);
     gpt_memory_costs(run, "%s", "%s", at->c, &share, r);
-    // The time has no formula if unequal blocks make ranks wait.
+    // The time has no formula if unequal blocks of a matrix make ranks wait.
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
     check_costs(run, "%s", "%s",
                 (CostRow[]){ { "received", "received a step", "bytes", BY_FORMULA(share.received),
