@@ -41,8 +41,8 @@ typedef struct {
 // Returns the weights [1, own]: the masters, if the unit has 16-bit weights and the masters exist;
 // else the weights as they are stored.
 Tensor checkpoint_weights(const Unit *u);
-// Returns the range of p's elements in the unit that this rank writes. Exactly one rank writes each
-// element of a model.
+// Returns the elements of p that this rank writes, as a range of the unit's elements. Exactly one
+// rank writes each element of a model.
 Range checkpoint_written(const Unit *u, const Param *p);
 
 // Collective. Writes the checkpoint of a step. Calls fault() if the checkpoint cannot be written;
@@ -80,9 +80,9 @@ const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 // checkpoint does not have the option (checkpoint_index_option()).
 const char *checkpoint_option(const Checkpoint *c, const char *name);
 // Fills this rank's part of m's weights and masters. If o and the checkpoint have moments, also
-// fills the moments of the elements that this rank owns. Sets o->step to the checkpoint's step, or
-// to 0 if only the checkpoint has no moments. o NULL: fills only weights and masters. Calls
-// usage_error() if the checkpoint has another model.
+// fills the moments of the elements that this rank owns. Sets o->step to the checkpoint's number of
+// updates, or to 0 if o has moments and the checkpoint has none. o NULL: fills only weights and
+// masters. Calls usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 // Returns the want->n numbers of the RankState of rank `rank`, or NULL if the training had none.
 // The caller frees the numbers. Calls usage_error() if the numbers belong to another layout than

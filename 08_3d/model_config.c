@@ -11,7 +11,7 @@
 #include "common/model/block.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// The most bytes of a config.json. That of Hugging Face's GPT-2 has less than 1 kB.
+// The most bytes of a config.json. Hugging Face's config.json of GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
 static char *path_beside(const char *weights) {
@@ -35,7 +35,8 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// The file must not exist, or must have the mark of --export.
+// Returns whether --export may write the file. The file must not exist, or must have the mark of
+// --export.
 static bool may_write(const char *path) {
     struct stat found;
     if (lstat(path, &found) != 0) return true;

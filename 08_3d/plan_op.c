@@ -56,10 +56,10 @@ enum { OTHER_KERNELS = 10 };
 // backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
 static const double BACKWARD_REST = 1.5;
 
-// The bytes that the ops on whole features read and write. These ops are not cut over tp, so each
-// rank runs them on all rows, or with sequence parallelism on its own rows (Korthikanti section
-// 4.2.2). A block has two norms and two additions to the residual path, each with dropout in one
-// kernel (Megatron-LM's bias_dropout_add).
+// The bytes that the ops on all C features of a token read and write. These ops are not cut over
+// tp, so each rank runs them on all rows, or with sequence parallelism on its own rows (Korthikanti
+// section 4.2.2). A block has two norms and two additions to the residual path, each with dropout
+// in one kernel (Megatron-LM's bias_dropout_add).
 //     norm       x -> y                                  dy, x -> dx
 //     addition   x, residual -> y, mask                  two gradients -> their sum
 //     dropout                                            dy, mask -> dx

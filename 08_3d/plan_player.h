@@ -22,8 +22,8 @@ typedef struct {
 // smaller micro-batch].
 typedef struct {
     PlanStage stage;
-    // Only if `layered`. slice: the chunk's slices that differ. pass: the times of the passes of
-    // each of these slices.
+    // Only if `layered`. slice: the chunk on each rank of tp, or on one rank if all groups are
+    // placed on nodes alike. pass: the times of the passes of each slice.
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];
@@ -48,7 +48,7 @@ typedef struct {
     PlanChunk *chunk;
     bool copied; // the chunks belong to another stage
     Schedule list;
-    size_t done;      // ops of the list
+    size_t done;      // ops of the list that have been played
     double now, busy; // picoseconds
     // Index 0: to the previous stage, 1: to the next stage.
     // lane: the time from which the lane is free.
@@ -63,7 +63,7 @@ typedef struct {
     // the message of rank r left.
     double *early, *sent_early[2];
     double *at; // [ranks of cp] room for one time per rank
-    // Only if `layered` (plan_overlap.c). dp_lane: a lane for each slice that differs. reduced: the
+    // Only if `layered` (plan_overlap.c). dp_lane: a lane for each PlanChunk.slice. reduced: the
     // end of the last reduction. gathered: the time from which each layer has the new weights.
     PlanLane *dp_lane;
     size_t dp_lanes;

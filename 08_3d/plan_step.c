@@ -68,8 +68,8 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
 typedef struct {
     double done, gathers;
 } Ending;
-// Adds stage i to the ending, and to the memory and traffic of r. ready: the time at which all
-// replicas of stage i have ended.
+// Updates *e, and the memory and traffic of r, with the values of stage i. Each is the largest
+// value over the stages. ready: the time at which all replicas of stage i have ended.
 static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, double ready) {
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);

@@ -23,12 +23,12 @@ const char *run_option(const RunOptions *o, const char *name);
 bool run_option_given(const RunOptions *o, const char *name);
 
 // Writes the options into the index of a checkpoint. The member "options" has the options that
-// define the training, and the member "layout" has the other options.
+// define the training. The member "layout" has the options of the list layout_options in resume.c.
 void resume_record(const RunOptions *o, struct cJSON *index);
 
-// Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
-// Takes these options from the checkpoint, if they were not given: the options that define the
-// training, --steps, --data, --data-eval, --storage, --gradients, --loss-scale and
+// Collective. Locks the folder of --save, if this option is given, and opens the checkpoint of
+// --resume. Takes these options from the checkpoint, if they were not given: the options that
+// define the training, --steps, --data, --data-eval, --storage, --gradients, --loss-scale and
 // --skip-nonfinite. Returns NULL without --resume.
 // note: lines for the page, or "".
 // Calls usage_error() in these cases, among others:

@@ -149,7 +149,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     }
     if (c->tensor == TENSOR_3D) {
         t->cube = cube_new(mesh->tp);
-        t->cube.gather_again = true; // X and W are not kept from forward to backward
+        t->cube.gather_again = true; // keeps no gathered input or weight until backward
     }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
@@ -268,7 +268,7 @@ void trainer_update(Trainer *t, StepResult r) {
     zero_end(t->model, trainer_zero(&t->config));
 }
 
-// Under ZeRO-1 and ZeRO-2 the gather sends the unchanged weights.
+// Under ZeRO-1 and ZeRO-2 zero_end() gathers the unchanged weights.
 void trainer_skip(Trainer *t, StepResult r) {
     if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
     zero_end(t->model, trainer_zero(&t->config));

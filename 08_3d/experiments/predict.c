@@ -13,7 +13,7 @@ static size_t ring_sent(size_t passes, size_t n, size_t count, size_t size) {
     return (size_t)ring_bytes(passes, n, count, size);
 }
 
-// Returns the number of the rank at these coordinates among its replicas.
+// Returns the place of the rank at these coordinates in its group over dp and cp.
 static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }

@@ -37,7 +37,7 @@ bool step_cp_near(Degrees n, Coordinates at) {
     return near;
 }
 
-// If this holds, all groups of `ranks` neighbouring ranks are placed on nodes alike.
+// If the result is true, all groups of `ranks` neighbouring ranks are placed on nodes alike.
 static bool divides(size_t ranks, size_t node) { return ranks % node == 0 || node % ranks == 0; }
 
 bool mesh_groups_alike(Degrees n) {

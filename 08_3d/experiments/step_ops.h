@@ -12,7 +12,7 @@ typedef struct {
 // of the largest rank, because the other ranks wait for that rank.
 typedef struct {
     const TrainerConfig *c;
-    size_t rank, m, B; // micro-batches, and sequences of this replica
+    size_t rank, m, B; // m: micro-batches; B: sequences of this replica
     Coordinates at;
     StepGroups group;
     bool cp_near;

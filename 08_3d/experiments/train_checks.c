@@ -9,7 +9,7 @@
 // by rows. The first and the last stage have wte. When sums are added in rank order, all copies
 // must have the same bits. Under --reduce fast the order of the terms may depend on a tensor's
 // place in its message, and copies have different places. Then copies within a replica are only
-// close, and ranks with the same place in different replicas have the same bits.
+// close, and ranks with the same coordinates in different replicas have the same bits.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -142,7 +142,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
     // Weights are compared only under SGD or in double. With fp32 or 16 bits under AdamW, rounding
-    // in a gradient that is nearly zero changes its update by a whole learning rate. So single
+    // in a gradient that is nearly zero changes the weight by a whole learning rate. So single
     // weights drift apart. Losses and norms change little.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
