@@ -2,8 +2,8 @@
 // training continues bit for bit. A training may also resume in another layout, unless the
 // checkpoint has residuals of --compress.
 //
-//     DIR/step-000400/index.json              run, step, options, data, for each file its bytes and
-//                                             a sum over them, and a sum over the index itself
+//     DIR/step-000400/index.json              run, step, options, data, the size of each file and
+//                                             a sum over its bytes, and a sum over the index
 //     DIR/step-000400/rank-0003.safetensors   the elements of rank 3: weights "wte.weight",
 //                                             moments "wte.weight.m" and ".v"
 //
@@ -26,12 +26,13 @@
 
 // Bytes of a text: the reason of a failure, and the lines for the page.
 enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
-extern const char *const checkpoint_suffix[]; // "", ".m", ".v" behind a name, by UnitTensor
-// the name of a RankState's tensor, and of the index's member that has the RankState's layout
+extern const char *const checkpoint_suffix[]; // [UnitTensor]: "", ".m", ".v" behind the name
+// the name of two things: the tensor with the numbers of a RankState, and the index's member with
+// the layout of the RankState
 extern const char checkpoint_rank_state[];
 
 // The numbers of one rank that no other layout can use, such as the residuals of --compress.
-// layout: one text for all ranks that names their layout.
+// layout: a text that describes the layout of the run, the same on all ranks.
 // n 0: the rank has no such numbers.
 typedef struct {
     char *layout;

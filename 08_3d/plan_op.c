@@ -52,8 +52,8 @@ static PlanStage tower_stage(const PlanTask *t, const PlanStage *s) {
 
 // The number of a block's kernels besides the products: norms, dropout, GELU, additions.
 enum { OTHER_KERNELS = 10 };
-// Ops such as GELU and softmax move this many times as many bytes in backward as in forward. The
-// backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
+// The bytes that an op such as GELU or softmax moves in backward, divided by the bytes in forward.
+// The backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
 static const double BACKWARD_REST = 1.5;
 
 // The bytes that the ops on all C features of a token read and write. These ops are not cut over

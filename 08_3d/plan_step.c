@@ -14,8 +14,8 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Returns whether an earlier replica takes the same time as replica d. Two replicas have the same
-// links if their first ranks have the same place in a node.
+// Returns whether an earlier replica takes the same time as replica d. Two replicas take the same
+// time if they have as many sequences, and if their first ranks have the same place in a node.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)

@@ -1,7 +1,7 @@
-// experiments.h declares functions of this chapter's experiments and programs. These functions
-// print pictures of the mesh, compute the unsplit model's gradients as a reference, predict the
-// costs and the time of a step, and check a training. Other functions print the pages of the
-// programs sample and plan.
+// experiments.h declares functions of this chapter's experiments and programs. Some functions print
+// pictures of the mesh, compute the unsplit model's gradients as a reference, predict the costs and
+// the time of a step, and check a training. Other functions print the pages of the programs sample
+// and plan.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"

@@ -18,8 +18,8 @@ static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }
 
-// The sum of a function's values, in elements, over the tables of a stage (wte and an untied head's
-// table), and over all other units.
+// The sums of a function's values over the units of a stage, in elements. wte: over the tables (wte
+// and an untied head's table). others: over all other units.
 typedef struct {
     size_t wte, others;
 } PerUnit;

@@ -39,8 +39,8 @@ void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_
 // the gradients are sums over ranks.
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                     size_t passes);
-// Adds the sums of partial gradients, which precede ZeRO's reduction. The sums run once per step,
-// or in every micro-batch if ZeRO reduces and drops the gradients in every micro-batch. The partial
-// gradients of wte are always summed once.
+// Adds the traffic of the sums of partial gradients, which precede ZeRO's reduction. The sums run
+// once per step, or in every micro-batch if ZeRO reduces and drops the gradients in every
+// micro-batch. The partial gradients of wte are always summed once.
 void predict_partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m);
 #endif

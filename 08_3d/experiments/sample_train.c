@@ -62,7 +62,7 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
     o.beta2 = 0.995;  // the average is over many steps, because a step has few sequences
-    o.epsilon = 1e-8; // smaller than the gradients of so small a model
+    o.epsilon = 1e-8; // far smaller than the gradients of this model
     model_allocate(m);
     optimizer_allocate(&o, m);
     for (size_t step = 0; step < steps; step++) {

@@ -21,9 +21,9 @@ static bool table(const Unit *u, const Param *p) {
 }
 Which train_originals(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
-// Puts the tensors of which this rank holds copy number `copy` into the snapshot. On a grid the
-// layers of the depth hold the same tensors, and a single layer has no copies. On a cube a vector's
-// gradient is summed over q^2 ranks, and each of these ranks has a copy.
+// Puts the tensors of which this rank holds copy number `copy` into the snapshot. All layers of a
+// 2.5D grid hold the same tensors. A 2D grid has one layer, so there are no copies. On a cube a
+// vector's gradient is summed over q^2 ranks, and each of these ranks has a copy.
 static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
     bool grid = tensor_is_grid(&t->config), holds = copy == (grid ? t->grid.layer : t->mesh.at.tp);
     if (t->config.tensor != TENSOR_3D) {
