@@ -55,8 +55,10 @@ typedef struct {
     // near: all ranks share a node with the other stage.
     double lane[2];
     bool near[2];
-    double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
-    double held, peak;  // bytes in flight
+    // The time at which each op's message arrives, or at which an op without a message ends. Below
+    // 0: the op has not been played.
+    double *arrives[2];
+    double held, peak; // bytes in flight
     PlanOp sum;
     // These fields are used only if the ranks of cp are unequal. early[r]: how much earlier than
     // the last rank rank r ended. sent_early[what][op, r]: how much earlier than the last message

@@ -168,7 +168,7 @@ static size_t choose(Sampler *s, Tensor logits, size_t number) {
     tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
     for (size_t i = 0; i < logits.cols; i++) {
         size_t entry = s->head->vocab.lo + i;
-        // A NaN has no order. The checks report a NaN.
+        // A NaN has no order, so a NaN counts as the lowest logit. The checks report a NaN.
         double logit = isnan(row[i]) ? -HUGE_VAL : (double)row[i];
         offer_logit(&best, c, logit, number, entry);
     }
