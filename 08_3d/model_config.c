@@ -170,7 +170,8 @@ static bool flag_of(const Reading *r, const char *key, bool fallback) {
             r->path, key);
     return value ? cJSON_IsTrue(value) : fallback;
 }
-// This program cannot compute a model with the other value of the flag.
+// Calls usage_error() if the file has the other value of the flag, because this program cannot
+// compute such a model.
 static void require_flag(const Reading *r, const char *key, bool wanted) {
     REQUIRE(flag_of(r, key, wanted) == wanted,
             "--%s: %s: a model with %s %s is not supported: only %s is", r->option, r->path, key,

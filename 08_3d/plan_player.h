@@ -84,7 +84,8 @@ typedef struct {
     size_t d, m;
     size_t sequences, large;
     PlanStageTime *stage;
-    // The stages of another play of the same replica, whose chunks this play uses; or NULL.
+    // The stages of another play of the same replica. This play uses the chunks of these stages.
+    // NULL: this play makes its own chunks.
     const PlanStageTime *twin;
 } PlanPlayer;
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Returns the number of replicas to play. If all groups are placed on nodes alike, all replicas
-// take the same time, so one replica is enough. With ZeRO 2 and 3 one replica is enough, too,
+// Returns the number of replicas to play. If all groups are placed on nodes alike, no replica takes
+// longer than replica 0, so one replica is enough. With ZeRO 2 and 3 one replica is enough, too,
 // because the replicas wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS
 // replicas are played.
 enum { MOST_REPLICAS = 8 };

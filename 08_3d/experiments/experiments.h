@@ -94,8 +94,8 @@ double step_time(const TrainerConfig *c);
 // Returns the time of step_time() with the links and nodes of `clock`. c must not have context
 // parallelism, because the times of ring attention use the links of the run.
 double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
-// Returns the layout dp x tp x pp of the same ranks whose step takes the least time, with all else
-// the same.
+// Returns the layout dp x tp x pp whose step takes the least time, for the same ranks and with all
+// else the same.
 // *present: the time of a step in the layout of c.
 // *best: the time of a step in the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
@@ -132,8 +132,8 @@ typedef struct {
     // activations: the peak bytes of the activations.
     LayoutTraffic sent;
     double state, activations;
-    // Memory and time are those of the plan. Also true where no plan is compared: on other ranks
-    // than rank 0, and in the opposite order of ranks.
+    // Whether memory and time equal the memory and time of the plan. Also true where no plan is
+    // compared: on other ranks than rank 0, and in the opposite order of ranks.
     bool as_planned;
 } Layout;
 // Returns whether the plan predicts the memory and the step of this layout (layout_plan.c). Rank 0

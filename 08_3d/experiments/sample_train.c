@@ -44,7 +44,8 @@ static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t b
                     .training = true };
 }
 
-// Returns the learning rate, which rises to the highest rate and then falls to zero, both linearly.
+// Returns the learning rate, which rises to the highest rate and then falls towards zero, both
+// linearly. With at most WARMUP steps the rate only rises.
 static double rate(size_t step, size_t steps) {
     if (step < WARMUP || steps <= WARMUP) return highest_rate * (double)(step + 1) / WARMUP;
     return highest_rate * (double)(steps - step) / (double)(steps - WARMUP);

@@ -1,5 +1,5 @@
-// step_groups.c computes the groups of a mesh for the player of expected steps, and their places on
-// nodes.
+// step_groups.c makes the groups of a mesh for the player of expected steps, and tests how the
+// groups are placed on nodes.
 #include "08_3d/experiments/step_ops.h"
 #include <stdlib.h>
 

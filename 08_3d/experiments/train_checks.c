@@ -72,9 +72,10 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 // k^-(C-1). A few hundred checks have about a million rows. The row that deviates least deviates k
 // = 1e6^(1 / (C-1)) times less than usual. LIMIT_ROUNDING is ten times the usual error, so k
 // matters if k is above 10, which means fewer than 7 features. Ranks of a grid or cube know only
-// the sums of a row and of its squares. The difference of these sums loses k^2, so k^2 matters if
-// there are fewer than 13 features. PowerSGD makes columns orthonormal. A column that is short
-// beside earlier columns is then mostly rounding, so PowerSGD needs the limit of 01.08.
+// the sums of a row and of its squares. The rounding error of the difference of these sums grows
+// with k^2, so k^2 matters if there are fewer than 13 features. PowerSGD makes columns orthonormal.
+// A column that is short beside earlier columns is then mostly rounding, so PowerSGD needs the
+// limit of 01.08.
 //
 // With 16-bit storage the limit is training_limit(), in the builds for fp32 and for fp64.
 static double split_limit(const TrainerConfig *c) {
@@ -91,7 +92,8 @@ static double split_limit(const TrainerConfig *c) {
 
 // Rejects models that --check cannot judge. The gradient that passes a norm has no part along the
 // mean and no part along the row itself. With 2 columns only a difference of nearly equal terms
-// remains. This difference is 1e-5 / variance as large as the terms, so most of it is rounding.
+// remains. The difference is 1e-5 / variance times as large as the terms, so most of the difference
+// is rounding.
 void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
