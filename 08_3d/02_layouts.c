@@ -31,8 +31,8 @@ size_t opposite_order(Degrees n, size_t r) {
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }
 
-// Each process searches for its own r, which becomes its rank in the new world. The split sends a
-// few numbers, once.
+// Each process searches for the key for which process(n, key) is its own rank in `world`. This key
+// becomes the rank of the process in the new world. The split sends a few numbers, once.
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process) {
     size_t key = 0;
     while (process(n, key) != world->rank) key++;

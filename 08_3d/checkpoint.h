@@ -2,8 +2,8 @@
 // training continues bit for bit. A training may also resume in another layout, unless the
 // checkpoint has residuals of --compress.
 //
-//     DIR/step-000400/index.json              run, step, options, data, for each file its bytes and
-//                                             a sum over them, and a sum over the index itself
+//     DIR/step-000400/index.json              run, step, options, data, the size of each file and
+//                                             a sum over its bytes, and a sum over the index
 //     DIR/step-000400/rank-0003.safetensors   the elements of rank 3: weights "wte.weight",
 //                                             moments "wte.weight.m" and ".v"
 //
@@ -26,12 +26,13 @@
 
 // Bytes of a text: the reason of a failure, and the lines for the page.
 enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
-extern const char *const checkpoint_suffix[]; // "", ".m", ".v" behind a name, by UnitTensor
-// the name of a RankState's tensor, and of the index's member that has the RankState's layout
+extern const char *const checkpoint_suffix[]; // [UnitTensor]: "", ".m", ".v" behind the name
+// the name of two things: the tensor with the numbers of a RankState, and the index's member with
+// the layout of the RankState
 extern const char checkpoint_rank_state[];
 
 // The numbers of one rank that no other layout can use, such as the residuals of --compress.
-// layout: one text for all ranks that names their layout.
+// layout: a text that describes the layout of the run, the same on all ranks.
 // n 0: the rank has no such numbers.
 typedef struct {
     char *layout;
@@ -41,8 +42,8 @@ typedef struct {
 // Returns the weights [1, own]: the masters, if the unit has 16-bit weights and the masters exist;
 // else the weights as they are stored.
 Tensor checkpoint_weights(const Unit *u);
-// Returns the range of p's elements in the unit that this rank writes. Exactly one rank writes each
-// element of a model.
+// Returns the elements of p that this rank writes, as a range of the unit's elements. Exactly one
+// rank writes each element of a model.
 Range checkpoint_written(const Unit *u, const Param *p);
 
 // Collective. Writes the checkpoint of a step. Calls fault() if the checkpoint cannot be written;
@@ -80,9 +81,9 @@ const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 // checkpoint does not have the option (checkpoint_index_option()).
 const char *checkpoint_option(const Checkpoint *c, const char *name);
 // Fills this rank's part of m's weights and masters. If o and the checkpoint have moments, also
-// fills the moments of the elements that this rank owns. Sets o->step to the checkpoint's step, or
-// to 0 if only the checkpoint has no moments. o NULL: fills only weights and masters. Calls
-// usage_error() if the checkpoint has another model.
+// fills the moments of the elements that this rank owns. Sets o->step to the checkpoint's number of
+// updates, or to 0 if o has moments and the checkpoint has none. o NULL: fills only weights and
+// masters. Calls usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 // Returns the want->n numbers of the RankState of rank `rank`, or NULL if the training had none.
 // The caller frees the numbers. Calls usage_error() if the numbers belong to another layout than

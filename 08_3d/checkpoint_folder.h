@@ -27,9 +27,9 @@ size_t *folder_steps(const char *dir, size_t *n);
 // run has the lock, or if nothing can be written. Returns false if the file system has no locks.
 bool folder_claim(const char *dir);
 
-// Returns whether this program may remove dir/name. The folder must contain only files of a
-// checkpoint, and an index unless `name` ends with ".part". If the result is false, `why` gives the
-// reason.
+// Returns whether this program may remove dir/name. `name` must be a name of folder_name(). The
+// folder must contain only files of a checkpoint, and an index unless `name` ends with ".part". If
+// the result is false, `why` gives the reason.
 bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]);
 // Removes dir/name. Returns false if folder_is_ours() is false, or if the folder cannot be removed;
 // `why` gives the reason.

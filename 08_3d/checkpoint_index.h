@@ -18,8 +18,8 @@ enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // bytes, with the terminating 
 void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);
 
 // A sum over some bytes, and the number of these bytes. A torn page or a flipped bit changes the
-// sum. For the files of a checkpoint the sum is FNV-1a (Fowler, Noll, Vo), for the data of a
-// training data_fingerprint().
+// sum. The sum over a file of a checkpoint is FNV-1a (Fowler, Noll, Vo). The sum over the data of a
+// training is data_fingerprint().
 typedef struct {
     uint64_t sum;
     size_t bytes;
@@ -37,7 +37,7 @@ typedef struct {
     size_t best_step; // the saved step with the lowest held-out loss; 0: no such step is known
     double best_loss;
     // The next factor of a dynamic loss scale, and the steps without an overflow since the factor
-    // changed. Factor 0: the run has no dynamic loss scale.
+    // changed. Factor 0: the training has no dynamic loss scale.
     double scale_factor;
     size_t scale_good;
 } SavedRun;
@@ -55,7 +55,7 @@ char *checkpoint_index_print(const struct cJSON *index);
 // checkpoint_index_free() whatever the function returns.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
-// These two functions return the run's value of an option that defines the training ("options"), or
+// These two functions return the saved value of an option that defines the training ("options"), or
 // of another option ("layout"). The result is NULL if the index does not have the option.
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
@@ -63,7 +63,7 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 // A range of elements. A rectangle of a whole tensor is flattened, and the range is cut from the
 // flattened rectangle. t: the tensors that hold the range.
 typedef struct {
-    size_t rows, cols, blocks; // of the whole tensor; blocks: param_narrow_blocks()
+    size_t rows, cols, blocks; // of the whole tensor; blocks of columns: param_narrow_blocks()
     // With grouped heads the first `ratio` blocks are the queries. Otherwise ratio is 1.
     size_t ratio;
     // elements [first, first + count) of the rectangle
@@ -71,6 +71,7 @@ typedef struct {
     Range own_rows, own_cols; // the rectangle; own_cols within each block
     const FileTensor *t[3];   // weights, m, v
 } CheckpointPiece;
-// Parses the note at a tensor of count elements. Does not change p->t. Returns NULL, or the error.
+// Parses the note of a tensor with `count` elements. Does not change p->t. Returns NULL, or the
+// error.
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count);
 #endif

@@ -1,4 +1,5 @@
-// cores.c counts the cores and GPUs of the ranks, and the ranks that share cores or a GPU.
+// cores.c counts the cores per rank, and the ranks that compute at the same time. Ranks may share
+// cores or a GPU.
 #define _GNU_SOURCE // cpu_set_t
 #include <sched.h>
 #include <stdlib.h>

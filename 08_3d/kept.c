@@ -67,8 +67,8 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
     const size_t B = kept_sequences(c, at.dp, k);
     const KeptBytes kept = kept_bytes_of(c, at, &z, B);
     const DeferredBytes deferred = kept_deferred(&z, B, kept.head);
-    // A part has one input for each block and one for the head. `inputs` is 0 if the part has only
-    // the embedding. trainer_rebalance() may try such a cut.
+    // A part has one input for each block, and one for the head if the part has the head. `inputs`
+    // is 0 if the part has only the embedding. trainer_rebalance() may try such a cut.
     const size_t inputs = z.blocks + z.last;
     BudgetBlock *block = host_alloc((z.blocks + 1) * sizeof *block);
     for (size_t i = 0; i < z.blocks; i++)

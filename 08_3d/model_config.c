@@ -11,7 +11,7 @@
 #include "common/model/block.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// The most bytes of a config.json. That of Hugging Face's GPT-2 has less than 1 kB.
+// The most bytes of a config.json. Hugging Face's config.json of GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
 static char *path_beside(const char *weights) {
@@ -35,7 +35,8 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// The file must not exist, or must have the mark of --export.
+// Returns whether --export may write the file. The file must not exist, or must have the mark of
+// --export.
 static bool may_write(const char *path) {
     struct stat found;
     if (lstat(path, &found) != 0) return true;
@@ -169,7 +170,8 @@ static bool flag_of(const Reading *r, const char *key, bool fallback) {
             r->path, key);
     return value ? cJSON_IsTrue(value) : fallback;
 }
-// This program cannot compute a model with the other value of the flag.
+// Calls usage_error() if the file has the other value of the flag, because this program cannot
+// compute such a model.
 static void require_flag(const Reading *r, const char *key, bool wanted) {
     REQUIRE(flag_of(r, key, wanted) == wanted,
             "--%s: %s: a model with %s %s is not supported: only %s is", r->option, r->path, key,

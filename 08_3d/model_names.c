@@ -13,7 +13,8 @@ HubFamily hub_family(const ModelConfig *c) {
     return NO_HUB_FAMILY;
 }
 
-// The name of a tensor in this program, and of its parts in Llama's files, by columns.
+// The name of a tensor in this program, and the names of its parts in Llama's files. The parts are
+// ranges of the tensor's columns.
 typedef struct {
     const char *ours, *part[MOST_PARTS];
 } Names;

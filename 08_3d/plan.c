@@ -6,7 +6,7 @@
 // layouts also differ in micro-batch size, interleaved chunks, ZeRO stage, recomputation and
 // sequence parallelism. Memory, traffic and time follow from sizes alone, by the cost model that
 // the lessons check. The presets have the sizes of published models, and the devices and links of
-// published clusters and of the book's simulated one.
+// published clusters and of the book's simulated cluster.
 //
 // For a stage, plan_stage.c computes sizes and groups, plan_memory.c the memory, plan_op.c the time
 // of a forward or backward, and plan_ring.c the time of ring attention. plan_time.c plays the

@@ -7,8 +7,8 @@
 static const double G = 1e-9;             // GB per byte
 static const double MS = 1e-9, S = 1e-12; // milliseconds and seconds per picosecond
 
-// In the printed formulas Ckv is the columns of all key heads, which are as many as those of all
-// value heads. F is the features between the matrices of the MLP.
+// In the printed formulas Ckv is the number of columns of all key heads, and also of all value
+// heads. F is the number of features between the matrices of the MLP.
 static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const ModelConfig *c = &t->model.model;
     if (config_is_gpt2(c)) {

@@ -1,5 +1,5 @@
-// plan_op.c computes the time of one forward or backward of a stage, and of the sums and the update
-// at the end of a step, in picoseconds. The file also computes the bytes that a rank sends.
+// plan_op.c computes times in picoseconds: of one forward or backward of a stage, and of the sums
+// and the update at the end of a step. The file also computes the bytes that a rank sends.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -52,14 +52,14 @@ static PlanStage tower_stage(const PlanTask *t, const PlanStage *s) {
 
 // The number of a block's kernels besides the products: norms, dropout, GELU, additions.
 enum { OTHER_KERNELS = 10 };
-// Ops such as GELU and softmax move this many times as many bytes in backward as in forward. The
-// backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
+// The bytes that an op such as GELU or softmax moves in backward, divided by the bytes in forward.
+// The backward reads x or y, reads dy and writes dx. The forward reads x and writes y.
 static const double BACKWARD_REST = 1.5;
 
-// The bytes that the ops on whole features read and write. These ops are not cut over tp, so each
-// rank runs them on all rows, or with sequence parallelism on its own rows (Korthikanti section
-// 4.2.2). A block has two norms and two additions to the residual path, each with dropout in one
-// kernel (Megatron-LM's bias_dropout_add).
+// The bytes that the ops on all C features of a token read and write. These ops are not cut over
+// tp, so each rank runs them on all rows, or with sequence parallelism on its own rows (Korthikanti
+// section 4.2.2). A block has two norms and two additions to the residual path, each with dropout
+// in one kernel (Megatron-LM's bias_dropout_add).
 //     norm       x -> y                                  dy, x -> dx
 //     addition   x, residual -> y, mask                  two gradients -> their sum
 //     dropout                                            dy, mask -> dx
@@ -75,9 +75,9 @@ static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
                        .kept = row * (3 * e + 2 * dropout * mask) };
 }
 
-// The times of the products in a block. These are the products with the four matrices (q|k|v,
-// projection, fc, out) and, unless attention is blockwise, the products in all heads. Gate and up
-// of SwiGLU are one matrix (block.h). Communication may run beside the products with the four
+// The times of the products in a block. A block has products with four matrices (q|k|v, projection,
+// fc, out). Unless attention is blockwise, the products in all heads count, too. Gate and up of
+// SwiGLU are one matrix (block.h). Communication may run beside the products with the four
 // matrices.
 // scores: q k^T alone, because selective recomputation repeats this product.
 // forwards: the product with each matrix in forward.
@@ -285,7 +285,8 @@ PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     if (l->zero == 1 || l->zero == 2) add_units(&op, t, s, t->format.weight);
-    // ZeRO 3 gathers the tables before the first forward. This function counts that gather, too.
+    // ZeRO 3 gathers the tables before the first forward. plan_gather() counts this gather of the
+    // tables, too.
     if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }

@@ -22,8 +22,8 @@ typedef struct {
 // smaller micro-batch].
 typedef struct {
     PlanStage stage;
-    // Only if `layered`. slice: the chunk's slices that differ. pass: the times of the passes of
-    // each of these slices.
+    // Only if `layered`. slice: the chunk on each rank of tp, or on one rank if all groups are
+    // placed on nodes alike. pass: the times of the passes of each slice.
     PlanStage *slice;
     PlanPass *pass;
     PlanOp op[2][2];
@@ -48,22 +48,24 @@ typedef struct {
     PlanChunk *chunk;
     bool copied; // the chunks belong to another stage
     Schedule list;
-    size_t done;      // ops of the list
+    size_t done;      // ops of the list that have been played
     double now, busy; // picoseconds
     // Index 0: to the previous stage, 1: to the next stage.
     // lane: the time from which the lane is free.
     // near: all ranks share a node with the other stage.
     double lane[2];
     bool near[2];
-    double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
-    double held, peak;  // bytes in flight
+    // The time at which each op's message arrives, or at which an op without a message ends. Below
+    // 0: the op has not been played.
+    double *arrives[2];
+    double held, peak; // bytes in flight
     PlanOp sum;
     // These fields are used only if the ranks of cp are unequal. early[r]: how much earlier than
     // the last rank rank r ended. sent_early[what][op, r]: how much earlier than the last message
     // the message of rank r left.
     double *early, *sent_early[2];
     double *at; // [ranks of cp] room for one time per rank
-    // Only if `layered` (plan_overlap.c). dp_lane: a lane for each slice that differs. reduced: the
+    // Only if `layered` (plan_overlap.c). dp_lane: a lane for each PlanChunk.slice. reduced: the
     // end of the last reduction. gathered: the time from which each layer has the new weights.
     PlanLane *dp_lane;
     size_t dp_lanes;
@@ -82,7 +84,8 @@ typedef struct {
     size_t d, m;
     size_t sequences, large;
     PlanStageTime *stage;
-    // The stages of another play of the same replica, whose chunks this play uses; or NULL.
+    // The stages of another play of the same replica. This play uses the chunks of these stages.
+    // NULL: this play makes its own chunks.
     const PlanStageTime *twin;
 } PlanPlayer;
 

@@ -24,8 +24,8 @@ size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
     bool links = node == 0 || node % (l->n.tp * n) == 0 || l->n.tp % node == 0;
     return links && t->model.model.context % (2 * n) == 0 ? 1 : n;
 }
-// Returns whether the link from rank r to the next rank is inside a node, for all slices and for
-// all replicas that wait for each other.
+// Returns whether the link from rank r to the next rank is inside a node. This must hold for all
+// slices, and for all replicas that wait for each other.
 static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t r) {
     size_t next = (r + 1) % mesh_cp(l->n), all = l->zero >= 2 && !plan_alike(t, l);
     bool near = true;
@@ -189,11 +189,12 @@ static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSiz
     g.takes = takes;
     return g;
 }
-// About a quarter of a block's products, those of q, k and v, come before the ring in forward, and
-// after the ring in backward. With grouped heads this part is smaller (a tenth for llama2-70b), but
-// the plan uses a quarter for all models. With full recomputation a backward also repeats the
-// forward. Of 12 equal parts of the work 1 comes before the first ring, and 2 after the second
-// ring. Between the rings are 3 parts of the forward and 6 parts of the gradients.
+// The products for q, k and v are about a quarter of a block's products. These products come before
+// the ring in forward, and after the ring in backward. With grouped heads the part is smaller (a
+// tenth for llama2-70b), but the plan uses a quarter for all models. With full recomputation a
+// backward also repeats the forward. Of 12 equal parts of the work 1 comes before the first ring,
+// and 2 after the second ring. Between the rings are 3 parts of the forward and 6 parts of the
+// gradients.
 PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                           size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;

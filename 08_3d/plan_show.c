@@ -9,8 +9,8 @@
 
 // ---------------------------------------------------------------- the table
 
-// The most rows of the table: ROWS of layouts that fit with --verbose, SHOWN_ROWS without
-// --verbose, UNFIT_ROWS of layouts that do not fit.
+// The most rows of the table. ROWS: for layouts that fit, with --verbose. SHOWN_ROWS: for layouts
+// that fit, without --verbose. UNFIT_ROWS: for layouts that do not fit.
 enum { ROWS = 6, SHOWN_ROWS = 3, UNFIT_ROWS = 2 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {

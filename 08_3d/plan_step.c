@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Returns the number of replicas to play. If all groups are placed on nodes alike, all replicas
-// take the same time, so one replica is enough. With ZeRO 2 and 3 one replica is enough, too,
+// Returns the number of replicas to play. If all groups are placed on nodes alike, no replica takes
+// longer than replica 0, so one replica is enough. With ZeRO 2 and 3 one replica is enough, too,
 // because the replicas wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS
 // replicas are played.
 enum { MOST_REPLICAS = 8 };
@@ -14,8 +14,8 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Returns whether an earlier replica takes the same time as replica d. Two replicas have the same
-// links if their first ranks have the same place in a node.
+// Returns whether an earlier replica takes the same time as replica d. Two replicas take the same
+// time if they have as many sequences, and if their first ranks have the same place in a node.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -68,8 +68,8 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
 typedef struct {
     double done, gathers;
 } Ending;
-// Adds stage i to the ending, and to the memory and traffic of r. ready: the time at which all
-// replicas of stage i have ended.
+// Updates *e, and the memory and traffic of r, with the values of stage i. Each is the largest
+// value over the stages. ready: the time at which all replicas of stage i have ended.
 static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, double ready) {
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);

@@ -11,8 +11,8 @@
 #include "common/model/model.h"
 
 // Checks, before the training and on rank 0, that FILE and the config.json beside it can be
-// written. Calls usage_error() if they cannot be written, or if no class of Hugging Face's has such
-// a model.
+// written. Calls usage_error() if a file cannot be written, or if no class of Hugging Face's has
+// such a model.
 void safetensors_require(const ModelConfig *c, const char *file);
 // Gathers the weights to rank 0, tensor by tensor. Rank 0 writes FILE.tmp and renames it to FILE. A
 // pipe or a device is written in place. Rank 0 also writes the config.json beside FILE

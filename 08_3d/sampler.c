@@ -12,8 +12,8 @@
 
 // Runs attention with the cache. S_QKV [T, A + 2K] has only the T new positions. A is the number of
 // columns of this rank's queries, and K the number of columns of the rank's keys. K = A without
-// grouped heads. The new keys, which are already rotated, and the new values join the cache. Then
-// the new queries attend to the whole cache.
+// grouped heads. The new keys and values join the cache. With rotary positions the new keys are
+// already rotated. Then the new queries attend to the whole cache.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), all = c->n + h->T;
@@ -104,10 +104,10 @@ void sampler_forget(Sampler *s) {
 
 // ------------------------------------------------------- the choice, which is equal in all layouts
 
-// An entry's score is logit / temperature + a Gumbel number. The entry with the largest score is
-// drawn with probability softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is
-// a function of (seed, number of the token, entry). So the choice is the same however the entries
-// are cut over the ranks, and no rank needs all entries.
+// An entry's score is logit / temperature + a Gumbel number, or the logit if the temperature is 0.
+// The entry with the largest score is drawn with probability softmax(logit / temperature) (Maddison
+// et al. 2014). The Gumbel number is a function of (seed, number of the token, entry). So the
+// choice is the same however the entries are cut over the ranks, and no rank needs all entries.
 enum { KEY_SAMPLE = 5 }; // keys 1 to 4 belong to common/model
 typedef struct {
     double logit, score;
@@ -168,7 +168,7 @@ static size_t choose(Sampler *s, Tensor logits, size_t number) {
     tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
     for (size_t i = 0; i < logits.cols; i++) {
         size_t entry = s->head->vocab.lo + i;
-        // A NaN has no order. The checks report a NaN.
+        // A NaN has no order, so a NaN counts as the lowest logit. The checks report a NaN.
         double logit = isnan(row[i]) ? -HUGE_VAL : (double)row[i];
         offer_logit(&best, c, logit, number, entry);
     }

@@ -1,4 +1,4 @@
-// settings.c holds tables with the names that the trainer's options take, reads a list of stages,
+// settings.c turns the names that the trainer's options take into values, reads a list of stages,
 // and computes the learning rate.
 #include "08_3d/settings.h"
 #include <math.h>
@@ -16,7 +16,7 @@ static const struct {
     { "naive", schedule_naive, false },
     { "gpipe", schedule_gpipe, false },
     { "1f1b", schedule_1f1b, false },
-    { "interleaved", schedule_1f1b, true }, // one chunk; trainer_schedule() has several
+    { "interleaved", schedule_1f1b, true }, // if there is one chunk per stage
     { "zero-bubble", schedule_zb_h1, false },
 };
 static size_t schedule_number(const char *name) {

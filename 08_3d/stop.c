@@ -3,6 +3,6 @@
 #include "08_3d/stop.h"
 
 bool stop_due(double left, double step) {
-    // The next step may take as long as this one.
+    // The next step may take as long as the last step.
     return side_any(stop_asked() >= 0 || step > left);
 }

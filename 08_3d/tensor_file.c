@@ -1,5 +1,5 @@
-// tensor_file.c parses the header of a safetensors file and finds its tensors. The file also makes
-// the beginning of such a file, and converts elements.
+// tensor_file.c parses the header of a safetensors file and finds its tensors. tensor_file.c also
+// makes the beginning of a safetensors file, and converts elements.
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>

@@ -144,7 +144,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
     size_t windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
     RateRule rate = train_rate(run);
-    bool compared = false; // train_check_first() has compared a step's gradients
+    bool compared = false; // a step has updated the weights (train_check_first())
     for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
@@ -179,8 +179,9 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_end(run, t);
         }
         rebalance(run, t, log, step + 1, steps);
-        // The unsplit model's own norm decides whether the unsplit model skips the step. If only
-        // one of the split and the unsplit model skips a step, their loss curves differ.
+        // With a loss scale the unsplit model's own norm decides whether the unsplit model skips
+        // the step. If only one of the split and the unsplit model skips a step, their loss curves
+        // differ.
         if (u->model && (!train_scaled(t) || isfinite(w.norm)))
             optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 

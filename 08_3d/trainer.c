@@ -62,7 +62,7 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 // ---------------------------------------------------------------- composition
 
 // Returns buckets that are at least as large as a block. So the gradient of a block is reduced
-// while the backward of the previous block runs.
+// while the backward of the model's earlier layers runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
     size_t capacity = block->units[0]->size * sizeof(real);
@@ -123,7 +123,7 @@ static Model *stage_new(Trainer *t) {
     else recompute(m, c->recompute);                  // 07.02, 07.03
     // ZeRO allocates the tensors, so ZeRO comes after all techniques that change tensors.
     if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true); // 06.05
-    else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; stage 0: 01
+    else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; for stage 0 chapter 01
     // Buckets are outside of recomputation, because a bucket starts when a layer's whole backward
     // has ended.
     if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m); // 01.04
@@ -149,7 +149,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     }
     if (c->tensor == TENSOR_3D) {
         t->cube = cube_new(mesh->tp);
-        t->cube.gather_again = true; // X and W are not kept from forward to backward
+        t->cube.gather_again = true; // keeps no gathered input or weight until backward
     }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
@@ -229,7 +229,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     Arena tokens = arena(MEM_WORKSPACE);
     Data local = *d;
     local.positions = t->positions;
-    // Every gradient contains the weight of its token, and so the factor of the loss scale.
+    // The weight of a token multiplies the token's loss, so every gradient contains the factor of
+    // the loss scale.
     const double scaled = weight * t->loss_scale.factor;
     Batch *batch = micro_batches(&local, &tokens, step, t->sequences, m, scaled);
 
@@ -268,7 +269,7 @@ void trainer_update(Trainer *t, StepResult r) {
     zero_end(t->model, trainer_zero(&t->config));
 }
 
-// Under ZeRO-1 and ZeRO-2 the gather sends the unchanged weights.
+// Under ZeRO-1 and ZeRO-2 zero_end() gathers the unchanged weights.
 void trainer_skip(Trainer *t, StepResult r) {
     if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
     zero_end(t->model, trainer_zero(&t->config));

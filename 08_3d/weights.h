@@ -12,9 +12,9 @@
 
 typedef struct {
     const char *option; // "from" or "init", for messages
-    const char *from;   // a folder or a file; NULL: `values`, or initial values
+    const char *from;   // a folder or a file; NULL: the weights are `values`, or initial
     // values[number]: the elements of the parameter with this number. values[0] is the beginning of
-    // one block for all parameters, in model order, which weights_close() frees. NULL: no values.
+    // one array of all parameters, in model order, which weights_close() frees. NULL: no values.
     real **values;
     char *found;            // the file in a folder with a config.json; else NULL
     Checkpoint *checkpoint; // NULL: the weights are in no checkpoint
@@ -25,7 +25,7 @@ typedef struct {
 // and for GPT-2 also from the tensors and the file's header. Every name and shape in these files is
 // checked. The sizes of a checkpoint follow from its options. Collective. Calls usage_error() if
 // there is no model at `from`.
-// heads: the number of heads; NULL: the files give the number.
+// heads: the number of heads; NULL: the files give the number. For a checkpoint heads is not used.
 Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
                      uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. Calls

@@ -9,7 +9,8 @@
 void zero_allocate(Model *m, Comm *dp, size_t stage);
 void zero_begin(Model *m, size_t stage);
 // Completes the sums of the gradients over the replicas. Afterwards own_g is final. Under ZeRO-2
-// and ZeRO-3 each backward has reduced its layer's gradient, so only the tables' are reduced here.
+// and ZeRO-3 each backward has reduced its layer's gradient, so only the gradients of the tables
+// are reduced here.
 void zero_reduce(Model *m, size_t stage);
 void zero_end(Model *m, size_t stage);
 // Call these two functions before and after forwards without a backward.

@@ -113,7 +113,8 @@ static void layouts(Run *run) {
     REQUIRE(n > 0, "%zu ranks have no layout of %zu heads, %zu blocks and %d sequences: start 8",
             world, model.heads, model.layers, BATCH);
 
-    // The digest must not depend on which layout is the fastest, so this order is not by time.
+    // These arrays are filled before qsort() sorts the layouts by time, because the digest of the
+    // checked numbers must not depend on which layout is fastest.
     double loss[MOST_LAYOUTS], norm[MOST_LAYOUTS], want_loss[MOST_LAYOUTS], want_norm[MOST_LAYOUTS];
     StepResult unsplit = unsplit_step(run, &d);
     for (size_t i = 0; i < n; i++) {

@@ -173,7 +173,7 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
     for (size_t i = 0; i < slices(c->mesh); i++) slice_sum(&c->slice[i], place, sum, g, m->size);
     tensor_upload(m->g, sum);
     r.norm = model_grad_norm(m, NULL);
-    op_scale(m->g, m->g, (real)factor); // trainer_gradients() keeps the factor, too
+    op_scale(m->g, m->g, (real)factor); // gradients of trainer_gradients() contain the factor, too
     free(g);
     free(sum);
     free(place);
@@ -185,7 +185,8 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 
 static void take_up(Tensor q, real *state) { tensor_upload(q, state); }
 
-// The replicas of a slice have equal factors.
+// All replicas of a slice have the same PowerSGD factors, so the function loads them once per
+// replica without a check.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t) {
     if (!c) return;
     RankState want = unsent_read(t);

@@ -1,7 +1,7 @@
-// experiments.h declares functions of this chapter's experiments and programs. These functions
-// print pictures of the mesh, compute the unsplit model's gradients as a reference, predict the
-// costs and the time of a step, and check a training. Other functions print the pages of the
-// programs sample and plan.
+// experiments.h declares functions of this chapter's experiments and programs. Some functions print
+// pictures of the mesh, compute the unsplit model's gradients as a reference, predict the costs and
+// the time of a step, and check a training. Other functions print the pages of the programs sample
+// and plan.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -42,7 +42,7 @@ StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, ui
 // gradients by the compression rule (01.06, 01.08). The reference applies the rule to each slice of
 // each stage, because the trainer compresses these slices.
 typedef struct Compressed Compressed;
-// Returns the reference for a trainer under --compress on rank 0, and NULL on the other ranks.
+// On rank 0 returns the reference for a trainer under --compress. The other ranks get NULL.
 // Collective.
 Compressed *compressed_new(const Trainer *t);
 void compressed_free(Compressed *c); // NULL is allowed
@@ -91,11 +91,11 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
 // The function does not work for grids and cubes, --prefetch, --overlap, --compress, --rebalance
 // and --activation-budget.
 double step_time(const TrainerConfig *c);
-// Returns the same time with the links and nodes of `clock`. c must not have context parallelism,
-// because the times of ring attention use the links of the run.
+// Returns the time of step_time() with the links and nodes of `clock`. c must not have context
+// parallelism, because the times of ring attention use the links of the run.
 double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
-// Returns the layout dp x tp x pp of the same ranks whose step takes the least time, with all else
-// the same.
+// Returns the layout dp x tp x pp whose step takes the least time, for the same ranks and with all
+// else the same.
 // *present: the time of a step in the layout of c.
 // *best: the time of a step in the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
@@ -132,8 +132,8 @@ typedef struct {
     // activations: the peak bytes of the activations.
     LayoutTraffic sent;
     double state, activations;
-    // Memory and time are those of the plan. Also true where no plan is compared: on other ranks
-    // than rank 0, and in the opposite order of ranks.
+    // Whether memory and time equal the memory and time of the plan. Also true where no plan is
+    // compared: on other ranks than rank 0, and in the opposite order of ranks.
     bool as_planned;
 } Layout;
 // Returns whether the plan predicts the memory and the step of this layout (layout_plan.c). Rank 0
@@ -165,8 +165,8 @@ void train_results(Run *run, const Trainer *t);
 // play the step. Collective.
 void train_check_time(Run *run, const Trainer *t, const Timing *timing);
 // Prints the dp x tp x pp of the same ranks that would have been fastest on the simulated clock,
-// with all else the same. If no layout is 1 % faster, prints this result. Prints nothing if
-// step_time() cannot play this step.
+// with all else the same. If no layout is 1 % faster, prints that no layout is 1 % faster. Prints
+// nothing if step_time() cannot play this step.
 void train_say_faster(Run *run, const Trainer *t);
 
 // ------------------------------------------------------- the checks of a training (train_checks.c)
@@ -183,16 +183,16 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
 // Checks, after the training, the losses and norms of these steps, and the weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want);
-// Returns the choice of the tensors that every rank compares. These are all tensors, or under
-// --reduce fast only the originals of copied tensors.
+// Returns the choice of the tensors that every rank compares. These are all tensors. Under --reduce
+// fast the copies within a replica are left out.
 Which train_originals(const Run *run);
 
 // --------------------------------------------------- the state of a resumed run (train_saved.c)
 // Checks that two epochs each take every window of the text once, in different orders.
 void train_check_epochs(Run *run, const Data *d);
-// Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that the
-// weights, moments and masters have the values of those of the ranks, without any rounding. Call
-// this function only with --check and --save.
+// Reads the checkpoint of step `done` into the unsplit model and its optimizer o. Checks that these
+// weights, moments and masters equal those of the ranks in every bit. Call this function only with
+// --check and --save.
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 
 // ------------------------------------------------------- the memory of a training (train_memory.c)
@@ -207,8 +207,8 @@ typedef struct {
     int *token;            // [all]; the first n are known so far
     size_t n, all, prompt; // the first `prompt` tokens are given
 } SampleText;
-// The windows of the text that the model saw, in this order, as ranges [start, end) of tokens.
-// Neighbouring windows overlap.
+// The windows of the text, in the order in which the model saw the windows, as ranges [start, end)
+// of tokens. Neighbouring windows overlap.
 typedef struct {
     Range *window;
     size_t n;
@@ -267,7 +267,7 @@ void plan_papers(Run *run);
 // Returns a task on a cluster of DGX A100.
 PlanTask paper_task(PlanModel model, size_t gpus);
 bool paper_within(double x, double want, double share);
-// Returns whether `text` is the number x, rounded or cut. For example, "41.3" is any number that is
-// less than 0.1 away.
+// Returns whether `text` is the number x, rounded or cut. For example, "41.3" stands for any x that
+// differs from 41.3 by less than 0.1.
 bool paper_printed(double x, const char *text);
 #endif

@@ -39,7 +39,7 @@ bool layout_as_planned(const TrainerConfig *c, const Layout *l) {
 }
 
 // Compares the plan with the played step if messages wait for each other. On the links of
-// 02_layouts.c every message finds its lane free. On the slower link of this function a message
+// 02_layouts.c no message waits for another message. On the slower link of this function a message
 // takes eight times as long as the forward of a part of the model. So the messages of an
 // interleaved pipeline wait for each other.
 bool layout_lanes_as_played(const TrainerConfig *config) {

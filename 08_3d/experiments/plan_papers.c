@@ -50,7 +50,8 @@ static void ptdp_sizes(Run *run) {
 }
 // ---------------------------------------------------------------- ZeRO
 
-// Table I of the ZeRO paper gives GB of state per GPU: cell [N = 1, 4, ..., 1024][ZeRO 1 to 3].
+// Table I of the ZeRO paper gives GB of state per GPU, for N = 1, 4, 16, ..., 1024 GPUs: cell
+// [N][ZeRO stage 1 to 3].
 static const struct {
     double billions;
     const char *cell[6][3];
@@ -77,7 +78,7 @@ static const struct {
         { "4046", "2054", "62.5" },
         { "4011", "2013", "15.6" } } },
 };
-// Figure 1 gives GB of state per GPU for 7.5 billion parameters and N = 64: [ZeRO stage].
+// Figure 1 gives GB of state per GPU for 7.5 billion parameters and 64 GPUs: [ZeRO stage].
 static const char *const figure1[4] = { "120", "31.4", "16.6", "1.88" };
 // Table II gives the largest models, in billions of parameters: [ZeRO stage][model parallelism 1 to
 // 16].
@@ -105,7 +106,8 @@ static bool zero_table1(void) {
     return holds;
 }
 // Returns whether the plan gives table II of the ZeRO paper, the largest models in 32 GB. The paper
-// multiplies the rounded numbers without model parallelism, so the limit is 2.5 %.
+// computes its numbers with model parallelism from the rounded numbers without model parallelism,
+// so the limit is 2.5 %.
 static bool zero_table2(void) {
     bool holds = true;
     for (size_t zero = 0; zero < 4; zero++)
@@ -116,7 +118,8 @@ static bool zero_table2(void) {
     return holds;
 }
 // Returns whether plan_state(), which counts unit by unit, gives the bytes per parameter of
-// plan_parameter_bytes(). ZeRO stages 0 and 1 hold the tied table's gradient twice.
+// plan_parameter_bytes(). ZeRO stages 0 and 1 hold the tied table's gradient twice, so the limit is
+// 1.5 %.
 static bool zero_by_units(void) {
     PlanTask t = paper_task(*paper_model("ptdp-7.5b"), 64);
     bool holds = true;

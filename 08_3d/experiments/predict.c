@@ -13,13 +13,13 @@ static size_t ring_sent(size_t passes, size_t n, size_t count, size_t size) {
     return (size_t)ring_bytes(passes, n, count, size);
 }
 
-// Returns the number of the rank at these coordinates among its replicas.
+// Returns the place of the rank at these coordinates in its group over dp and cp.
 static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
 }
 
-// The sum of a function's values, in elements, over the tables of a stage (wte and an untied head's
-// table), and over all other units.
+// The sums of a function's values over the units of a stage, in elements. wte: over the tables (wte
+// and an untied head's table). others: over all other units.
 typedef struct {
     size_t wte, others;
 } PerUnit;

@@ -15,7 +15,7 @@ typedef struct {
 
 // choice: the recomputation of each block of the whole stage, or NULL.
 static Part part_of(const TrainerConfig *c, Coordinates at, size_t chunk, const Recompute *choice) {
-    for (size_t k = 0; choice && k < chunk; k++) // skips the choices of the chunks before
+    for (size_t k = 0; choice && k < chunk; k++) // skips the choices of the earlier chunks
         choice += kept_part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
     CutSizes z = kept_part_sizes(c, at, chunk * c->mesh.pp + at.pp);
     return (Part){ c, at, z, choice };

@@ -58,7 +58,7 @@ size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, s
     if (mesh_cp(c->mesh) == 1) return 0;
     size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
-    const size_t position = 2 * z->key_heads * z->D; // elements of key and value
+    const size_t position = 2 * z->key_heads * z->D; // elements of a position's key and value
     const size_t passed_on = (z->Tk - positions_count(&others)) * element_size(z->storage);
     return (passes * passed_on + z->Tk * E) * B * position;
 }

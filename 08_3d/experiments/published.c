@@ -87,7 +87,7 @@ static const PublishedRow a100[] = {
 // 12 fills 96 GPUs. If b and v are 0, the plan tries 1, 2 and 4 sequences, and all numbers of
 // chunks that divide a stage's blocks. The plan then takes the fastest layout that fits. Llama 3,
 // table 4, does not give the chunks. The rows assume one block per chunk, and parts of equal cost,
-// because the paper takes a block from the first and the last part.
+// because the paper gives the first and the last part one block less.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
@@ -114,7 +114,8 @@ static const PublishedRow h100[] = {
 };
 
 // MPT on FSDP: the rows of llm-foundry's README with 2,048 positions and 7 billion parameters or
-// more. The GPUs have 80 GB, or are 128 GPUs of 40 GB. full: full recomputation.
+// more. The rows with 128 GPUs have GPUs of 40 GB, and the other rows have GPUs of 80 GB. full:
+// full recomputation.
 #define MPT_SIZES(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 50368 }
 #define MPT_70B MPT_SIZES(80, 8192, 64)

@@ -6,7 +6,7 @@
 
 // The quantities that papers print.
 // STEP: seconds of a step.
-// HARDWARE: TFLOP/s per GPU, with the repeated forwards.
+// HARDWARE: TFLOP/s per GPU, which count the repeated forwards, too.
 // MODEL_SHARE: MFU in percent.
 // CAUSAL_SHARE: MFU in percent, which counts only the part of attention that the causal mask
 // leaves.
@@ -45,7 +45,8 @@ extern const PublishedSystem published_systems[]; // by System
 // FIT, HELD_OUT: of every two rows of Megatron-LM and Llama 3, one row is in the fit, and one row
 // is held out.
 // OTHER: rows of other systems, to which nothing is fitted.
-// NOT_COUNTED: only the order of these rows' speeds, and of PTD-P's own layouts, is compared.
+// NOT_COUNTED: rows whose errors no check reads. A check compares only which of these rows and of
+// PTD-P's own layouts is faster.
 typedef enum { FIT, HELD_OUT, OTHER, NOT_COUNTED, USES } Use;
 typedef struct {
     const char *source, *name;

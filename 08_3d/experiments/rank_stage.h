@@ -17,8 +17,8 @@ typedef struct {
 
 // ---- rank_stage.c ----
 RankStage rank_stage_of(const TrainerConfig *c, Coordinates at);
-// These two functions return the elements on this rank of a table, and of layer i without its
-// table.
+// These two functions return the number of elements that this rank has of a table, and of layer i
+// without its table.
 size_t rank_stage_wte(const RankStage *own);
 size_t rank_stage_unit(const RankStage *own, size_t i);
 // Returns the elements of a message between stages, for a micro-batch of B sequences.
@@ -30,16 +30,17 @@ size_t rank_stage_again(const TrainerConfig *c, const RankStage *own);
 // Adds the tensor-parallel traffic in the layers, for forward and backward of B sequences.
 // again: backward repeats the forward of every block.
 void predict_tensor(Prediction *out, const RankStage *own, size_t B, bool again);
-// Adds the traffic of `blocks` forwards that backward repeats, for B sequences.
+// Adds the tensor-parallel traffic of the forwards that backward repeats, for B sequences.
+// blocks: the number of blocks whose forward backward repeats.
 void predict_tensor_again(Prediction *out, const RankStage *own, size_t B, size_t blocks);
 // Returns the bytes that a rank sends for ring attention of B sequences in a block. In each of
 // `passes` forwards or backwards the rank sends the keys and values of all ranks except the next
-// one, as these are stored. The gradients of all keys and values are sent once, as reals, because
+// one, in the storage format. The gradients of all keys and values are sent once, as reals, because
 // the gradients are sums over ranks.
 size_t predict_ring(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                     size_t passes);
-// Adds the sums of partial gradients, which precede ZeRO's reduction. The sums run once per step,
-// or in every micro-batch if ZeRO reduces and drops the gradients in every micro-batch. The partial
-// gradients of wte are always summed once.
+// Adds the traffic of the sums of partial gradients, which precede ZeRO's reduction. The sums run
+// once per step, or in every micro-batch if ZeRO reduces and drops the gradients in every
+// micro-batch. The partial gradients of wte are always summed once.
 void predict_partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m);
 #endif

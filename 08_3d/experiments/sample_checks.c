@@ -38,12 +38,12 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
     memcpy(sorted, row, V * sizeof *sorted);
     qsort(sorted, V, sizeof *sorted, by_value);
     real least = sorted[k - 1];
-    // ties: the number of entries that have exactly the least logit and are among the k. Of entries
-    // with equal logits the first entries are among the k.
+    // ties: the number of entries that have exactly the logit `least` and are among the k largest.
+    // Of entries with equal logits the first entries are among the k largest.
     while (sorted[k - ties] > least) ties--;
     double most = 0, score_of_token = -HUGE_VAL;
     double near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
-    // Rounding could change which entries are among the k.
+    // unsure: rounding could change which entries are among the k largest.
     bool unsure = k < V && sorted[k] != least && (double)(least - sorted[k]) < near;
     for (size_t v = 0; v < V; v++) {
         if (row[v] < least || (row[v] == least && !ties)) continue;

@@ -51,7 +51,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     const bool grouped = config_head_ratio(c) > 1;
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
-    // A row of bytes sent is left out if the layout has no link of the row's kind.
+    // The row of bytes sent over tp needs tp > 1, and the row of bytes sent over pp needs pp > 1.
     Result row[5] = {
         { "positions computed",
           "cache: prompt, 1 per token; T/2 if text exceeds T",

@@ -54,7 +54,8 @@ static Choice choice_of(Run *run) {
     return c;
 }
 // The sizes of a model without --from. With 2, 3 or 4 ranks at least one of the numbers of heads,
-// blocks and entries is not a multiple of the number of ranks.
+// blocks and entries is not a multiple of the number of ranks. So the run also checks unequal
+// parts.
 static const ModelConfig small = {
     .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256
 };
@@ -118,7 +119,7 @@ void sample_run(Run *run) {
         output_require("logits", option_text(run, "logits"));
     SampleText text = sample_text_begin(run, w.model.vocab);
     Choice choice = choice_of(run);
-    memory_set_poison(false); // poison would slow the training down
+    memory_set_poison(false); // filling new memory with NaN would slow the training down
     if (!from) sample_train(run, &w);
     memory_set_poison(check);
 

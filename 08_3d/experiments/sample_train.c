@@ -44,7 +44,8 @@ static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t b
                     .training = true };
 }
 
-// Returns the learning rate, which rises to the highest rate and then falls to zero, both linearly.
+// Returns the learning rate, which rises to the highest rate and then falls towards zero, both
+// linearly. With at most WARMUP steps the rate only rises.
 static double rate(size_t step, size_t steps) {
     if (step < WARMUP || steps <= WARMUP) return highest_rate * (double)(step + 1) / WARMUP;
     return highest_rate * (double)(steps - step) / (double)(steps - WARMUP);
@@ -62,7 +63,7 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
     o.beta2 = 0.995;  // the average is over many steps, because a step has few sequences
-    o.epsilon = 1e-8; // smaller than the gradients of so small a model
+    o.epsilon = 1e-8; // far smaller than the gradients of this model
     model_allocate(m);
     optimizer_allocate(&o, m);
     for (size_t step = 0; step < steps; step++) {

@@ -1,5 +1,5 @@
-// step_groups.c computes the groups of a mesh for the player of expected steps, and their places on
-// nodes.
+// step_groups.c makes the groups of a mesh for the player of expected steps, and tests how the
+// groups are placed on nodes.
 #include "08_3d/experiments/step_ops.h"
 #include <stdlib.h>
 
@@ -37,7 +37,7 @@ bool step_cp_near(Degrees n, Coordinates at) {
     return near;
 }
 
-// If this holds, all groups of `ranks` neighbouring ranks are placed on nodes alike.
+// If the result is true, all groups of `ranks` neighbouring ranks are placed on nodes alike.
 static bool divides(size_t ranks, size_t node) { return ranks % node == 0 || node % ranks == 0; }
 
 bool mesh_groups_alike(Degrees n) {

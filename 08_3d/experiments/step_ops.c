@@ -40,7 +40,7 @@ void step_partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
 // other: the products of each of the other n-1 steps.
 // hop: one message of k | v.
 // sum_hop: one message of dk | dv.
-// Forward sends nothing in the last step, so it takes
+// Forward sends nothing in the last step, so forward takes
 //     max(own, hop) + (n-2) max(other, hop) + other
 // Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
 // is never hidden, so backward takes

@@ -12,7 +12,7 @@ typedef struct {
 // of the largest rank, because the other ranks wait for that rank.
 typedef struct {
     const TrainerConfig *c;
-    size_t rank, m, B; // micro-batches, and sequences of this replica
+    size_t rank, m, B; // m: micro-batches; B: sequences of this replica
     Coordinates at;
     StepGroups group;
     bool cp_near;
@@ -26,8 +26,8 @@ static inline size_t step_stored(const RankSteps *r) { return element_size(r->c-
 static inline size_t step_sequences(const RankSteps *r, size_t k) { // of micro-batch k
     return part_size(r->B, r->m, k);
 }
-// These two functions list one call over the replicas for each unit of z except tables, and for
-// each table: wte, and an untied head's table.
+// step_units() lists one call over the replicas for each unit of z except tables. step_table()
+// lists one call for each table: wte, and an untied head's table.
 void step_units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind);
 void step_table(Play *play, const RankSteps *r, CommKind kind);
 // Lists the sums of the partial gradients of sequence parallelism, before ZeRO reduces

@@ -9,7 +9,7 @@
 // by rows. The first and the last stage have wte. When sums are added in rank order, all copies
 // must have the same bits. Under --reduce fast the order of the terms may depend on a tensor's
 // place in its message, and copies have different places. Then copies within a replica are only
-// close, and ranks with the same place in different replicas have the same bits.
+// close, and ranks with the same coordinates in different replicas have the same bits.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) {
     (void)u;
@@ -21,9 +21,9 @@ static bool table(const Unit *u, const Param *p) {
 }
 Which train_originals(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
-// Puts the tensors of which this rank holds copy number `copy` into the snapshot. On a grid the
-// layers of the depth hold the same tensors, and a single layer has no copies. On a cube a vector's
-// gradient is summed over q^2 ranks, and each of these ranks has a copy.
+// Puts the tensors of which this rank holds copy number `copy` into the snapshot. All layers of a
+// 2.5D grid hold the same tensors. A 2D grid has one layer, so there are no copies. On a cube a
+// vector's gradient is summed over q^2 ranks, and each of these ranks has a copy.
 static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
     bool grid = tensor_is_grid(&t->config), holds = copy == (grid ? t->grid.layer : t->mesh.at.tp);
     if (t->config.tensor != TENSOR_3D) {
@@ -72,9 +72,10 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 // k^-(C-1). A few hundred checks have about a million rows. The row that deviates least deviates k
 // = 1e6^(1 / (C-1)) times less than usual. LIMIT_ROUNDING is ten times the usual error, so k
 // matters if k is above 10, which means fewer than 7 features. Ranks of a grid or cube know only
-// the sums of a row and of its squares. The difference of these sums loses k^2, so k^2 matters if
-// there are fewer than 13 features. PowerSGD makes columns orthonormal. A column that is short
-// beside earlier columns is then mostly rounding, so PowerSGD needs the limit of 01.08.
+// the sums of a row and of its squares. The rounding error of the difference of these sums grows
+// with k^2, so k^2 matters if there are fewer than 13 features. PowerSGD makes columns orthonormal.
+// A column that is short beside earlier columns is then mostly rounding, so PowerSGD needs the
+// limit of 01.08.
 //
 // With 16-bit storage the limit is training_limit(), in the builds for fp32 and for fp64.
 static double split_limit(const TrainerConfig *c) {
@@ -91,7 +92,8 @@ static double split_limit(const TrainerConfig *c) {
 
 // Rejects models that --check cannot judge. The gradient that passes a norm has no part along the
 // mean and no part along the row itself. With 2 columns only a difference of nearly equal terms
-// remains. This difference is 1e-5 / variance as large as the terms, so most of it is rounding.
+// remains. The difference is 1e-5 / variance times as large as the terms, so most of the difference
+// is rounding.
 void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
@@ -142,7 +144,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     model_snapshot(t->model, weights, UNIT_WEIGHTS, cut_apart ? original : train_originals(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
     // Weights are compared only under SGD or in double. With fp32 or 16 bits under AdamW, rounding
-    // in a gradient that is nearly zero changes its update by a whole learning rate. So single
+    // in a gradient that is nearly zero changes the weight by a whole learning rate. So single
     // weights drift apart. Losses and norms change little.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
