@@ -236,6 +236,9 @@ Weights weights_open(Comm *world, const char *option, const char *from, const si
         w.checkpoint = checkpoint_open(world, from, false, why, NULL, 0);
         REQUIRE(w.checkpoint, "--%s %s: %s", option, from, why);
         w.model = config_of_checkpoint(&w, seed);
+        REQUIRE(!heads || *heads == w.model.heads,
+                "--heads %zu: the model of the checkpoint %s has %zu: leave --heads out",
+                heads ? *heads : 0, from, w.model.heads);
         config_require(&w.model);
     } else {
         char why[WEIGHT_FILES_WHY] = "";

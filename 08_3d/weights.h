@@ -25,7 +25,8 @@ typedef struct {
 // and for GPT-2 also from the tensors and the file's header. Every name and shape in these files is
 // checked. The sizes of a checkpoint follow from its options. Collective. Calls usage_error() if
 // there is no model at `from`.
-// heads: the number of heads; NULL: the files give the number. For a checkpoint heads is not used.
+// heads: the number of heads, which must not differ from that of a checkpoint or a config.json;
+// NULL: the files give the number.
 Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
                      uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. Calls

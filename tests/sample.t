@@ -201,6 +201,11 @@ rewrite("$work/type.st", sub { $_[0]{'transformer.ln_f.bias'}{dtype} = 'I32' });
 for my $case (
     ['no such file', qr/--from: cannot read .*gone/, 1, '--from', "$work/gone"],
     ['no checkpoint in a folder', qr/there is no checkpoint in /, 1, '--from', "$work/hollow"],
+    [
+        "heads that differ from the checkpoint's",
+        qr/--heads 7: the model of the checkpoint \S+ has \d+: leave --heads out/,
+        1, '--from', $dir, '--heads', 7
+    ],
     ['no safetensors file', qr/is no safetensors file/, 1, '--from', "$work/none.st"],
     ['no heads', qr/says n_head: give --heads/, 1, '--from', 'tests/gpt2.safetensors', '--ids', 1],
     [
