@@ -150,6 +150,6 @@ const Option compression_options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.15", "learning rate of the loss curves" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    ONLY_STORAGE_OPTION, // compression has its own short forms of gradients, which are reals here
+    ONLY_STORAGE_OPTION, // no --gradients, because compression needs gradients in reals
     { 0 },
 };
