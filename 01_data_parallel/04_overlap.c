@@ -75,8 +75,8 @@ static void tensor_ready(Buckets *b, const Param *p) {
     b->bucket[t->bucket].pending--;
 }
 
-// Marks the final gradients of layer l as ready when the backward of l is done. Then starts the
-// complete buckets in the order of their numbers, up to the first incomplete bucket.
+// Marks the final gradients of layer l as ready. The backward of l is done before this call. Then
+// starts the complete buckets in the order of their numbers, up to the first incomplete bucket.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
     // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,

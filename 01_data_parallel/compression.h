@@ -52,7 +52,7 @@ typedef struct {
     CompressedBucket *buckets;
     size_t n_buckets;
     Tensor error;           // the residuals e of all buckets (HALF has none)
-    Arena gradients, state; // gradients: all residuals; state: every q
+    Arena gradients, state; // memory of the residuals, memory of every q
 } Compression;
 
 // Makes a compression for the gradient of m, which must be allocated. `seed` gives every q its

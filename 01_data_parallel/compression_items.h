@@ -22,8 +22,8 @@ ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     return x;
 }
 // Returns the bits of x in fp16, rounded to the nearest, ties to even. The fp16 numbers near |x|
-// are multiples of 2^s, and |x| is rounded to `count` times 2^s. The lower 15 bits follow from s
-// and the count. If rounding makes the count the next power of two, the carry raises the exponent,
+// are multiples of 2^s. So |x| is rounded to a count times 2^s, and the lower 15 bits follow from s
+// and this count. If rounding makes the count the next power of two, the carry raises the exponent,
 // which is right.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;

@@ -32,7 +32,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     }
     *measured = measured_now(dp);
     measured->last = picture_timing(run);
-    // Adds the ranks' parts of the losses, for the log.
+    // Adds the ranks' parts of the losses, which training_compare() needs.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;

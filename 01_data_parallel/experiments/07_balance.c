@@ -69,7 +69,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
         trajectory_record(&c, step, m, loss, norm);
     }
     seen->costs = measured_now(dp);
-    comm_all_reduce_doubles(dp, c.loss, STEPS); // for the log: adds the ranks' parts
+    comm_all_reduce_doubles(dp, c.loss, STEPS); // adds the ranks' parts, for the comparison
     model_free(m);
     return c;
 }

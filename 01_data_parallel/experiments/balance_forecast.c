@@ -1,5 +1,5 @@
-// balance_forecast.c: predicts shares and times of 07_balance from sizes and speeds, without a call
-// of the technique.
+// balance_forecast.c: predicts shares and times of 07_balance from sizes and speeds. Calls no
+// function of 01_data_parallel/07_balance.c.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 

@@ -71,7 +71,7 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
                                    (double)(clock_now() - begin) / steps };
         if (plan) compare_costs(run, t, plan, seen);
     }
-    comm_all_reduce_doubles(dp, course.loss, t->steps); // the log needs the sum over ranks
+    comm_all_reduce_doubles(dp, course.loss, t->steps); // adds the ranks' parts
     if (r.c) compression_free(r.c);
     model_free(m);
     return course;

@@ -71,8 +71,8 @@ size_t way_ring_overtakes(size_t N, size_t e);
 Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the bytes and the time
 // of the hierarchical way and of the library's flat ring with formulas. If there are several nodes,
-// prints the table of these costs and returns true. If the ranks do not fill the nodes, only prints
-// a message and returns false.
+// prints the table of these costs and returns true. If there is one node, returns false. If the
+// ranks do not fill the nodes, only prints a message and returns false.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -259,7 +259,8 @@ typedef struct {
 ServerLogSeen server_log_look(const ServerLog *log);
 
 // Checks that the pushes were served in the order of their arrival. Of pushes that arrive at the
-// same time, the lower worker's push is first. Also checks the bound on the age of gradients.
+// same time, the push of the worker with the lower number is first. Also checks the bound on the
+// age of gradients.
 void server_log_check(Run *run, const ServerLog *log);
 // Trains the reference on one device, rank 0. The ledger does not count this work. The device takes
 // each push's gradient at the version that the worker had, and applies this gradient to the newest
