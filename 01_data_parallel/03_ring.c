@@ -9,17 +9,17 @@
 //         receives (N-1) S bytes and sends as many. The tree has h rounds up and as many down, with
 //         messages of S bytes. h is log2 N, rounded up. In halving and doubling a rank sends
 //         2 log2 N messages, two each of S/2, S/4, ... S/N bytes, if N is a power of two.
-// Saves:  in the ring the busiest rank sends the fewest bytes, 2(N-1)/N S. In halving and doubling
-//         the busiest rank sends as few, if N is a power of two. Tree and halving need the fewest
-//         messages in a row.
+// Saves:  bytes and messages. No way has fewer bytes on the busiest rank than the ring, which has
+//         2(N-1)/N S. Halving and doubling has as few, if N is a power of two. Tree and halving
+//         need the fewest messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
-//         Tree: 2h(alpha + S/beta). Halving and doubling, if N is a power of
-//         two: 2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per
-//         second of a link.
+//         Tree: 2h(alpha + S/beta). Halving and doubling, if N is a power of two:
+//         2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per second
+//         of a link.
 // Patarasuk and Yuan 2009; Rabenseifner 2004. One rank makes the last addition of an element, and
 // the other ranks copy the sum, so all ranks hold the same bits. The order of the additions decides
-// the bits. Two ways add in different orders, so their sums are equal only within rounding. Left
-// out: links that several messages share, and pipelined trees.
+// the bits. Different ways add in different orders, so their sums are equal only within rounding.
+// Left out: links that several messages share, and pipelined trees.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
