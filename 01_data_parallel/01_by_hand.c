@@ -9,11 +9,12 @@
 //         step.
 // Saves:  each shard computes only the products of samples / shards samples.
 // Costs:  every device has all weights and a whole gradient.
-// A loss is a sum of squared errors divided by a number of elements. The gradient of the loss is
-// divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
-// gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
-// the elements of the whole batch, the gradient of the whole batch is their SUM. 02_all_reduce and
-// later chapters use the sum. Both rules must give the losses and weights of the whole batch within
+// An element is one output of one sample. A loss is the sum of the squared errors, divided by a
+// number of elements. The gradient of the loss is divided by the same number. PyTorch's MSELoss
+// divides by the elements of the shard. Then the gradient of the whole batch is the average of the
+// shards' gradients (rule AVERAGE). If every shard divides by the elements of the whole batch, the
+// gradient of the whole batch is the sum of the shards' gradients (rule WHOLE). 02_all_reduce and
+// later chapters use WHOLE. Both rules must give the losses and weights of the whole batch within
 // rounding. The bits differ, because the shards' sums are added in another order. Left out: ranks,
 // messages, and shards of different sizes, for which an average is wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
@@ -45,9 +46,10 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale) {
     for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
 }
 
-// Returns the sum of the shards' gradients, and sets shard_loss[k] to the loss of shard k. Every
-// shard computes its gradient with the same weights. The gradients are added in the order of the
-// shards. On devices an all-reduce leaves this sum on every device.
+// Returns the sum of the shards' gradients, and sets shard_loss[k] to the loss of shard k. `what`
+// says by which number of elements a shard divides. Every shard computes its gradient with the same
+// weights. The gradients are added in the order of the shards. On several devices an all-reduce
+// would leave this sum on every device.
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
                        double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };
@@ -84,8 +86,9 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
     // one rule that needs it to move as under FULL_BATCH. SUM stays unchanged, to show the error.
     if (rule == AVERAGE) scale = (real)1 / (real)shards;
     // END
-    // Scales the gradient, not the learning rate. Under SGD a scaled learning rate would give the
-    // same step, under AdamW it would not.
+    // Scales the gradient, not the learning rate. With SGD both give the same step. With AdamW a
+    // scaled learning rate would give another step, because the size of the gradient hardly changes
+    // AdamW's step.
     linear_add_scaled(&mean, &g, scale);
     linear_add_scaled(l, &mean, -(real)lr);
     return loss;

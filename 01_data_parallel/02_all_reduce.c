@@ -69,7 +69,8 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 }
 
 // Nothing is sent after the all-reduce. Equal weights, gradients and optimizer state on all ranks
-// give equal norms and equal new weights. The training does not need the whole loss.
+// give equal norms and equal new weights. The result has only this rank's part of the loss, because
+// the training does not need the whole loss.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

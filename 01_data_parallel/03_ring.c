@@ -6,20 +6,20 @@
 // Holds:  each rank has a tensor of S bytes. At the end every rank has the sum, in the same bits.
 //         Scratch memory holds at most one incoming message.
 // Sends:  a rank of the ring sends 2(N-1) messages of S/N bytes. In gather and broadcast rank 0
-//         receives (N-1) S bytes and sends as many. The tree has log2 N rounds up and as many down,
-//         with messages of S bytes. In halving and doubling a rank sends 2 log2 N messages, of S/2,
-//         S/4, ... S/N bytes, if N is a power of two.
-// Saves:  in the ring the busiest rank sends the fewest bytes, 2(N-1)/N S. In halving and doubling
-//         the busiest rank sends as few, if N is a power of two. Tree and halving need the fewest
-//         messages in a row.
+//         receives (N-1) S bytes and sends as many. The tree has h rounds up and as many down, with
+//         messages of S bytes. h is log2 N, rounded up. In halving and doubling a rank sends
+//         2 log2 N messages, two each of S/2, S/4, ... S/N bytes, if N is a power of two.
+// Saves:  bytes and messages. No way has fewer bytes on the busiest rank than the ring, which has
+//         2(N-1)/N S. Halving and doubling has as few, if N is a power of two. Tree and halving
+//         need the fewest messages in a row.
 // Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
-//         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
-//         two: 2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per
-//         second of a link.
+//         Tree: 2h(alpha + S/beta). Halving and doubling, if N is a power of two:
+//         2h alpha + 2(N-1)/N S/beta. alpha is the latency of a message, beta the bytes per second
+//         of a link.
 // Patarasuk and Yuan 2009; Rabenseifner 2004. One rank makes the last addition of an element, and
 // the other ranks copy the sum, so all ranks hold the same bits. The order of the additions decides
-// the bits. Two ways add in different orders, so their sums are equal only within rounding. Left
-// out: links that several messages share, and pipelined trees.
+// the bits. Different ways add in different orders, so their sums are equal only within rounding.
+// Left out: links that several messages share, and pipelined trees.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
@@ -57,8 +57,8 @@ static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
 
 // Sums t over the ranks in a ring (Patarasuk and Yuan 2009). A rank sends to `next` and receives
 // from `previous` only. Each rank sends 2 (n-1) messages of S / n bytes. Chunk i starts at rank i.
-// So at step k rank r sends chunk r - k and receives chunk r - k - 1. After n - 1 steps rank r has
-// the complete chunk r + 1.
+// So at step k rank r sends chunk r - k and receives chunk r - k - 1 (modulo n). After n - 1 steps
+// rank r has the complete chunk r + 1. In n - 1 more steps the complete chunks go around the ring.
 void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -104,9 +104,9 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
 }
 
 // Sums t over the ranks in a binomial tree. log2 N rounds (rounded up) go up the tree, and as many
-// go down. Every message has S bytes. In the round up with distance d, each rank r that is an odd
-// multiple of d sends its sum to rank r - d. The rounds down run in reverse order, and each parent
-// sends the sum to its child.
+// go down. Every message has S bytes. The rounds that go up have the distances d = 1, 2, 4, ... In
+// each of these rounds, every rank r that is an odd multiple of d sends its sum to rank r - d. The
+// rounds that go down run in reverse order, and each parent sends the sum to its child.
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -158,7 +158,7 @@ static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
 
 void halving_doubling_all_reduce(Comm *c, Tensor t) {
     size_t r = c->rank, n = 1;
-    while (2 * n <= c->size) n *= 2; // ranks n, n + 1, ... are folded into ranks 0, 1, ...
+    while (2 * n <= c->size) n *= 2; // ranks n, n + 1, ... send their t to ranks 0, 1, ...
     size_t rest = c->size - n, count = tensor_count(t);
     comm_connect(c, COMM_EVERYBODY);
     if (r >= n) {

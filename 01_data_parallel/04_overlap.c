@@ -6,8 +6,9 @@
 // Holds:  every rank has a replica and B/N of the sequences, as in 02_all_reduce. The gradient is
 //         cut in buckets, which are views of m->g, not copies.
 // Sends:  one all-reduce per bucket. Each rank sends 2 (N-1)/N times the bytes of a bucket. The
-//         all-reduce starts as soon as the bucket's last tensor is final and the bucket before has
-//         started. Bucket 0 is at the end of m->g, because backward begins there.
+//         all-reduce starts as soon as all gradients of the bucket are final and the all-reduce of
+//         the bucket before has started. Bucket 0 is at the end of m->g, because backward begins
+//         there.
 // Saves:  time, because the all-reduce of a bucket that is complete early hides behind the rest of
 //         backward. A step is shorter than with one all-reduce if backward hides more time than the
 //         latencies add. With sums in rank order (--reduce ordered, the default) the bits are those
@@ -55,7 +56,7 @@ static void start(Buckets *b, Bucket *k) {
 }
 
 // Prepares the buckets when a forward begins. If b->sync is set, every bucket waits for all its
-// tensors.
+// tensors. Otherwise the backward that follows reduces nothing.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -74,8 +75,8 @@ static void tensor_ready(Buckets *b, const Param *p) {
     b->bucket[t->bucket].pending--;
 }
 
-// Marks the final gradients of layer l as ready when the backward of l is done. Then starts the
-// complete buckets in the order of their numbers, up to the first incomplete bucket.
+// Marks the final gradients of layer l as ready. The backward of l is done before this call. Then
+// starts the complete buckets in the order of their numbers, up to the first incomplete bucket.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
     // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,

@@ -6,9 +6,9 @@
 // Holds:  each of k servers has Psi/k weights, their gradient and optimizer state, and a buffer of
 //         Psi/k elements for each of n workers. Each worker has all weights and gradients, B/n of
 //         the sequences, and no optimizer state.
-// Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
-//         way, Psi/k of them to or from each server. A server receives n S/k bytes per step, and
-//         sends as many.
+// Sends:  in each step a worker pushes its gradient and pulls the weights. Both have Psi elements
+//         (S bytes), Psi/k for each server. A server receives n S/k bytes per step, and sends as
+//         many.
 // Saves:  a worker needs no optimizer state (AdamW: 2 Psi elements). In asynchronous training only
 //         a worker that is more than s steps ahead waits for the slowest worker. --staleness sets
 //         s.
@@ -75,7 +75,7 @@ void server_begin(const Cluster *c, const Model *m) {
     for (size_t w = 0; w < c->workers; w++) answer(c, m, w);
 }
 
-// Makes one update from all pushes of a step, which have arrived.
+// Makes one update from the pushes of all workers in a step. All pushes have arrived.
 static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has arrived.
     // in->piece[w] is worker w's gradient of this server's piece, and already carries 1 / (counted
@@ -90,7 +90,7 @@ static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
 
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     for (size_t w = 0; w < c->workers; w++) expect(c, in, w);
-    for (size_t w = 0; w < c->workers; w++) take(in, w); // waits for the slowest
+    for (size_t w = 0; w < c->workers; w++) take(in, w); // waits for the slowest worker
     update_all(c, m, o, in);
     for (size_t w = 0; w < c->workers; w++) answer(c, m, w); // n S/k bytes
 }

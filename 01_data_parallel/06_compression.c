@@ -11,11 +11,11 @@
 //         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
 //         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  in fp32 an all-reduce sends 2(N-1)/N of 4n bytes. 16 bits save half of these bytes, one
-//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes. For k = n/32 this is N/32 of the
+//         bit saves 31/32 of them. Top-k sends 8 (N-1) k bytes, which for k = n/32 are N/32 of the
 //         all-reduce's bytes.
-// Costs:  the result is not the exact sum. Top-k and one bit keep Psi elements of residual per
-//         rank. 16 bits and one bit make more calls per bucket. From N = 32 on top-k with k = n/32
-//         saves nothing.
+// Costs:  the result is not the exact sum. Top-k keeps Psi elements of residual per rank, one bit
+//         about (1 + 1/N) Psi. 16 bits and one bit make more calls per bucket. From N = 32 on top-k
+//         with k = n/32 saves nothing.
 // Top-k and one bit have error feedback. A rank computes x <- g + e, and sends C(x), the compressed
 // x. The rank keeps e <- x - C(x). Nothing is lost, because the part that a step does not send is
 // sent later. The training must have the bits of one device that applies the rule to N gradients.
@@ -45,10 +45,10 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     return in;
 }
 
-// Sums g over the ranks with elements of 16 bits, in the two halves of an all-reduce. Each half
-// sends half as many bytes as in fp32. The sum between the halves is a real. No residual is kept,
-// because a rounding changes an element by at most 2^-11 of itself. An element below 2^-14 after
-// scaling changes by at most 2^-25.
+// Sums g over the ranks with elements of 16 bits. exchange() and half_add() make a reduce-scatter,
+// and an all-gather follows. Both send half as many bytes as in fp32. Between the two the sum is a
+// real. No residual is kept, because a rounding changes an element by at most 2^-11 of itself. An
+// element below 2^-14 after scaling changes by at most 2^-25.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -119,13 +119,13 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor packed = tensor_new(&a, 1, packed_count(n, 1)), scales = tensor_new(&a, 1, N);
     Tensor own_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
 
-    op_add(e, e, g); // as a worker: gradient plus residual
+    op_add(e, e, g); // as the sender: gradient plus residual
     Tensor sent = one_bit_write(&a, packed, own_scale, e);
     compression_keep_rest(c, e, sent);
     Tensor in = exchange(dp, &a, packed);   // sends (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, own_scale); // sends N-1 scales, a real each
 
-    Tensor sum = b->server_error; // as a server: the residual of this part, then the sum
+    Tensor sum = b->server_error; // as the server of a part: begins with its residual
     for (size_t r = 0; r < N; r++)
         one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
     Tensor answer = tensor_new(&a, 1, in.cols);

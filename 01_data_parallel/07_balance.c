@@ -4,7 +4,8 @@
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank has a replica, as in 02_all_reduce, and the activations of its share. A rank
-//         also has N rates, the same on every rank.
+//         also has N rates, the speeds of the N devices as far as the rank knows them. The rates
+//         are the same on every rank.
 // Sends:  per step the ranks all-reduce the gradient, 2(N-1)/N of Psi elements per rank. If speeds
 //         are measured, the ranks also all-reduce N doubles.
 // Saves:  the wait for the slowest device. The ranks compute for about 3F(B) / (sum of speeds)
@@ -68,8 +69,8 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    // At first each share has the whole part of total * rate / sum sequences. If all rates are
-    // unknown, shard_range() cuts the shares. The loop at the end sets the place of each share.
+    // At first each share has total * rate / sum sequences, rounded down. If all rates are unknown,
+    // shard_range() cuts the shares. The loop at the end sets the place of each share.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);
@@ -93,7 +94,7 @@ double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size
     balance_shares(share, known->rate, dp->size, sequences);
     Picoseconds begin = clock_now();
     double loss = local_gradients(m, data, step, share[dp->rank], sequences);
-    // Measured before the all-reduce, because in the all-reduce all ranks wait for the slowest.
+    // Measured before the all-reduce, in which all ranks wait for the slowest rank.
     known->took = (double)(clock_now() - begin);
     data_parallel_all_reduce(dp, m); // sends 2 (N-1)/N of the gradient's bytes
     if (known->measured) balance_observe(dp, share, known->took, known->rate);

@@ -72,9 +72,10 @@ static void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
 
 // Replaces g by a projection of the sum over ranks (PowerSGD). M is a rank's gradient plus its
 // residual, and the sum of M over ranks is wanted. The old Q has the directions in which the last
-// sum was large. P = M Q, made orthonormal, has the directions in which the new sum is large. The
-// result is the projection P P^T M = P Q^T with the new Q = M^T P. M is never sent. P and Q are
-// linear in M, so each rank's P and Q are partial sums, and all-reduces complete these sums.
+// sum was large. P is the sum of M Q over ranks, made orthonormal, and has the directions in which
+// the new sum is large. The new Q is the sum of M^T P over ranks. The result P Q^T is a projection,
+// because P Q^T is P P^T times the sum of M. M is never sent. A rank's M Q and M^T P are partial
+// sums, which all-reduces complete.
 void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -84,7 +85,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     Tensor sent = tensor_new(&a, 1, tensor_count(g));
     size_t at = 0, at_q = 0;
     op_add(e, e, g);
-    tensor_copy(sent, e); // stays so for tensors that are sent uncompressed: their residual is 0
+    tensor_copy(sent, e); // final for uncompressed tensors, so their residual is 0
     power_pack(b, rest, g);
     if (length.rest) comm_all_reduce(dp, rest);
     power_unpack(b, g, rest);

@@ -13,9 +13,10 @@
 //         latencies.
 // Costs:  a tensor waits for the end of the cycle in which the last rank finishes this tensor, and
 //         for the answer. A fused tensor is copied into a buffer and back.
-// Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7, has tensor fusion. The coordinator is
-// that of Horovod's controller.cc and response cache. Left out: a thread of its own, names as text,
-// tensors of several types, a rank that leaves.
+// A cycle is one call of coordinator_cycle(), in which the ranks agree on the tensors that all
+// ranks have finished. Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7, has tensor fusion.
+// The coordinator is that of Horovod's controller.cc and response cache. Left out: a thread for the
+// coordinator, names as text, tensors of several types, a rank that leaves.
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 
@@ -43,8 +44,8 @@ static void count_votes(Coordinator *c, const real *request, size_t n) {
 }
 
 // Makes the ranks agree in the first step. Every rank but rank 0 sends rank 0 the number of its new
-// requests, then the requests. Rank 0 broadcasts how many more tensors all ranks have now, then the
-// numbers of these tensors.
+// requests, then the requests. Rank 0 broadcasts the number of tensors that are newly ready on all
+// ranks, then the numbers of these tensors.
 static void negotiate_names(Coordinator *c) {
     Comm *control = c->control;
     real *request = host_alloc(c->n * REQUEST * sizeof(real)), count = 0;
@@ -75,7 +76,8 @@ static void negotiate_names(Coordinator *c) {
 
 // Makes the ranks agree in later steps. The sum over ranks of the previous cycle's questions is the
 // answer. A tensor is agreed if its field has counted all ranks. Every rank reads the same sum, so
-// no rank has a special role. The new question then stays in flight until the next cycle.
+// no rank has a special role. If tensors are left, a new question stays in flight until the next
+// cycle.
 static void negotiate_counts(Coordinator *c) {
     const CountFields f = coordinator_fields(c->control);
     const size_t elements = tensor_count(c->question);

@@ -18,7 +18,7 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
         // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++) {
-            if (u->params[k].cols == 0) continue; // the family has no such tensor
+            if (u->params[k].cols == 0) continue; // the model's family has no such tensor
             b->tensor[b->n_tensors++] =
                 (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
         }

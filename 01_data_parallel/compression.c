@@ -99,7 +99,8 @@ void compression_state_write(Compression *c, const real *state) {
     each_state(c, write_state, (real *)state);
 }
 
-// Takes the last bucket first, because backward finishes the last layers first.
+// Takes the last bucket first, which is the order in which backward finishes the buckets. Here
+// backward has ended, so any order that all ranks share would do.
 void compression_all_reduce(Compression *c, Tensor g) {
     static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit,
                                                  compress_power_sgd };

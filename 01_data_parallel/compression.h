@@ -19,7 +19,7 @@
 typedef enum {
     HALF,      // fp16 on the wire
     TOP_K,     // the elements with the largest absolute values (Aji and Heafield 2017)
-    ONE_BIT,   // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
+    ONE_BIT,   // signs and a scale (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
     POWER_SGD, // matrices of low rank (Vogels et al. 2019)
     METHODS
 } Method;
@@ -30,7 +30,7 @@ typedef struct {
     size_t rank;   // r of POWER_SGD, the number of columns of P and Q
     // POWER_SGD compresses a matrix if (rows + cols) r min_rate < rows cols.
     size_t min_rate;
-    bool forgets; // drops the residual in every step. The lessons show this as a trap.
+    bool forgets; // whether every step drops the residual, a trap in the lessons
 } CompressionPlan;
 
 // A tensor of a bucket. If low_rank is set, POWER_SGD keeps q [cols, rank] between steps.
@@ -52,7 +52,7 @@ typedef struct {
     CompressedBucket *buckets;
     size_t n_buckets;
     Tensor error;           // the residuals e of all buckets (HALF has none)
-    Arena gradients, state; // gradients: all residuals; state: every q
+    Arena gradients, state; // memory of the residuals, memory of every q
 } Compression;
 
 // Makes a compression for the gradient of m, which must be allocated. `seed` gives every q its

@@ -21,9 +21,10 @@ ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-// Returns the bits of x in fp16, rounded to the nearest, ties to even. The fp16 numbers near x are
-// multiples of 2^s. The lower 15 bits follow from the exponent s and the count of these multiples.
-// If rounding makes the count the next power of two, the carry raises the exponent, which is right.
+// Returns the bits of x in fp16, rounded to the nearest, ties to even. The fp16 numbers near |x|
+// are multiples of 2^s. So |x| is rounded to a count times 2^s, and the lower 15 bits follow from s
+// and this count. If rounding makes the count the next power of two, the carry raises the exponent,
+// which is right.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -65,7 +66,8 @@ ITEM void add_pair(real *y, const real *message, const real *values, size_t i) {
 // ---- signs: one bit per element, 32 elements per word. Bit b of word i is 1 if element 32 i + b
 //      is negative. ----
 
-// Writes the signs of elements 32 i to 32 i + 31 of x[n]. Places after the end count as positive.
+// Writes the signs of elements 32 i to 32 i + 31 of x[n]. Elements after the end of x count as
+// positive.
 ITEM void write_signs(real *packed, const real *x, size_t n, size_t i) {
     uint32_t bits = 0;
     for (size_t b = 0; b < 32 && 32 * i + b < n; b++) bits |= (uint32_t)(x[32 * i + b] < 0) << b;

@@ -1,6 +1,6 @@
-// compression_pack.c: packs, chooses and orthonormalises, for 06_compression.c and 08_power_sgd.c.
-// No function sends. This file is written in the common subset of C and C++, because a GPU build
-// compiles it as C++.
+// compression_pack.c: packs and chooses elements, and makes columns orthonormal, for
+// 06_compression.c and 08_power_sgd.c. No function sends. This file is written in the common subset
+// of C and C++, because a GPU build compiles it as C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"

@@ -19,7 +19,7 @@ typedef struct {
     size_t n;             // number of tensors
     const Range *part;    // [n] the part of g of each tensor
     size_t threshold;     // largest size in bytes of a fused all-reduce of several tensors
-    bool cached;          // all ranks know all tensors, so a tensor is one field of `question`
+    bool cached;          // true after the first step, when all ranks know all tensors
     bool *ready;          // [n] the tensor's gradient is final on this rank
     bool *agreed;         // [n] all ranks know that the gradient is final on all ranks
     bool *named;          // [n] this rank has given the tensor's name to rank 0
@@ -27,9 +27,9 @@ typedef struct {
     size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
     Fused *fused;         // [n] the all-reduces of this step
     size_t n_fused;
-    // The question has a field for each tensor if `cached`: 1 if the tensor's gradient is final on
-    // this rank and not yet agreed. The sum over ranks counts the ranks. Several fields share an
-    // element.
+    // After the first step the question has a field for each tensor. A field is 1 if the tensor's
+    // gradient is final on this rank and not yet agreed. The sum over ranks counts the ranks.
+    // Several fields share an element.
     Tensor question;
     Request *asked; // the question's sum over ranks, in flight
     Arena state, buffers;

@@ -51,7 +51,7 @@ typedef struct {
     // Whether the next backward reduces; DDP's no_sync() sets such a flag to false. Set sync before
     // the forward, because buckets_arm() reads sync when the forward begins.
     bool sync;
-    bool armed;     // sync when the forward began; false after buckets_wait()
+    bool armed;     // value of sync when the forward began; false after buckets_wait()
     size_t n;       // number of buckets
     size_t started; // buckets 0 .. started-1 are in flight
     Bucket *bucket;
@@ -98,8 +98,8 @@ void buckets_check_complete(const Buckets *b); // fault() if some, but not all t
 // share has whole sequences and may be empty. Rates that are all 0 mean unknown speeds. Then the
 // shares differ by at most one sequence.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
-// The speeds of the devices. The rates are the same on every rank, so that all ranks cut the next
-// batch in the same places.
+// The speeds of the devices, as far as they are known. Every rank has the same rates, so all ranks
+// cut the next batch in the same places.
 typedef struct {
     double *rate;  // [n] each device's rate, 0 if unknown; sequences per picosecond if measured
     double took;   // picoseconds of this rank's computation in the last step

@@ -8,9 +8,9 @@
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
 // Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
-// The layer is the linear layer of chapter 01, y = xW + b. pieces_accumulated divides every squared
-// error by the number of elements of the whole batch. So the sum of the pieces' gradients is right
-// even if the last piece is smaller.
+// The layer is the linear layer of chapter 01, y = xW + b. A piece of the batch is also called a
+// micro-batch. pieces_accumulated divides every squared error by the number of elements of the
+// whole batch. So the sum of the pieces' gradients is right even if the last piece is smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 

@@ -9,8 +9,8 @@
 // Saves:  memory for activations, because at most ceil(B / m) sequences have activations at a time,
 //         not B.
 // Costs:  scratch memory for the new gradients of one operation at a time, because all
-//         micro-batches add to the same gradients. The matrix products have the same rows in m
-//         smaller pieces, which can take longer.
+//         micro-batches add to the same gradients. Each matrix product becomes m smaller products,
+//         which can take longer.
 // The gradient must equal the gradient of the whole batch within rounding, not in every bit,
 // because a sum over tokens is added in m parts.
 // Huang et al. 2018 (GPipe), section 2.2. PyTorch users call the method gradient accumulation.

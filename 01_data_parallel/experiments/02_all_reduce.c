@@ -1,11 +1,12 @@
 // 02_all_reduce.c: trains on N replicas and on one device, with SGD and with AdamW. Compares the
-// gradients, weights, losses and norms of every step, and bytes, memory and time with formulas.
+// gradients, weights, losses and norms of the two trainings. Compares bytes, memory and time with
+// formulas.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 
 // 7 sequences make uneven shards on 2 to 6 ranks, and leave one of 8 ranks without a sequence.
-// Sequences end at different lengths, so shards with equal numbers of sequences have unequal
-// numbers of tokens.
+// Sequences have different numbers of counted tokens. So shards with equal numbers of sequences
+// have different numbers of counted tokens, too.
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -31,7 +32,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     }
     *measured = measured_now(dp);
     measured->last = picture_timing(run);
-    // Adds the ranks' parts of the losses, for the log.
+    // Adds the ranks' parts of the losses, which training_compare() needs.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;

@@ -1,7 +1,7 @@
-// 03_ring.c: compares four ways of an all-reduce with the library's, at sizes from one element on.
-// The numbers have exact sums, so every bit must agree. Compares messages, bytes, scratch memory
-// and time with formulas (ring_costs.c). tests/test_ring.c has more sizes, and numbers whose sums
-// are rounded.
+// 03_ring.c: compares four ways to make an all-reduce with the library's comm_all_reduce(), at
+// sizes from one element on. The numbers have exact sums, so every bit must agree. Compares
+// messages, bytes, scratch memory and time with formulas (ring_costs.c). tests/test_ring.c has more
+// sizes, and numbers whose sums are rounded.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -59,8 +59,9 @@ static double largest(Comm *c, double value) {
     return most;
 }
 
-// Sums tensors of all sizes in one way, and compares sums and costs. Sets took[i] to the
-// picoseconds from a common start until the last rank has the sum of size i.
+// Sums tensors of all sizes in one way. Compares the sums with the library's sums, and the costs
+// with formulas. Sets took[i] to the picoseconds from a common start until the last rank has the
+// sum of size i.
 static void check_way(Run *run, Way way, double took[SIZES]) {
     Comm *c = run->world;
     const ClockConfig *k = clock_config();
@@ -137,7 +138,7 @@ static void table(Run *run, double took[WAYS][SIZES]) {
     static const ClockLink messages = { .alpha = 1e-12, .beta = INFINITY };
     static const ClockLink bytes = { .beta = 1e12 };
     const size_t N = run->world->size, e = element_size(option_storage(run));
-    const size_t S = N * e * size_of(POINTS - 1); // N divides the elements
+    const size_t S = N * e * size_of(POINTS - 1); // N divides S / e
     Result rows[SHOWN + 3] = { { 0 } };
     for (size_t i = 0; i < SHOWN; i++)
         rows[i].what = value_text(run, (double)(size_of(shown[i]) * e), "bytes");

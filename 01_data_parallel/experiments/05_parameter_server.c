@@ -16,7 +16,8 @@ static const ModelConfig tiny = {
 
 // Calls server_may_go_on() with each worker in turn as the slowest, 2 steps behind all other
 // workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker. In
-// the trainings the slowest worker is always the same one.
+// the trainings the slowest worker is always the same one, so only this check tries the other
+// workers.
 static void check_bound(Run *run, const Cluster *c) {
     size_t done[SEQUENCES];
     bool right = true;
@@ -53,7 +54,7 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 //     took  the time of the synchronous training
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,
                   const ServerLosses *loss) {
-    // Rank 0, a server, has sent the weights once more, before step 0.
+    // Rank 0, a server, has sent its weights STEPS + 1 times, the first time before step 0.
     const char *served = value_cell(run, cost_value(run, "sent") / (STEPS + 1), "bytes");
     const size_t pushed = config_parameters(z->model) * gradient_bytes(z->model);
     const char *worker = value_cell(run, (double)pushed, "bytes");

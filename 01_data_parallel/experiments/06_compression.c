@@ -33,9 +33,9 @@ typedef enum {
 } Course;
 
 // Checks the losses, in nats per byte. The exact training's loss falls by 2.5. fp16, top-k and
-// 1-bit must end less than a tenth of this number above the exact loss. Trainings without error
-// feedback ended at least 0.08 higher in every run that was measured, with 2 to 8 ranks. With one
-// rank the difference is smaller.
+// 1-bit must end less than a tenth of 2.5 above the exact loss. In every measured run with 2 to 8
+// ranks, the loss without error feedback ended at least 0.08 higher than with it. So a difference
+// of 0.02 is required. With one rank the difference is smaller, so -0.02 is allowed.
 static void check_learning(Run *run, double last[CURVES]) {
     const double near = 0.25, behind = run->world->size > 1 ? 0.02 : -0.02;
     const Curve curve[CURVES] = { { "exact", NULL, false },

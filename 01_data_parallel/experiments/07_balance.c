@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Device 0 takes CHANGED times as long in step CHANGE and later.
+// Device 0 takes CHANGED times as long as before in step CHANGE and later.
 enum { SEQUENCES = 26, STEPS = BALANCE_STEPS, CHANGE = 5, CHANGED = 4 };
 static const ModelConfig tiny = {
     .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -31,7 +31,7 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// Returns the factor by which `rank` is slower than a fast device. The clock is set with this
+// Returns the factor by which `rank` is slower than a fast device. clock_set_speed() gets 1 / this
 // factor.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
@@ -39,7 +39,8 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
 
 // ---------------------------------------------------------------- training
 
-// Without STATIC all rates are 0, which means unknown, so shard_range() cuts the first shares.
+// With EQUAL and DYNAMIC the first rates are 0, which means unknown. So shard_range() cuts the
+// first shares.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -68,7 +69,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
         trajectory_record(&c, step, m, loss, norm);
     }
     seen->costs = measured_now(dp);
-    comm_all_reduce_doubles(dp, c.loss, STEPS); // for the log: adds the ranks' parts
+    comm_all_reduce_doubles(dp, c.loss, STEPS); // adds the ranks' parts, for the comparison
     model_free(m);
     return c;
 }
@@ -129,8 +130,8 @@ static void answer(Run *run, double ideal) {
                       "sequences that one more changes its time only a little.");
 }
 
-// Returns whether the files of --svg and --trace show the two steps, not the times of all steps.
-// --svg writes one picture only, and --trace can only show steps.
+// Returns whether the files of --svg and --trace show the two steps of show_steps(), not the times
+// of all steps. --svg writes one picture only, and --trace can only show steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }

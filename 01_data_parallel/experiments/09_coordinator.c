@@ -37,14 +37,15 @@ static void gradient(const Run *run, Tensor t, size_t rank, size_t step, size_t 
 typedef enum { FIXED, NAMES, CACHE } Order;
 // A step, measured or predicted.
 typedef struct {
-    double calls, bytes; // of the negotiation
+    double calls, bytes; // of the messages with which ranks agree
     double sums;         // number of all-reduces of gradients
     double time;         // picoseconds
 } StepCost;
 
 // Makes two steps and compares the sums with `want`. The first step sends names. In the second step
-// names are cached. With cycle 0 there is no coordinator, so every rank starts the layers'
-// all-reduces in the order of the layers.
+// names are cached. A cycle ends after every `cycle` tensors, and an all-reduce adds at most
+// `fused` tensors. With cycle 0 no coordinator runs, so every rank starts the layers' all-reduces
+// in the order of the layers.
 static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost seen[STEPS]) {
     Snapshot *got = snapshot_new(run);
     Comm *data = run->world, *control = comm_split(data, 0, data->rank, "control");
@@ -112,7 +113,8 @@ static Snapshot *one_device(Run *run) {
     return want;
 }
 
-// Returns the tensor that each rank calls first. The line has no room for many ranks.
+// Returns a text that says which tensor each rank calls first. For more than 4 ranks the line has
+// no room, and the text names no tensor.
 static const char *first_calls(Run *run) {
     const size_t N = run->world->size;
     if (N > 4) return "Each rank calls in its own order";
@@ -150,7 +152,7 @@ static void deadlock(Run *run) {
 // agreed_cycle() returns the cycle at whose end the last rank has tensor i. agreed_in() returns the
 // number of tensors whose agreed_cycle() is j.
 static size_t agreed_cycle(size_t i, size_t N, size_t cycle) {
-    size_t last = 0; // the last rank's place of tensor i in its layer
+    size_t last = 0; // tensor i's latest place in its layer, of all ranks
     for (size_t rank = 0; rank < N; rank++) {
         const size_t place = (i + N * BRANCHES - rank) % BRANCHES;
         if (place > last) last = place;
@@ -235,7 +237,8 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 // ---------------------------------------------------------------- the page
 
 // Prints the first `cycles` cycles. A line shows the gradients that a rank finishes in each cycle.
-// The last line shows the gradients that all ranks have since the end of the cycle, and not before.
+// The last line shows for each cycle the gradients that all ranks have at its end, but not at the
+// end of the cycle before.
 static void picture(Run *run, size_t cycle, size_t cycles) {
     const size_t N = run->world->size;
     for (size_t row = 0; row <= BRANCHES; row++) {

@@ -1,10 +1,11 @@
-// balance_forecast.c: predicts shares and times of 07_balance from sizes and speeds, without a call
-// of the technique.
+// balance_forecast.c: predicts shares and times of 07_balance from sizes and speeds. Calls no
+// function of 01_data_parallel/07_balance.c.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
-// Returns the time of device r for a sequence, divided by the time of a fast device. slowness() of
-// 07_balance.c sets the clock of the measured steps, so the forecast does not call slowness().
+// Returns the time of device r for a sequence, divided by the time of a fast device. The forecast
+// does not call slowness() of 07_balance.c, which sets the clock of the measured steps. So the
+// comparison finds an error in slowness().
 static double slow_in(const Devices *d, size_t r, size_t step) {
     return (double)(d->slow[r] * (r == 0 && step >= d->change ? d->changed : 1));
 }
@@ -19,8 +20,7 @@ static double rings(Policy p, const Devices *d) {
 
 // Hands out the batch sequence by sequence. Each sequence goes to the device that would finish the
 // sequence first. balance_shares() must give the same shares. balance_shares() may begin with the
-// whole parts of the exact shares, because no device gets less (the lower quota of D'Hondt's
-// method).
+// exact shares, rounded down, because no device gets less (the lower quota of D'Hondt's method).
 static void hand_out(Range *share, const double *rate, const Devices *d) {
     size_t has[MOST_DEVICES] = { 0 }, lo = 0;
     for (size_t given = 0; given < d->sequences; given++) {

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 // Returns whether the model's family has this tensor of a block. The number of elements on this
-// rank cannot tell, because on a grid a rank may hold no element of a tensor that the family has.
+// rank cannot tell. A rank of a tensor-parallel grid may hold no element of a tensor that the
+// family has.
 static bool family_has(const CutSizes *z, size_t tensor) {
     switch (tensor) {
     case LN1_BIAS:

@@ -71,7 +71,7 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
                                    (double)(clock_now() - begin) / steps };
         if (plan) compare_costs(run, t, plan, seen);
     }
-    comm_all_reduce_doubles(dp, course.loss, t->steps); // the log needs the sum over ranks
+    comm_all_reduce_doubles(dp, course.loss, t->steps); // adds the ranks' parts
     if (r.c) compression_free(r.c);
     model_free(m);
     return course;
@@ -150,6 +150,6 @@ const Option compression_options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.15", "learning rate of the loss curves" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    ONLY_STORAGE_OPTION, // compression has its own short forms of gradients, which are reals here
+    ONLY_STORAGE_OPTION, // no --gradients, because compression needs gradients in reals
     { 0 },
 };

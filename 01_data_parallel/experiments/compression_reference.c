@@ -26,7 +26,7 @@ static void half(const Shards *s) {
     }
 }
 
-static int larger_first(const void *a, const void *b) { // of equal elements, the left one first
+static int larger_first(const void *a, const void *b) { // for equal |x|, the left one first
     const real *const x = *(real *const *)a, *const y = *(real *const *)b;
     const double difference = fabs((double)*y) - fabs((double)*x);
     return difference > 0 ? 1 : difference < 0 ? -1 : (x > y) - (x < y);
@@ -62,7 +62,7 @@ static void to_signs(real *v, real *error, size_t n) {
     arena_free(&a);
 }
 
-// Sets s->sum to the sum that the ranks reconstruct from signs. Afterwards x holds the workers'
+// Sets s->sum to the sum that the ranks reconstruct from signs. Afterwards x holds the shards'
 // residuals, and `server` holds the servers' residuals.
 static void one_bit(const Shards *s, real *server) {
     real *said = host_alloc(s->n * sizeof *said);

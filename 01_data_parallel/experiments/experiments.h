@@ -25,7 +25,7 @@ Training text_training(Run *run, size_t steps, size_t sequences, double rate);
 
 // The measured costs of a rank.
 typedef struct {
-    double calls, sent;                               // of all kinds, in all steps
+    double calls, sent;                               // of all CommKinds, in all steps
     double reductions, reduced;                       // calls and bytes of all-reduces
     double broadcasts, broadcast;                     // calls and bytes of broadcasts
     double parameters, gradients, optimizer, buffers; // bytes held
@@ -40,9 +40,9 @@ typedef struct {
     Buckets *buckets;
     Tensor sum; // a second gradient buffer; only chapter 02's 03_no_sync allocates and uses `sum`
 } BucketReplica;
-// Trains on all ranks. `step` gets a BucketReplica, and returns this rank's part of the loss. A
-// bucket is closed at `capacity` bytes. t->recorded must be true, because *seen gets the times of
-// the recorded step.
+// Trains on all ranks. `step` gets a BucketReplica, and returns this rank's part of the loss and
+// the gradient's norm. A bucket is closed at `capacity` bytes. t->recorded must be true, because
+// *seen gets the times of the recorded step.
 Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
 
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
@@ -71,8 +71,8 @@ size_t way_ring_overtakes(size_t N, size_t e);
 Tensor ring_tensor(Run *run, Arena *memory, size_t count);
 // Compares the sum of the hierarchical way with the library's sum. Compares the bytes and the time
 // of the hierarchical way and of the library's flat ring with formulas. If there are several nodes,
-// prints the table of these costs and returns true. If the ranks do not fill the nodes, only prints
-// a message and returns false.
+// prints the table of these costs and returns true. If there is one node, returns false. If the
+// ranks do not fill the nodes, only prints a message and returns false.
 bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
@@ -121,10 +121,10 @@ typedef struct {
 // model, which may be a stage or a slice.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
-// Predicts the picoseconds of a compressed sum by TOP_K or POWER_SGD on the simulated clock, after
-// the last replica has begun the sum. The N ranks have `cards` network cards between nodes
-// (clock.h). Choosing the largest elements and making columns orthonormal take no time, because the
-// clock counts products only.
+// Predicts the picoseconds of a compressed sum by TOP_K or POWER_SGD on the simulated clock, from
+// the moment when the last replica begins the sum. The N ranks have `cards` network cards between
+// nodes (clock.h). Choosing the largest elements and making columns orthonormal take no time,
+// because the clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
 // ------------------------------------------------- page_texts.c: texts of several pages
@@ -189,14 +189,15 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 // Returns the bytes sent, in percent of the exact sum's bytes. Returns 0 if there is one rank,
 // which sends nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
-// Returns the table cell of the bytes sent, with compression_share() unless seen is exact.
+// Returns the table cell of the bytes sent. compression_share() follows the bytes, unless seen is
+// exact or the exact sum sends nothing.
 const char *compression_sent(Run *run, const CompressionSeen *seen, const CompressionSeen *exact);
 
 // ---- balance_forecast.c: the devices, shares and times of 07_balance ----
 enum { BALANCE_STEPS = 12, MOST_DEVICES = 32 };
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 // For a sequence device r takes slow[r] times as long as a device of the full rate. Device 0 takes
-// `changed` times as long in step `change` and later. n is the number of devices.
+// `changed` times as long as before in step `change` and later. n is the number of devices.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, change, changed, n, slow[MOST_DEVICES];
@@ -258,7 +259,8 @@ typedef struct {
 ServerLogSeen server_log_look(const ServerLog *log);
 
 // Checks that the pushes were served in the order of their arrival. Of pushes that arrive at the
-// same time, the lower worker's push is first. Also checks the bound on the age of gradients.
+// same time, the push of the worker with the lower number is first. Also checks the bound on the
+// age of gradients.
 void server_log_check(Run *run, const ServerLog *log);
 // Trains the reference on one device, rank 0. The ledger does not count this work. The device takes
 // each push's gradient at the version that the worker had, and applies this gradient to the newest

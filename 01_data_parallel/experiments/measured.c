@@ -53,7 +53,7 @@ Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacit
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Model *m = whole_model(&t->model);
-    // The ones stand for gradients of an earlier step. If a rank without sequences adds old
+    // Gradients of 1 stand for those of an earlier step. If a rank without sequences adds old
     // gradients, the comparison fails.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     BucketReplica r = { .dp = dp, .buckets = buckets_new(m, dp, capacity) };
@@ -61,7 +61,7 @@ Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacit
     training_run(&c, m, t, dp->size, dp->rank, step, &r);
     *seen = measured_now(dp);
     seen->last = picture_timing(run);
-    comm_all_reduce_doubles(dp, c.loss, t->steps); // for the log: adds the ranks' parts
+    comm_all_reduce_doubles(dp, c.loss, t->steps); // adds the ranks' parts, for the comparison
     buckets_free(r.buckets);
     model_free(m);
     return c;

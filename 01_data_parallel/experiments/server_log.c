@@ -28,9 +28,10 @@ ServerLogSeen server_log_look(const ServerLog *log) {
     return seen;
 }
 
-// A worker begins step j when every worker has done at least j - s steps. Before this worker
-// pushes, no worker has done more than j + s + 1 steps. So each of the n - 1 other workers pushes
-// at most 2 s + 1 times between this worker's pull and its push.
+// The log has n workers, and staleness at most s. A worker begins step j only when every worker has
+// done at least j - s steps. Before this worker pushes, no worker has done more than j + s + 1
+// steps. So each of the n - 1 other workers pushes at most 2 s + 1 times between this worker's pull
+// and its push.
 void server_log_check(Run *run, const ServerLog *log) {
     const size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
     bool in_order = true;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Gives every rank server 0's log, and the loss of each update, which the workers know.
+// Gives every rank server 0's log, and the loss of each update. Only the workers know the losses.
 static void tell(ServerLog *log, const Cluster *c, Trajectory *got, const double *loss) {
     size_t seen = 0;
     if (log->line) side_broadcast(log->line, got->steps * sizeof *log->line);
@@ -77,9 +77,9 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
 
 enum { LAST = 10 }; // last pushes of a worker, whose losses are averaged
 
-// Returns the sum over the workers of the mean loss of a worker's last LAST pushes that had arrived
-// at a given time. A push has its shard's part of the batch's loss, so the means are added. A
-// synchronous step counts as one push, with the loss of all workers.
+// Of each worker's pushes that had arrived at `time`, takes the last LAST pushes and averages their
+// losses. Returns the sum of these averages over the workers, because a push has only its shard's
+// part of the batch's loss. A synchronous step counts as one push, with the loss of all workers.
 static double loss_at(const Trajectory *got, const Cluster *c, const ServerRecord *r, double time) {
     size_t *pushes = host_alloc(c->workers * sizeof *pushes);
     double loss = 0;
