@@ -3,8 +3,8 @@
 //
 // Under the simulated clock, ranks really do the arithmetic, but the clock computes how long the
 // arithmetic takes, in integer picoseconds. So a run prints the same times on every machine and
-// transport. A rank has a row for its computation. A communicator has a lane for its collectives,
-// and one lane for the messages of each ordered pair of ranks.
+// transport. A rank has a row for its computation. A communicator (Comm) has a lane for its
+// collectives, and one lane for the messages of each ordered pair of ranks.
 //   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
 //               time where a lesson charges the copy (clock_charge_copy).
 //   collective  A collective starts when its last member is ready and the lane is free. The

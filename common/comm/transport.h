@@ -60,8 +60,7 @@ struct Request {
     void *extra;  // comm_mpi.c's state, kept for reuse and freed with the request
     void *flight; // comm_nccl.c's state, from nccl_start() to nccl_finish()
     // The transports carry these times between ranks. The times are valid only if
-    // request_simulated(). With one exception: after comm_arrival() `arrives` is valid under the
-    // wall clock, too.
+    // request_simulated(). After comm_arrival() `arrives` is valid under the wall clock, too.
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
     // message: when the message reaches its receiver. The sender knows this time before the send

@@ -38,8 +38,8 @@ extern int device_threads;
 // FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every part of a matrix. The body
 // computes one part, which is columns lo <= c < hi of row r. On a CPU a part is usually a whole
 // row, so the compiler can vectorise the loop, and the body computes values for the whole row once.
-// Only if there are fewer rows than threads, each row is cut into one part per thread. On a GPU a
-// part is one element.
+// If there are fewer rows than threads, each row is cut into one part per thread instead. On a GPU
+// a part is one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     do { \
         const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
