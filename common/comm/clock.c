@@ -8,11 +8,11 @@
 #include "common/base/util.h"
 
 static ClockConfig config;                // set before the ranks start
-static _Thread_local Picoseconds compute; // simulated clock: the time of the compute row
+static _Thread_local Picoseconds compute; // simulated clock: this rank's present time
 static _Thread_local bool one_port;
-static _Thread_local ClockLink only_link; // replaces config's links if it has a name
+static _Thread_local ClockLink only_link; // if its name is set, replaces config's links
 static _Thread_local Picoseconds out_free, in_free;
-static _Thread_local double begun; // wall clock: this rank's time 0
+static _Thread_local double begun; // wall clock: now() at this rank's time 0
 // speed is the speed of this rank's device, relative to config.device.
 static _Thread_local double flops, speed = 1;
 

@@ -318,8 +318,8 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
     record_transfer(e, r->comm->name);
 }
 
-// Computes the end of a collective under the simulated clock. The Comm's next collective begins no
-// earlier than this end.
+// Waits until all members have started a collective. Then computes the collective's end under the
+// simulated clock. The Comm's next collective begins no earlier than this end.
 static void meet(Request *r) {
     if (r->met) return;
     r->met = true;
@@ -366,7 +366,8 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // picture.c takes the end of the message from the event of its receive.
+        // judge/draw/picture.c takes the end of the message from its receive, because only the
+        // receiver sees when the message arrives.
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
@@ -406,8 +407,8 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     Request **last = &r->comm->state->open;
     hold(r);
-    // If r is a collective, begin() may call meet() for all collectives in the list `open`, which
-    // have started. So r joins the list only after begin().
+    // begin() may call meet() for every collective in the list `open`, and meet() needs collectives
+    // that have started. So r joins the list only after begin().
     begin(r);
     while (*last) last = &(*last)->next;
     *last = r;
@@ -692,7 +693,7 @@ void comm_free(Comm *c) {
 
 // Moves bytes on the side channel. A transport may count bytes in an int, and may keep a copy of a
 // message. So long messages are cut into pieces. The other ranks wait in this function while rank 0
-// works alone (the unsplit twin, comparisons, drawing, a slow disk), or while rank 0 receives from
+// works alone (unsplit training, comparisons, drawing, a slow disk), or while rank 0 receives from
 // one rank after the other. So broadcasts and sends of this function may wait a hundred times
 // --timeout. If rank 0 dies, the launcher ends the other ranks.
 static void side_message(Action action, const char *call, char *data, size_t bytes, size_t peer) {
@@ -759,13 +760,14 @@ bool side_any(bool local) {
 
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;
-    side->state->id = 1; // the id of the Comm of the world is 0
+    side->state->id = 1; // differs from the id of the Comm of the world, which is 0
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
-    // No rank ends before all ranks have finished. If a rank ends too early, its barrier meets
-    // another call. Then emu reports that the calls do not match. MPI reports this only if memory
-    // is poisoned, and otherwise the ranks wait until --timeout or --deadlock.
+    // No rank ends before all ranks have finished. If a rank's body returns too early, the rank's
+    // barrier meets another call. Then emu reports that the calls do not match. Under mpi the ranks
+    // report the mismatch only if memory is poisoned. Otherwise the ranks wait until --timeout or
+    // --deadlock.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
     memory_rank_end();

@@ -29,8 +29,8 @@
 // order, and rounded once.
 //
 // Tensors given to a Comm must be contiguous. Part i of a whole tensor is the elements
-// shard_range(count, size, i). In a function whose name ends in _rows, part i is the rows
-// shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
+// shard_range(count, n, i). In a function whose name ends in _rows, part i is the rows
+// shard_range(rows, n, i), and a chunk is ceil(rows / n) rows.
 #ifndef COMM_H
 #define COMM_H
 #include "common/comm/clock.h"
@@ -59,12 +59,12 @@ typedef struct Comm {
     struct {
         size_t calls, bytes, received;
     } ledger[COMM_KINDS];
-    struct CommState *state; // state of the transport
+    struct CommState *state; // state that comm.c and the transport keep (transport.h)
 } Comm;
 
 // Divides the parent's ranks into groups and returns the group of this rank. Ranks with equal
-// colour form a group, ordered by key, then by parent rank. All ranks of the parent must call this
-// function. The caller frees the result with comm_free(). `name` is not copied.
+// colour form a group, ordered by key, then by rank in the parent. All ranks of the parent must
+// call this function. The caller frees the result with comm_free(). `name` is not copied.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
 // Frees c. All ranks of c must call this function, because MPI frees a communicator on all ranks.
 // Calls fault() if a started operation was never waited for.
@@ -89,25 +89,27 @@ void comm_all_gather(Comm *c, Tensor whole, Tensor local);
 // a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
-// Sends part i of `in` to rank i. Row j of out [size, elements of a part] receives this rank's part
-// of rank j's `in`. out and `in` must not overlap.
+// Sends part i of `in` to rank i. Row j of out [size, elements of this rank's part] receives this
+// rank's part of rank j's `in`. out and `in` must not overlap.
 void comm_all_to_all(Comm *c, Tensor out, Tensor in);
 // Replaces the t of every rank by the root's t.
 void comm_broadcast(Comm *c, Tensor t, size_t root);
 // Replaces the root's t by the sum over the ranks. The t of other ranks is unchanged.
 void comm_reduce(Comm *c, Tensor t, size_t root);
-// Sums n numbers in host memory (losses, counts, norms), always in rank order.
+// Replaces each of n values in host memory by its sum over the ranks, always in rank order. Such
+// values are losses, counts and norms.
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c); // waits for all ranks of c; the ledger counts nothing
 
-// --- point to point --- Declares which ranks exchange messages. COMM_NEIGHBOURS means each rank
-// with the next and the previous rank of a ring. COMM_EVERYBODY means all pairs. All ranks of c
-// must call this function before the first message, because NCCL makes a connection for each pair.
+// --- point to point ---
+// Declares which ranks exchange messages. COMM_NEIGHBOURS means each rank with the next and the
+// previous rank of a ring. COMM_EVERYBODY means all pairs. All ranks of c must call this function
+// before the first message, because NCCL makes a connection for each pair.
 typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
 void comm_connect(Comm *c, CommPeers peers);
-// A blocking send returns when its message is received. So a wrong order of sends deadlocks even if
-// the messages are small. NCCL buffers small messages, so under nccl a blocking send waits only if
-// memory is poisoned (memory.h) or the clock is simulated.
+// A blocking send returns only when the receiver has begun to receive. So a wrong order of sends
+// deadlocks even if the messages are small. NCCL buffers small messages. So under nccl a small send
+// waits for its receiver only if memory is poisoned (memory.h) or the clock is simulated.
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 
@@ -120,7 +122,7 @@ typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local);
-// The sender continues. comm_wait() returns when the message is received.
+// The sender continues. comm_wait() of a send returns only when the receiver has begun to receive.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
 // Waits until the operation r is complete, and frees r. A rank must wait for the collectives of a
@@ -132,9 +134,10 @@ void comm_wait(Request *r);
 // comm_wait(). Under the wall clock the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
-// --- the side channel, whose messages the ledger never counts --- Checks, digests and logs use the
-// side channel, which has all ranks of the world. The other ranks may wait for rank 0 a hundred
-// times as long as --timeout, because rank 0 compares results and writes files.
+// --- the side channel, whose messages the ledger never counts ---
+// Checks, digests and logs use the side channel, which has all ranks of the world. The other ranks
+// may wait for rank 0 a hundred times as long as --timeout, because rank 0 compares results and
+// writes files.
 
 // Returns on rank 0 the bytes of all ranks in one block, and sets *sizes to an array with the
 // number of bytes of each rank. Rank 0 must free() the block and the array. The other ranks get

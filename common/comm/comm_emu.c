@@ -131,7 +131,7 @@ static void check_same_call(const Request *local, const Meeting *m) {
 
 // Adds the parts, or takes their maximum, on a GPU in rank order, piece by piece. Row i of `piece`
 // is a copy of a piece of rank i's part, and op_combine() adds the rows. The copies count as
-// MEM_REFERENCE.
+// MEM_REFERENCE, because the ledger counts no memory for a blocking sum on the other transports.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together
@@ -209,7 +209,7 @@ static void emu_start(Request *r) {
         (*place)->flow = r->flow;
     }
     Meeting *m = *place;
-    // After this call other ranks may use the tensors of r on their own streams. So the work on
+    // After emu_start() other ranks may use the tensors of r on their own streams. So the work on
     // this rank's stream must be complete.
     if (tensors) device_synchronize();
     if (!message) check_same_call(r, m);

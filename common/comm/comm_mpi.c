@@ -7,12 +7,12 @@
 // with a message instead of a hang. The loop yields the core, because there may be more ranks than
 // cores.
 //
-// With --reduce ordered, an all-reduce or a reduce-scatter lets rank i receive part i of every rank
-// and add these parts in rank order. In an all-reduce the ranks then exchange their sums. Both
-// collectives move as many bytes as a ring. A blocking sum works in place, piece by piece. So the
-// sum needs only PIECE_BYTES of memory, and a piece stays in the CPU's cache. A started sum uses
-// its request's scratch. With --reduce fast, blocking all-reduces of reals on more than two ranks
-// use the library's own algorithm.
+// With --reduce ordered, an all-reduce or a reduce-scatter lets rank i receive part i of every
+// rank's tensor and add these parts in rank order. In an all-reduce the ranks then exchange their
+// sums. Both collectives move as many bytes as a ring. A blocking sum works in place, piece by
+// piece. So the sum needs only PIECE_BYTES of memory, and a piece stays in the CPU's cache. A
+// started sum uses its request's scratch. With --reduce fast, blocking all-reduces of reals on more
+// than two ranks use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -59,6 +59,7 @@ static double timeout = 60; // --timeout
 // sends SIGTERM to the survivors of a killed rank. If all ranks share a node, waits_require_alive()
 // sees whether a rank has ended. Otherwise nothing shows whether a rank of another node has ended.
 // So a rank exits if it still waits PATIENCE + 2 * longest_wait seconds after the signal.
+// longest_wait is the rank's longest wait so far.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds
@@ -141,10 +142,10 @@ static Flight *flight_of(Request *r) {
 
 // ---- 2. Messages ----
 
-// All sends and receives have the tag TAG_DATA for their data, so the messages of a pair of ranks
-// arrive in the order of their sends. The tag of a collective's parcels contains the number of the
-// collective (modulo COLLECTIVES). So parcels of different collectives are not mixed up. MPI
-// guarantees tags up to 32767.
+// The data of every message have the tag TAG_DATA, so the messages of a pair of ranks arrive in the
+// order of their sends. The tag of a collective's parcels contains the number of the collective
+// (modulo COLLECTIVES). So parcels of different collectives are not mixed up. MPI guarantees tags
+// up to 32767.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };
 
 static MPI_Request *next_request(const Request *r) {
@@ -233,9 +234,9 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static _Alignas(64) char contributions[PIECE_BYTES]; // the parts of all ranks for one piece
+static _Alignas(64) char contributions[PIECE_BYTES]; // all ranks' contributions to one piece
 
-// A started sum has only one piece, whose parts go into the scratch of the request.
+// A started sum has only one piece, whose contributions go into the scratch of the request.
 static Piece first_piece(const Request *r) {
     if (r->scratch) return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
     return (Piece){ .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
@@ -377,7 +378,7 @@ static Comm *duplicate_world(const Launch *launch, const char *name) {
 
 Comm *mpi_side_channel(const Launch *launch) {
     Comm *side_channel = duplicate_world(launch, "side channel");
-    alarm(0); // ends the alarm of watch_start(), because all ranks have started
+    alarm(0); // ends the alarm of judge/frame/process.c, because all ranks have started
     timeout = launch->timeout;
     return side_channel;
 }

@@ -16,10 +16,10 @@ void wait_turn(double since, const char *where);
 _Noreturn void too_late(double waited, const char *where);
 
 // A note carries numbers beside the data of a request. The note of a collective has the largest
-// `ready` of the simulated clock, and shows whether all members make the same call. The note of a
-// message has `arrives` and the length in bytes. note[NOTE_CALL] is the length of the message, or
-// the hash of a collective's call. note[NOTE_INVERSE] is ~note[NOTE_CALL]. The members make the
-// same call only if the largest inverse over all members is the inverse of the largest hash.
+// `ready` of all members, and shows whether all members make the same call. The note of a message
+// has `arrives` and the length in bytes. note[NOTE_CALL] is the length of the message, or the hash
+// of a collective's call. note[NOTE_INVERSE] is ~note[NOTE_CALL]. The members make the same call
+// only if the largest inverse over all members is the inverse of the largest hash.
 enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
 // MpiLink is the link of a Comm. comm_nccl.c has an MpiLink as the first member of its own link.

@@ -1,20 +1,21 @@
 // comm_nccl.c: runs the ranks as processes with a GPU each. NCCL moves the ranks' tensors in place.
 // MPI starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check),
 // and under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note
-// describes the call of this rank and has a time. NCCL buffers short messages, so a send waits for
-// its receiver only through its note. NCCL does not compare the calls of the ranks. So without
-// notes, calls that do not match hang or mix up bytes. In a build without NCCL this file only
-// reports that NCCL is missing.
+// describes the call of this rank and has a time. NCCL buffers small messages, so a small send
+// waits for its receiver only through the note. NCCL does not compare the calls of the ranks. So
+// without notes, calls that do not match hang or mix up bytes. In a build without NCCL this file
+// only reports that NCCL is missing.
 //
-// The ops of a rank run on its compute stream. Every Comm has a lane, which is a communicator of
-// NCCL with its own stream. So a group with a late member delays no other group. Collectives go
-// onto the lanes in program order, which is the same on all ranks. NCCL demands the same order on
-// all ranks, because otherwise two collectives could wait for each other. comm_connect gives every
-// ordered pair of connected ranks its own lane for messages, with a communicator of two ranks. So a
-// send with a late receiver delays nothing else, and the sends and receives of a group progress
-// side by side. On the GPU an operation first waits for the earlier work of the compute stream
-// (event `ready`). comm_wait() makes the compute stream wait, on the GPU, for the operation's end
-// (event `done`). The host waits only for notes, and until the operation is on its stream.
+// The ops of a rank run on its compute stream. Every Comm has a lane for its collectives. A lane is
+// a communicator of NCCL with its own stream. So a group with a late member delays no other group.
+// Collectives go onto the lanes in program order, which is the same on all ranks. NCCL demands the
+// same order on all ranks, because otherwise two collectives could wait for each other.
+// comm_connect gives every ordered pair of connected ranks its own lane for messages, with a
+// communicator of two ranks. So a send with a late receiver delays nothing else, and the sends and
+// receives of a group progress side by side. On the GPU an operation first waits for the earlier
+// work of the compute stream (event `ready`). comm_wait() makes the compute stream wait, on the
+// GPU, for the operation's end (event `done`). The host waits only for notes, and until the
+// operation is on its stream.
 //
 // NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
 // progress", and meanwhile the communicator takes no other call. So an operation waits in a queue
@@ -73,9 +74,9 @@ typedef struct Flight {
 } Flight;
 
 typedef struct {
-    MpiLink mpi;       // must be the first member, because comm_mpi.c reads only this member
+    MpiLink mpi;       // must be the first member, because comm_mpi.c reads a Link as an MpiLink
     Lane *lane;        // for the Comm's collectives, which wait in process.waiting
-    char *piece;       // device memory for [PIECE] elements: all ranks' parts of a blocking sum
+    char *piece;       // device memory for [PIECE] elements: all ranks' contributions to a piece
     Lane **to, **from; // [rank] lanes for messages to and from the rank; NULL: not connected
 } Link;
 
@@ -190,7 +191,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(n * sizeof *joins); // [n]: whether this call joins the pair
+    bool *joins = host_alloc(n * sizeof *joins); // [peer]: whether this call joins the pair
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
@@ -253,8 +254,8 @@ static void copy(const Request *r, void *to, const void *from, size_t count, con
         CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, l->stream));
 }
 
-// Returns piece `number` of a sum. A started sum has only one piece, whose parts go into the
-// scratch of the request.
+// Returns piece `number` of a sum. A started sum has only one piece, whose contributions go into
+// the scratch of the request.
 static Piece piece_at(const Request *r, size_t number) {
     const size_t most = r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
     char *scratch = r->scratch ? r->scratch : link_of(r->comm)->piece;
@@ -280,7 +281,7 @@ static void add_pieces(const Request *r, Piece piece, const Lane *l) {
     const Range own = request_piece(r, r->comm->rank, &piece);
     const bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
     const size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
-    // The sum replaces rank 0's part in the scratch.
+    // The sum replaces rank 0's contribution in the scratch.
     Tensor parts = { .rows = n, .cols = count, .ld = piece.most, .element = r->element };
     parts.data = (real *)piece.scratch;
     copy(r, piece.scratch + r->comm->rank * piece.most * size, r->in + own.lo * size, count, l);
@@ -371,7 +372,7 @@ static bool launch_to_myself(Lane *l) {
     const Request *recv = send == f->request ? g->request : f->request;
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
-    if (send->count == recv->count) // otherwise their notes report the mismatch
+    if (send->count == recv->count) // notes, if there are any, report a mismatch
         copy(send, recv->out, send->in, send->count, l);
     launched(f);
     launched(g);
@@ -386,8 +387,9 @@ static void move_on(void) {
             if (l->nccl ? !launch(f) : !launch_to_myself(l)) break;
 }
 
-// Launches waiting operations while the host waits in MPI. Also calls MPI, because MPI's messages
-// move only while this rank calls MPI.
+// Launches waiting operations. Every product and every wait of the host calls this function. In a
+// wait the function also calls MPI, because MPI's messages move only while this rank calls MPI. In
+// a long wait the function checks all communicators for errors.
 static void meanwhile(double waited) {
     int any;
     move_on();
@@ -397,8 +399,8 @@ static void meanwhile(double waited) {
         if (l->nccl) settled(l->nccl, "an operation");
 }
 
-// Calls meanwhile() while the host waits for the GPU, which may wait for other ranks. Ends all
-// ranks after --timeout.
+// Calls meanwhile() at each product, and while the host waits for the GPU, which may wait for other
+// ranks. Ends all ranks after --timeout.
 static void meanwhile_on_gpu(double waited) {
     meanwhile(waited);
     if (waited >= process.timeout) too_late(process.timeout, process.latest);

@@ -60,7 +60,7 @@ struct Request {
     void *extra;  // comm_mpi.c's state, kept for reuse and freed with the request
     void *flight; // comm_nccl.c's state, from nccl_start() to nccl_finish()
     // The transports carry these times between ranks. The times are valid only if
-    // request_simulated(). Under the wall clock `arrives` is valid only after comm_arrival().
+    // request_simulated(). After comm_arrival() `arrives` is valid under the wall clock, too.
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
     // message: when the message reaches its receiver. The sender knows this time before the send
@@ -83,7 +83,7 @@ struct Request {
 // in real, and the sum is rounded once.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 size_t request_bytes(const Request *r); // returns bytes of the whole tensor, or of the message
-// Returns the number in the world of a member of r's Comm.
+// Returns the rank in the world of the member that has the rank `member` in r's Comm.
 size_t request_world_rank(const Request *r, size_t member);
 // Copies `count` elements of r's type. Does nothing if to == from.
 void request_copy(const Request *r, void *to, const void *from, size_t count);
@@ -112,9 +112,9 @@ typedef struct {
 Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
 // A Parcel describes what this rank sends to rank `other`, and receives from `other`, in one round.
-// An all-gather and an all-to-all have one round, with piece = NULL. A rank copies the parcel to
-// itself. In the first round of a sum the parcel to itself is empty, because the transport takes
-// these elements from `in`.
+// An all-gather and an all-to-all have one round, with piece = NULL. If `other` is this rank, the
+// transport copies the elements. In the first round of a sum this rank's own parcel is empty,
+// because the transport takes the own elements from `in`.
 typedef struct {
     const char *send;
     char *receive;
@@ -124,7 +124,7 @@ Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 
 typedef struct {
     void (*start)(Request *r);  // never waits for another rank
-    void (*finish)(Request *r); // waits; for later ops out is complete, and in may be reused
+    void (*finish)(Request *r); // waits; then later ops may read out and overwrite in
     void (*meet)(Request *r);   // waits until all members have started r; sets r->all_ready
     // All ranks of c call connect. NULL means that messages need no preparation.
     void (*connect)(Comm *c, CommPeers peers);
@@ -144,7 +144,7 @@ typedef struct {
 
 struct CommState {
     const Wire *wire;
-    void *link;            // state of the wire, or NULL
+    void *link;            // the transport's state of this Comm, or NULL
     const Launch *launch;  // the settings of the run
     size_t meetings;       // collectives started so far, equal on all members
     Request *open;         // started operations that no wait has finished, oldest first

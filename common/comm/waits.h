@@ -34,8 +34,8 @@ void waits_require_alive(double waited, double timeout);
 // Records that this rank has waited for r since the time `since`.
 void waits_post(const Request *r, double since);
 void waits_clear(void); // records that the wait is over
-// Searches for a deadlock. Reports a deadlock and ends all ranks. Call this function while this
-// rank waits.
+// Searches for a deadlock. If the search finds a deadlock, reports the deadlock and ends all ranks.
+// Call this function while this rank waits.
 void waits_look(void);
 void waits_tell(void); // records that this rank has printed why it ends all ranks
 // Prints the table of waits, unless a process of the node has printed the table, or waits_search()

@@ -15,8 +15,9 @@ char *openblas_get_corename(void) __attribute__((weak));
 // `cores` has OpenBLAS's names of its kernels for x86, one row per kind of vector units.
 // kernels_better() returns the first name of a row. Names that later releases of OpenBLAS add are
 // missing. An OpenBLAS that was built for one processor returns a name in capitals. Such names are
-// missing, because that OpenBLAS cannot choose kernels. Bobcat is missing, because its successor
-// runs an AVX instruction as two halves of SSE's width, so AVX kernels would not be faster.
+// missing, because that OpenBLAS cannot choose kernels. Bobcat is missing, because OpenBLAS uses
+// Bobcat's kernels on Jaguar, too. Jaguar runs an AVX instruction as two halves of SSE's width, so
+// AVX kernels would not be faster.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
                       "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",

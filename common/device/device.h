@@ -15,10 +15,10 @@
 // Returns "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests).
 const char *device_name(void);
 void device_init(void); // prepares the device; called once per process
-// device_threads is the number of threads per rank, for products and row-wise ops. At the start it
-// is 1. Call device_set_threads() before the ranks start, or on all ranks with the same number. A
-// program built for GPUs or without OpenMP allows only 1, and calls usage_error() for another
-// number. The bits of a product may depend on the number of threads.
+// device_threads is the number of threads per rank, for products and row-wise ops. At the start
+// device_threads is 1. Call device_set_threads() before the ranks start, or on all ranks with the
+// same number. A program built for GPUs or without OpenMP allows only 1, and calls usage_error()
+// for another number. The bits of a product may depend on the number of threads.
 extern int device_threads;
 void device_set_threads(size_t threads);
 void device_prepare(void);  // sets CUDA's environment; called before MPI starts

@@ -1,10 +1,10 @@
 // device_cuda.c: implements device.h on a GPU, with CUDA's runtime and cuBLAS. The file is plain C
 // and has no kernels; for_each_cuda.h makes the kernels.
 //
-// A rank has one stream and one cuBLAS handle. Its ops, copies and products run on the stream, in
-// the order of the calls. Only after device_divert(), ops and copies run on another stream.
-// make_ready() creates the stream and the handle when a rank first uses the GPU. A virtual rank is
-// a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses the rank's GPU.
+// A rank has one stream and one cuBLAS handle. The rank's ops, copies and products run on the
+// stream, in the order of the calls. Only after device_divert(), ops and copies run on another
+// stream. make_ready() creates the stream and the handle when a rank first uses the GPU. A virtual
+// rank is a thread, and CUDA gives a new thread GPU 0, so make_ready() also chooses the rank's GPU.
 //
 // Sections: 1 errors, 2 the GPU of a process, 3 stream and handle of a rank, 4 kernels, 5 memory, 6
 // products, 7 marks.
@@ -22,7 +22,7 @@ static struct {
 } chosen; // set before the ranks start
 static _Thread_local struct {
     bool ready;
-    cudaStream_t stream, other; // ops go to `other` if it is not NULL
+    cudaStream_t stream, other; // ops and copies go to `other` if it is not NULL
     cublasHandle_t blas;
     int math;          // the handle's cublasMath_t
     const char *last;  // the op launched last; a late error comes from this or an earlier op
@@ -253,9 +253,10 @@ void device_fill(void *p, int byte, size_t bytes) {
 // ---- 6. Products ----
 
 // These values are modes of a cuBLAS handle. EXACT keeps TF32 out of products of fp32 factors.
-// Nobody has tested EXACT with NVIDIA_TF32_OVERRIDE=1. WIDE_SUMS is for factors of 16 bits. Their
-// products are exact in fp32, so tensor cores may compute them. WIDE_SUMS also forbids cuBLAS to
-// add parts of a sum in the 16 bits of the result, which would round more than once.
+// Nobody has tested EXACT with NVIDIA_TF32_OVERRIDE=1. WIDE_SUMS is for factors of 16 bits.
+// Products of such factors are exact in fp32, so tensor cores may compute the products. WIDE_SUMS
+// also forbids cuBLAS to add parts of a sum in the 16 bits of the result, which would round more
+// than once.
 enum {
     EXACT = CUBLAS_PEDANTIC_MATH,
     TF32 = CUBLAS_TF32_TENSOR_OP_MATH,

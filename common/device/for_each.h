@@ -1,8 +1,7 @@
-// for_each.h: defines the loops of the ops, and macros that depend on the compiler. An op is
-// written once, as a function of one item. FOR_EACH runs the function for every item, in a loop in
-// C or in a kernel in CUDA C++ (for_each_cuda.h). A body must be valid C and valid C++. A body must
-// not change variables that are declared outside it, because a kernel has copies of these
-// variables.
+// for_each.h: defines the loops of the ops, and macros that depend on the compiler. The body of an
+// op's loop is written once, for one item. FOR_EACH runs the body for every item, in a loop in C or
+// in a kernel in CUDA C++ (for_each_cuda.h). A body must be valid C and valid C++. A body must not
+// change variables that are declared outside it, because a kernel has copies of these variables.
 #ifndef FOR_EACH_H
 #define FOR_EACH_H
 #ifdef __cplusplus
@@ -37,10 +36,10 @@ extern int device_threads;
         for (size_t i = 0; i < i##_end; i++) __VA_ARGS__ \
     } while (0)
 // FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every part of a matrix. The body
-// computes one part, which is columns lo <= c < hi of row r. On a CPU a part is a whole row, so the
-// compiler can vectorise the loop, and the body computes values for the whole row once. If there
-// are fewer rows than threads, each row is cut into one part per thread. On a GPU a part is one
-// element.
+// computes one part, which is columns lo <= c < hi of row r. On a CPU a part is usually a whole
+// row, so the compiler can vectorise the loop, and the body computes values for the whole row once.
+// If there are fewer rows than threads, each row is cut into one part per thread instead. On a GPU
+// a part is one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     do { \
         const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
