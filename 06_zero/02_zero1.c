@@ -83,6 +83,6 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip)); // updates own_w from own_g, m and v
     zero1_gather(model);                               // gathers each unit
-    comm_all_reduce_doubles(dp, &loss, 1);             // for the log: each rank has its own loss
+    comm_all_reduce_doubles(dp, &loss, 1); // for the comparison: each rank has its own loss
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

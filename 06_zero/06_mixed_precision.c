@@ -84,6 +84,6 @@ StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *bat
     bool finite = isfinite(norm);
     if (finite) optimizer_step(o, model, clip_factor(norm, clip) / scale->factor);
     loss_scale_next(scale, finite);
-    comm_all_reduce_doubles(dp, &loss, 1); // for the log: each rank has its own loss
+    comm_all_reduce_doubles(dp, &loss, 1); // for the comparison: each rank has its own loss
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

@@ -32,9 +32,9 @@ typedef struct {
     size_t batch;          // sequences per step; data_window() needs this number
     uint64_t seed;
     Positions positions; // local positions of each sequence; n = 0: all
-    bool ragged;         // sequences end at different lengths, so token counts are unequal
+    bool ragged;         // the sequences have unequal numbers of counted tokens
 } Data;
-// Returns a Data with synthetic tokens, whose sequences end at different lengths.
+// Returns a Data with synthetic tokens, whose sequences have unequal numbers of counted tokens.
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // Opens the files of --data (path) and --data-eval (eval). path is a file, or a pattern such as
 // train_*.bin. A pattern means all matching files, sorted by name, as one text. So a window may
