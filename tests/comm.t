@@ -185,7 +185,7 @@ ends 2 1 "leave one of the two options out" "--emulate with --transport mpi" "$p
     2 --mpi
 ends 2 1 "srun --mpi=pmix" "Slurm tasks that do not know of each other" \
     env SLURM_NTASKS=4 SLURM_PROCID=0 "$program"
-ends 0 0 "virtual ranks: threads; the lesson's default number" "started bare" "$program"
+ends 0 0 "default: virtual ranks" "started bare" "$program"
 if [ -n "$mpi" ]; then
     ends 2 1 "mpirun started 2 processes" "--emulate under mpirun" $mpi 2 "$program" --emulate 2
     ends 2 1 "mpirun started 2 processes" "--transport emu under mpirun" $mpi 2 "$program" --emu

@@ -65,6 +65,7 @@ const char *threads_advice(void) {
 }
 
 void page_title(const Program *p, size_t ranks) {
+    enum { INDENT = 2 };
     char text[512];
     size_t n = 0, indent = strlen(p->tag) + 2;
     printf("%s  ", p->tag);
@@ -92,8 +93,8 @@ void page_title(const Program *p, size_t ranks) {
                               kernels_advised());
     snprintf(text + n, sizeof text - n, "%sseed %" PRIu64,
              p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "", p->seed);
-    printf("%*s", (int)indent, "");
-    page_wrap(text, indent, indent);
+    printf("%*s", INDENT, "");
+    page_wrap(text, INDENT, INDENT);
     putchar('\n');
 }
 

@@ -76,6 +76,6 @@ LaunchChoice launch_choose(const LaunchWish *wish) {
     choice.ranks = wish->emulate > 0 ? wish->emulate : wish->default_ranks;
     if (wish->emulate > 0)
         snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", wish->emulate);
-    else strcpy(choice.why, "virtual ranks: threads; the lesson's default number");
+    else strcpy(choice.why, "default: virtual ranks");
     return choice;
 }
