@@ -106,13 +106,14 @@ static void by_hand(Run *run) {
     compare(run, check_close, "sum / whole batch = full batch", &divided, &whole, LIMIT_ROUNDING);
     compare(run, check_close, "summed, lr 0.01 = full, lr 0.04", &summed, &quick, LIMIT_ROUNDING);
     compare(run, check_differs, "trap: summed, not averaged", &summed, &whole, 0.05);
-    say_answer(run,
-               "Add them if each is divided by the batch's %d elements (loss %.4f in epoch %d). "
-               "Average them if each is divided by its own %d (%.4f). If means are added, each "
-               "step is %d times too long. Then the loss is lower (%.4f) only because the rate is "
-               "in effect %d times as large.",
-               SAMPLES * OUT, divided.loss[PRINTED - 1], LAST_PRINTED, SHARD * OUT,
-               averaged.loss[PRINTED - 1], SHARDS, summed.loss[PRINTED - 1], SHARDS);
+    say_answer(
+        run,
+        "Add them if each gradient is divided by the batch's %d elements (loss %.4f in epoch %d). "
+        "Average them if each is divided by its own %d (%.4f). If means are added, each "
+        "step is %d times too long. The loss is then lower (%.4f) only because a rate %d "
+        "times as large makes the same steps.",
+        SAMPLES * OUT, divided.loss[PRINTED - 1], LAST_PRINTED, SHARD * OUT,
+        averaged.loss[PRINTED - 1], SHARDS, summed.loss[PRINTED - 1], SHARDS);
     say_cost(run,
              "every device has a copy of all %d parameters, and %d gradient elements per device "
              "are added in each step.",

@@ -89,7 +89,7 @@ static void show_training(Run *run, const Trained way[WAYS]) {
         error[k] = page_text(run, "=%.1f %%", 100 * gradient_error(&way[k], &way[AT_ONCE]));
     }
     results(
-        run, (const char *const[]){ "at once", "accumulated", "trap: mean of means", NULL },
+        run, (const char *const[]){ "whole", "accumulated", "trap: mean of means", NULL },
         (const Result[]){
             { "samples on the device",
               "all, or the largest piece",

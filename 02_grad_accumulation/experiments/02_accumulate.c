@@ -55,7 +55,7 @@ static Picoseconds one_batch(Run *run, const Training *t, const Training *whole,
     seen[1] = measured_now(run->world);
     picture_end(run);
     Picoseconds time = picture_timing(run).step;
-    picture_show(run, "One batch at once, then in micro-batches", PICTURE_MEMORY);
+    picture_show(run, "The whole batch, then micro-batches", PICTURE_MEMORY);
 
     model_snapshot(model, right, UNIT_GRADIENTS, NULL);
     Tensor difference = tensor_like(&tokens, model->g);
@@ -114,7 +114,8 @@ static void costs(Run *run, const Training *t, const Measured seen[2], Picosecon
         "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.\nA token "
         "keeps %zu elements for backward (the reference of chapter 02 lists them).\n",
         kept_model(c));
-    results(run, (const char *const[]){ "at once", page_text(run, "%zu micro-batches", m), NULL },
+    results(run,
+            (const char *const[]){ "whole", page_text(run, "%zu micro-batches", m), NULL },
             (const Result[]){
                 { "sequences on the device",
                   "ceil(B / m)",

@@ -70,7 +70,8 @@ static void ulysses(Run *run) {
                    cost_text(run, "sent.zigzag"), cost_text(run, "calls.zigzag"));
     say_cost(run,
              "nothing hides the all-to-alls here. With %d heads of k and v (grouped) Ulysses "
-             "sends %s per rank, a ring half of its %s. But then Ulysses can use at most %d ranks.",
+             "sends %s per rank. A ring then sends half of its %s. But Ulysses can then use at "
+             "most %d ranks.",
              GROUPS, cost_text(run, "sent.grouped"), cost_text(run, "sent.zigzag"), GROUPS);
     say_use_when(run, "N is at most the heads of k and v, divided by tp. For more ranks use ring "
                       "attention, or Ulysses inside a group and a ring between groups.");

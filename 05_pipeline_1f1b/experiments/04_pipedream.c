@@ -154,7 +154,7 @@ static void pipedream(Run *run) {
              "F and B. Version\n"
              "n of the weights has had n updates. Stashing: a backward reads its forward's "
              "version. Vertical sync:\n"
-             "stashing, and all stages read one version for a mini-batch, that of stage 0. No "
+             "stashing, and for a mini-batch all stages read the version that stage 0 reads. No "
              "stashing (a bug):\n"
              "backwards read the newest version. Flush: the pipeline runs empty before an update.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };

@@ -47,10 +47,10 @@ static void four_ways(Run *run, const Training *t) {
     // The third batch is the first batch that reads another version than 0.
     Schedule list = schedule_2bw(p, m, 3, 0);
     size_t ops = 0;
-    while (ops < list.n && list.ops[ops].version == 0) ops++;
-    say(run, "Stage 0, three batches: each op, and the version of the weights that it reads. U0 "
-             "makes version 1.");
-    say_versions(run, &list, ops + 2);
+    while (ops < list.n && !(list.ops[ops].what == UPDATE && list.ops[ops].micro_batch == 1)) ops++;
+    say(run, "Stage 0: each op, and the version of the weights that it reads. U0 makes version 1, "
+             "U1 version 2.");
+    say_versions(run, &list, ops + 1);
     schedule_free(&list);
 }
 
@@ -127,11 +127,12 @@ static void two_bw(Run *run) {
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
         "and keeps two versions.",
         p < 4 ? (size_t)4 : p);
-    say(run, "A batch does not wait for the update of the batch before: batch t reads version t-1. "
-             "With m >= p\n"
-             "this version exists when the batch begins, and the last op that reads version n ends "
-             "before\n"
-             "version n+2 is made. So two are enough.");
+    say(run,
+        "A batch does not wait for the update of the batch before: batch t reads version t-1 "
+        "(batch "
+        "0 reads\nversion 0). In the list below B%zu is the last op that reads version 0. Then U1 "
+        "replaces version 0\nby version 2. So two versions are enough, if m >= p.",
+        2 * (p < 4 ? (size_t)4 : p) - 1);
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "
                  "shared table.");

@@ -74,7 +74,7 @@ static void answer(Run *run) {
     say_cost(
         run,
         "activations of %s per rank, not %s: a stage keeps p micro-batches until their W, and B "
-        "copies what W reads. Planner: %s.",
+        "copies tensors for W. Planner: %s.",
         cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
         cost_text(run, "activations.planner"));
     say_use_when(run, "m is only a few times p, and every stage has memory for p micro-batches.");

@@ -91,8 +91,9 @@ static size_t fastest(Run *run, size_t from, size_t to) {
 static void answer(Run *run) {
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
                       "still too large; 2BW only if late gradients are acceptable.");
-    say_cost(run, "interleaved sends more messages; interleaved and ZB-H1 keep more activations; "
-                  "PipeDream and 2BW keep more versions of the weights.");
+    say_cost(run,
+             "compared with 1F1B, GPipe, interleaved and ZB-H1 keep more activations. Interleaved "
+             "also sends more messages. PipeDream and 2BW keep more versions of the weights.");
     if (!run->is_root) return;
     if (!clock_config()->simulated) {
         say_answer(run,

@@ -48,7 +48,7 @@ static void update_by_hand(Run *run) {
     say_cost(run,
              "with ZeRO-1 no more bytes: the all-reduce of %d gradients becomes a reduce-scatter "
              "of %d gradients and an all-gather of %d weights. ZeRO-2 sends more if a step has "
-             "several micro-batches (06.03). ZeRO-3 always sends more (06.04).",
+             "several micro-batches (06.03). ZeRO-3 as in 06.04 sends more, even with one.",
              SIZE, SIZE, SIZE);
     say_use_when(run, "there is data parallelism and memory is short. Try ZeRO-1 first, because it "
                       "sends about as much as data parallelism. ZeRO-3 sends most.");

@@ -35,9 +35,10 @@ static void zero2(Run *run) {
     zero_page(run, dp, &t, &page, seen);
     const ZeroMeasured *all = &seen[0], *own = &seen[m > 1 ? 2 : 1];
     say_answer(run,
-               "Those of its own 1/%zu of the parameters, from backward to update. A block's whole "
-               "gradient is kept only for the block's backward, wte's two for the step: at most "
-               "%s. With gradients and moments in parts, state is %s instead of %s.",
+               "A rank keeps the gradients of its own 1/%zu of the parameters, from backward to "
+               "update. It keeps a block's whole gradient only during the block's backward, and "
+               "wte's two gradients during the step. These take at most %s. The state is %s "
+               "instead of %s.",
                dp->size, zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
                zero_text(run, all, ZERO_STATE));
     say_cost(run,

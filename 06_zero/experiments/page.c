@@ -56,7 +56,7 @@ static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
         "Psi = %zu parameters: wte (the table of embedding and head) %zu, %zu blocks of %zu, the "
         "rest %zu.\n"
         "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
-        "m: the most micro-batches of a rank per step%s. Ranks with fewer sequences wait.\n"
+        "m: micro-batches per step, on the ranks that have most%s. Ranks with fewer wait.\n"
         "F0: forward of micro-batch 0. On `links` a capital letter begins a call%s.",
         all, wte, c->layers, block, all - wte - c->layers * block, run->world->size, parallel,
         page->column[1]->stage > 1 ? ", which splits F0 or B0" : "");

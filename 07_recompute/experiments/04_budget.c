@@ -78,8 +78,8 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     if (p > 1) together = page_text(run, "The %zu stages compute", p);
     say_answer(run,
                "Selective recomputation comes first, because it frees a byte with the least work. "
-               "Full follows, from the first block on, because at the peak the running "
-               "micro-batch holds all items of the last block anyway. For %s instead of %s "
+               "Then the first blocks are recomputed in full. The last block comes last: at the "
+               "peak its backward runs, and then it has all its items anyway. For %s instead of %s "
                "stage 0 recomputes %zu of %zu blocks in full, %zu selectively. %s %s more.",
                value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
                budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,

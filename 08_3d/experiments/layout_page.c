@@ -65,8 +65,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
         "%zu blocks of width %zu; a step of SGD on %zu sequences of %zu tokens, %zu/dp "
         "micro-batches per replica.\n"
         "dp: replicas of the model. tp: slices of each layer. pp: stages of layers.\n"
-        "A bar is a step, as a mean over the ranks, %s per sign:  = computation  # communication  "
-        ". idle\n\n"
+        "A bar is a step, mean of the ranks, %s per character:  = computation  # communication  . "
+        "idle\n\n"
         " dp tp pp              step  in node   between    state    kept bubble",
         c->model.layers, c->model.width, c->batch, c->model.context, micro_batches,
         value_text(run, sign, "ps"));
@@ -111,8 +111,11 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     for (size_t i = 1; i < n; i++) {
         slower[cause(fast, &layout[i])]++;
         if (layout[i].n.tp == 1 && layout[i].n.pp == 1)
-            hidden = page_text(run, ", and dp %zu would take at least %s", layout[i].n.dp,
-                               value_text(run, layout[i].step - layout[i].exposed, "ps"));
+            hidden = page_text(run, " Then dp %zu takes at least %s%s.", layout[i].n.dp,
+                               value_text(run, layout[i].step - layout[i].exposed, "ps"),
+                               layout[i].step - layout[i].exposed < fast->step
+                                   ? ", and may be the fastest"
+                                   : "");
     }
     for (size_t i = 0; i < CAUSES; i++)
         if (slower[i])
@@ -122,8 +125,7 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     else
         say_answer(run, "%s, %s per step.%s The other %zu lose time: %s.", name, step, reason,
                    n - 1, others);
-    say_cost(run,
-             "no layout hides its sums over dp here. With overlap (01.04) they could be hidden%s.",
+    say_cost(run, "no layout hides its sums over dp here. Overlap (01.04) can hide them.%s",
              hidden);
     say_use_when(run,
                  "one kind alone is not enough: dp with ZeRO (06) does not fit or waits for its "

@@ -126,7 +126,7 @@ void sample_train(Run *run, Weights *w) {
     side_broadcast(w->values[0], all * sizeof(real));
     say(run,
         "Trained for %zu steps on %s (a token is a byte) in %.1f s: loss %.2f to %.2f nats per "
-        "byte.\n--from reads a model instead.",
+        "byte.\nWith --from the program reads a model and does not train.",
         option_size(run, "train-steps"), text_file, losses.seconds, losses.first, losses.last);
     free(text);
 }
