@@ -130,7 +130,7 @@ static void by_hand(Run *run) {
     judge_all(run);
 }
 
-// The player uses all options.
+// Only player() (player.c) uses these options.
 static const Option options[] = {
     { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL,
       "draw, judge and time this schedule" },

@@ -9,7 +9,8 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// With a flush W(t+1) = W(t) - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
+// f_t is the loss of batch t, and W(t) are the weights after t updates. With a flush W(t+1) = W(t)
+// - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
 static const VersionsWay flushed = {
     .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
 };

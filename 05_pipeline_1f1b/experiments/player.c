@@ -193,7 +193,8 @@ static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
 
 bool player(Run *run) {
     if (!asked(run)) return false;
-    Shown shown[KNOWN] = { wanted(run) }; // then the known schedules, without the naive one
+    // The wanted schedule, then the known schedules but the naive one.
+    Shown shown[KNOWN] = { wanted(run) };
     const Shown *s = &shown[0], *best = s;
     const char *columns[RESULT_COLUMNS + 1] = { NULL };
     Result rows[] = { { .what = "step", .formula = "the list, played" },
