@@ -77,7 +77,8 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 
 // ---------------------------------------------------------------- when each op runs
 
-// The units of time at which the ops end, [device][micro-batch]. 0 means that the op has not run.
+// forward[i][k] and backward[i][k] are the times at which device i ends the forward and the
+// backward of micro-batch k. 0 means that the op has not run.
 typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;

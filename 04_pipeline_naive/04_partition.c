@@ -29,7 +29,7 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from); // the i of best[k][j]
     // Begins with stages as equal as possible. The best cut then replaces first[0], ...,
-    // first[p-1].
+    // first[p-1], and first[p] stays n.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
     // stage of the first j layers on k stages. from[k * (n+1) + j] is the first layer of the last

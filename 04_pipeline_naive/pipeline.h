@@ -141,11 +141,11 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 
 // ---------------------------------------------------------------- executor.c
 
-// Finds the op whose result `op` of stage i of p takes, by the rule of every pipeline. *needs
-// becomes that op and its stage. v is the number of chunks per stage. Returns false if `op` takes
-// no result. If the two ops are on different stages, `op` receives a message from needs->stage.
-//     forward k forward k of the previous part; the first part needs none
-//     backward (of inputs) k backward (of inputs) k of the next part; the last part: its own
+// Finds the op whose result `op` takes. `op` is on stage i of p, and each stage has v chunks.
+// *needs becomes the found op and its stage. Returns false if `op` takes no result. If the two ops
+// are on different stages, `op` receives a message from needs->stage.
+//     forward k                 forward k of the previous part; the first part needs none
+//     backward (of inputs) k    backward (of inputs) k of the next part; the last part: its own
 //                               forward k
 //     backward of weights k     its own backward of inputs k
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);

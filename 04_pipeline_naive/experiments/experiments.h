@@ -27,8 +27,8 @@ typedef struct {
 // than sequences. The caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. The training calls `step` with a PipelineRank that has this `schedule`. If `step`
-// is NULL, the training calls `loop` and then pipeline_update.
+// StagesWay is a way to train. The training calls `step` with a PipelineRank that has this
+// `schedule`. If `step` is NULL, the training calls `loop` and then pipeline_update.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
     const char *what;  // the name of the comparison with one device

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS.
+// Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS, so 1/v of a unit is a
+// whole number of ticks.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
 // The times are in ticks.
