@@ -41,7 +41,7 @@ static void four_ways(Run *run, const Training *t) {
     for (size_t k = 0; k < WAYS; k++)
         equal_stages(run, &equal_ways[ways[k]], &stack, m,
                      ways[k] == WAY_2BW ? "2BW, two batches" : NULL, PICTURE_NO_LINKS);
-    if (clock_config()->simulated) // real updates take time
+    if (clock_config()->simulated) // under the wall clock updates take time
         say(run,
             "U0, the update of batch 0, follows B%zu on each rank and takes no time on this clock.",
             m - 1);
