@@ -8,9 +8,9 @@
 //     all L + 2 measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles. For each block that moves, its old stage
 //     sends the weights and AdamW's two moments to its new stage, 12C^2 + 13C elements each.
-// Saves: idle time. If messages take no time, a step of m micro-batches takes sum(f+b) + (m-1)(max
-//     f + max b), and the best cut has the smallest maximum. f and b are the times of a stage's
-//     forward and backward.
+// Saves: idle time. If messages take no time, a step takes sum(f+b) + (m-1)(max f + max b). The
+//     best cut has the smallest maximum. m is the number of micro-batches. f and b are the times of
+//     a stage's forward and backward.
 // Costs: O(L^2 p) comparisons to find a cut, and the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).

@@ -5,8 +5,9 @@
 
 // ----------------------------------- the rule: which op an op needs, and which op takes its result
 
-// Returns the op of the same kind and micro-batch on the previous part (step -1) or the next part
-// (step 1), and the stage of that part. The parts are the chunks of all stages, in model order.
+// Returns the op of the same kind and micro-batch on a neighbour part, and the stage of this part.
+// The neighbour is the previous part if step is -1, the next part if step is 1. The parts are the
+// chunks of all stages, in model order.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
     size_t part = op.chunk * p + i + (size_t)step;
     op.chunk = part / p;

@@ -175,8 +175,8 @@ typedef struct Executor Executor;
 // interleaved_begin (05.03). `s` and `list` must outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Call this function before op `at` of the list computes. The function receives x (forward) or dy
-// (backward) if another stage computes this tensor, and waits for a free send buffer if the op
-// sends a message. The function returns k, and s->micro[k] is the op's micro-batch.
+// (backward) if another stage computes this tensor. If the op sends a message, the function then
+// waits for a free send buffer. The function returns k, and s->micro[k] is the op's micro-batch.
 size_t executor_receive(Executor *e, size_t at);
 // Call this function after op `at` has computed. The function starts to send y (forward) or dx
 // (backward) if another stage takes this tensor, and frees dy after a backward.
