@@ -8,8 +8,9 @@
 //     message.
 // Saves: idle time. With m micro-batches a step takes (m+p-1)(f+b) units instead of mp(f+b).
 // Costs: every device keeps the outputs of all micro-batches until their backwards.
-// An op starts when its input is there and the device's previous op has ended. A forward takes f =
-// 1 unit of time, a backward b = 2. Left out: the time of a message.
+// An op is the forward or the backward of one micro-batch on one device. An op starts when its
+// input is there and the device's previous op has ended. A forward takes f = 1 unit of time, a
+// backward b = 2. Left out: the time of a message.
 #include "04_pipeline_naive/by_hand.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -32,8 +33,8 @@ static real layer_backward(ChainLayer *l, real x, real y, real dy) {
 static void run_forward(Chain *c, size_t i, Range samples) {
     Device *d = &c->device[i];
     for (size_t s = samples.lo; s < samples.hi; s++) {
-        // The message is the last output of the device before, and becomes the input of this
-        // device.
+        // This read takes the place of a message. The last output of the previous device becomes
+        // the input of this device.
         d->h[s][0] = i == 0 ? c->x[s] : d[-1].h[s][d[-1].n];
         for (size_t l = 0; l < d->n; l++) d->h[s][l + 1] = layer_forward(&d->layer[l], d->h[s][l]);
     }
@@ -45,12 +46,12 @@ static double run_backward(Chain *c, size_t i, Range samples) {
     for (size_t s = samples.lo; s < samples.hi; s++) {
         if (i + 1 == c->p) {
             // The loss is half the squared error, divided by the number of samples of the whole
-            // batch. So the gradients of the micro-batches add up.
+            // batch. So the gradients of the micro-batches add up to the gradient of the batch.
             real error = d->h[s][d->n] - c->target[s];
             loss += 0.5 * (double)(error * error) / SAMPLES;
             d->d[s] = error / SAMPLES;
         } else {
-            d->d[s] = d[1].d[s]; // the message is the gradient of this device's last output
+            d->d[s] = d[1].d[s]; // in place of a message: the gradient of this device's last output
         }
         for (size_t l = d->n; l-- > 0;)
             d->d[s] = layer_backward(&d->layer[l], d->h[s][l], d->h[s][l + 1], d->d[s]);
@@ -76,13 +77,15 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 
 // ---------------------------------------------------------------- when each op runs
 
-// The units of time at which the ops end, [device][micro-batch]. 0 means that the op has not run.
+// forward[i][k] and backward[i][k] are the times at which device i ends the forward and the
+// backward of micro-batch k. 0 means that the op has not run.
 typedef struct {
     size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
 } Ends;
 
 // Returns whether the input of `op` on device i is there. *ready becomes the time at which the op
-// that computes this input has ended, or 0 if no op computes this input or that op has not run.
+// that computes this input ends. If no op computes this input, or this op has not run, *ready
+// becomes 0.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
     if (op.what == 'F' && i == 0) return true; // device 0 reads the samples

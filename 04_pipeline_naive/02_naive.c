@@ -12,18 +12,18 @@
 // Saves: memory for the weights, gradients and optimizer state of the other stages, about (p-1)/p
 //     of each.
 // Costs: time. At most one rank computes at a time, so with equal stages a step takes m(p(f+b) +
-//     2(p-1)d). Without messages each rank is idle for 1 - 1/p of this step.
+//     2(p-1)d). If messages take no time, each rank is idle for 1 - 1/p of the step.
 // Every bit of loss, norm and weights must equal that of one device that adds the gradients of the
 // same m micro-batches in the same order.
-// There are p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions
-// and C columns. f, b and d are the times of a stage's forward, of its backward and of a message.
-// Left out: ranks that work at the same time (03_gpipe.c).
+// There are p stages, one per rank, m micro-batches of B sequences, L blocks, V vocabulary entries,
+// T positions and C columns. f, b and d are the times of a stage's forward, of its backward and of
+// a message. Left out: ranks that work at the same time (03_gpipe.c).
 #include "04_pipeline_naive/pipeline.h"
 
-// Runs all micro-batches of a step on this stage, each forward and backward before the next one. x
-// is the input of the stage's layers, and y is their output. dx and dy are the gradients of x and
-// y. comm_send returns when the neighbour has received the message, so the sent tensor can be
-// freed.
+// Runs all micro-batches of a step on this stage. The forward and the backward of a micro-batch
+// come before those of the next micro-batch. x is the input of the stage's layers, and y is their
+// output. dx and dy are the gradients of x and y. comm_send returns when the neighbour has received
+// the message, so the sent tensor can be freed.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.02a (4 points): the naive loop. For each micro-batch: receive x, forward, send y;
@@ -76,11 +76,11 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     // Only the last stage knows the loss; the other stages add zeros.
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);
     // Every stage contributes one number per tensor of the model. The number is the sum of the
-    // squares of the tensor's gradient if the stage has the tensor, else 0. The sums are added in
-    // model order, so the norm has the same bits for every cut of the model. wte counts once, on
-    // the first stage.
+    // squares of the tensor's gradient if the stage has the tensor, else 0. The numbers are added
+    // over the stages, then over the tensors in model order. So the norm has the same bits for
+    // every cut of the model. wte counts once, on the first stage.
     double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
-    optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
+    optimizer_step(o, m, clip_factor(norm, rank->clip)); // updates this stage's layers
     rank->in_flight = r.in_flight;
     return (StepResult){ r.loss * batch[0].token_weight, norm }; // the weight is 1 / counted tokens
 }

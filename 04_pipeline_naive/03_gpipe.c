@@ -3,16 +3,16 @@
 // question: How much less idle are the stages when a batch is cut into micro-batches, and what does that cost?
 // vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has neighbouring layers, their gradients and optimizer state. The first and the
-//     last rank both have wte. Every stage keeps the activations of all m micro-batches, because
-//     the backwards come after the last forward.
+// Holds: rank i has stage i: neighbouring layers, their gradients and optimizer state. The first
+//     and the last stage both have wte. Every stage keeps the activations of all m micro-batches,
+//     because the backwards come after the last forward.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
 //     doubles over all stages.
-// Saves: idle time. With equal stages and without messages a step takes (m+p-1)(f+b), and its
-//     stages are idle for (p-1)/(m+p-1) of the step. The naive step takes m p (f+b), and its stages
-//     are idle for 1 - 1/p of the step. Messages of time d <= f add 2(p-1)d to a step that the
-//     executor runs (pipeline_run), because the executor does not wait for sends.
+// Saves: idle time. If stages are equal and messages take no time, a step takes (m+p-1)(f+b), and
+//     its stages are idle for (p-1)/(m+p-1) of the step. The naive step takes m p (f+b), and its
+//     stages are idle for 1 - 1/p of the step. Messages of time d <= f add 2(p-1)d to a step that
+//     the executor runs (pipeline_run), because the executor does not wait for sends.
 // Costs: memory for the activations of m micro-batches instead of one.
 // f, b and d are the times of a stage's forward, of its backward and of a message. x and y are a
 // stage's input and output. dx and dy are the gradients of x and y. Stage i receives dy from stage
@@ -64,8 +64,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 
 // ------------------------------------------------------- a schedule becomes data: a list per stage
 
-// Returns the list F0 B0 F1 B1 ... F0 is the forward of micro-batch 0, and B0 its backward. The
-// list of schedule_gpipe is F0 F1 ... B0 B1 ...
+// Returns the list F0 B0 F1 B1 and so on. F0 is the forward of micro-batch 0, and B0 its backward.
+// schedule_gpipe returns first F0 F1 and so on, then B0 B1 and so on.
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
     (void)i; // all stages have the same list
@@ -101,8 +101,9 @@ void schedule_free(Schedule *s) {
     *s = (Schedule){ 0 };
 }
 
-// Runs a list: each op receives its message, computes, and starts its send. A stage goes on before
-// its message is received (executor.c).
+// Runs a list. If an op takes a result of another stage, the op first receives a message. If
+// another stage takes the op's result, the op starts a send, and the stage does not wait for this
+// send (executor.c).
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches) {
     for (size_t at = 0; at < list->n; at++)

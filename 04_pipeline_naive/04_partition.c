@@ -8,8 +8,9 @@
 //     all L + 2 measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles. For each block that moves, its old stage
 //     sends the weights and AdamW's two moments to its new stage, 12C^2 + 13C elements each.
-// Saves: idle time. A step of m micro-batches takes sum(f+b) + (m-1)(max f + max b), and the best
-//     cut has the smallest maximum. f and b are the times of a stage's forward and backward.
+// Saves: idle time. If messages take no time, a step takes sum(f+b) + (m-1)(max f + max b). The
+//     best cut has the smallest maximum. m is the number of micro-batches. f and b are the times of
+//     a stage's forward and backward.
 // Costs: O(L^2 p) comparisons to find a cut, and the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
@@ -19,16 +20,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Cuts the layers' costs cost [n] into p stages, none empty. Stage i has layers first[i], ...,
-// first[i+1] - 1. Returns the cost of the most expensive stage, which is as small as possible.
-// best[k][j] is the cost of the most expensive stage in the best cut of the first j layers into k
-// stages. The k-th stage begins at some layer i:
+// Cuts n layers into p stages, none empty. cost [n] has the costs of the layers. Stage i has layers
+// first[i], ..., first[i+1] - 1. Returns the cost of the most expensive stage, which is as small as
+// possible. best[k][j] is the cost of the most expensive stage in the best cut of the first j
+// layers into k stages. The k-th stage begins at some layer i:
 //     best[k][j] = min over i of max(best[k-1][i], cost of layers i, ..., j-1)
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from); // the i of best[k][j]
     // Begins with stages as equal as possible. The best cut then replaces first[0], ...,
-    // first[p-1].
+    // first[p-1], and first[p] stays n.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
     // stage of the first j layers on k stages. from[k * (n+1) + j] is the first layer of the last
@@ -84,8 +85,8 @@ static Unit *block_of(const Model *m, size_t k) {
 }
 // Returns the whole weights, or this replica's shard if ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
-// Copies the weights and the optimizer state of a unit. A unit of 16-bit weights also has a master
-// (06.06). The optimizer fills the master in its first step.
+// Copies the weights and the optimizer state of a unit. A unit of 16-bit weights also has a master,
+// a copy of the weights in reals (06.06). The optimizer fills the master in its first step.
 static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));
     if (from->master.data) tensor_copy(to->master, from->master);
@@ -98,7 +99,7 @@ static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
 // Moves each layer's weights and state to the layer's new stage. Call this function between two
 // steps. All stages go through the blocks in the same order, so their sends and receives cannot
 // deadlock. `from` has before[i] blocks in part i, `to` has after[i]. `to` is allocated and has its
-// optimizer state. The optimizer is AdamW, or SGD without momentum, which has no state.
+// optimizer state. The optimizer must be AdamW, or SGD without momentum, which has no state.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after) {
     comm_connect(pp, COMM_EVERYBODY);
@@ -128,7 +129,7 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
         }
         // END
     }
-    // Embedding and head stay on the first and the last stage.
+    // Embedding and head stay on the first and the last stage, and are copied into the model `to`.
     for (size_t i = 0; i < from->n_layers; i++) {
         const Layer *l = &from->layers[i];
         if (l->number > 0 && l->number <= to->config.layers) continue;

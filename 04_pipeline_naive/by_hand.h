@@ -26,8 +26,8 @@ typedef struct {
 typedef struct {
     size_t p;      // devices
     size_t pieces; // micro-batches
-    size_t end;    // the end of the last op
-    size_t busy;   // units of work of all devices
+    size_t end;    // the time at which the last op ends
+    size_t busy;   // the sum of the times of all ops
     double loss;
     real x[SAMPLES], target[SAMPLES];
     Device device[LAYERS]; // [p]

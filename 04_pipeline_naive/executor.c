@@ -5,8 +5,9 @@
 
 // ----------------------------------- the rule: which op an op needs, and which op takes its result
 
-// Returns the same op of the part before (step -1) or behind (step 1), and the stage of that part.
-// The parts are the chunks of all stages, in model order.
+// Returns the op of the same kind and micro-batch on a neighbour part, and the stage of this part.
+// The neighbour is the previous part if step is -1, the next part if step is 1. The parts are the
+// chunks of all stages, in model order.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
     size_t part = op.chunk * p + i + (size_t)step;
     op.chunk = part / p;
@@ -92,7 +93,7 @@ static bool receives(const Executor *e, size_t at, size_t *stage) {
 }
 
 // Posts the receive from `stage` for the first op at or after place `at` that takes a message from
-// `stage`. Posts nothing if no op does.
+// `stage`. Posts nothing if the list has no such op.
 static void post_receive(Executor *e, size_t stage, size_t at) {
     Receives *r = &e->receive[stage != e->stage->before];
     size_t from;

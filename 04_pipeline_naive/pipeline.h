@@ -88,7 +88,8 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // --------------------------------------------------------- 03_gpipe.c: a schedule is a list of ops
 
-// The ops of a stage. BACKWARD does BACKWARD_INPUTS and BACKWARD_WEIGHTS in one op.
+// The ops of a stage. BACKWARD_INPUTS computes dx, and BACKWARD_WEIGHTS the weights' gradients
+// (05.06). BACKWARD does both. UPDATE updates the weights (05.04).
 typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } PipeWhat;
 // An op of a list. A stage may hold v chunks of the model (05.03). Chunk c on stage i of p is part
 // c*p + i of all v*p parts. In the lists of this chapter chunk and version are 0.
@@ -133,18 +134,18 @@ typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, cons
                                 size_t micro_batches);
 PipelineStep naive_step;    // 02_naive.c: runs a step by pipeline_naive
 PipelineStep pipeline_step; // 03_gpipe.c: runs a step by the list of rank->schedule
-// Ends a step of any schedule that has one update, after all backwards (02_naive.c). Sums the tied
-// gradient, the loss and the gradient's squares, then updates the weights.
+// Ends a step of any schedule whose only update comes after all backwards (02_naive.c). Sums the
+// tied gradient, the loss and the gradient's squares, then updates the weights.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r);
 
 // ---------------------------------------------------------------- executor.c
 
-// Finds the op whose result `op` of stage i of p takes, by the rule of every pipeline. *needs
-// becomes that op and its stage. v is the number of chunks per stage. Returns false if `op` takes
-// no result. If the two ops are on different stages, `op` receives a message from needs->stage.
-//     forward k                 forward k of the part before; the first part needs none
-//     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own
+// Finds the op whose result `op` takes. `op` is on stage i of p, and each stage has v chunks.
+// *needs becomes the found op and its stage. Returns false if `op` takes no result. If the two ops
+// are on different stages, `op` receives a message from needs->stage.
+//     forward k                 forward k of the previous part; the first part needs none
+//     backward (of inputs) k    backward (of inputs) k of the next part; the last part: its own
 //                               forward k
 //     backward of weights k     its own backward of inputs k
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
@@ -174,8 +175,8 @@ typedef struct Executor Executor;
 // interleaved_begin (05.03). `s` and `list` must outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Call this function before op `at` of the list computes. The function receives x (forward) or dy
-// (backward) if another stage computes this tensor, and waits for a free send buffer if the op
-// sends a message. The function returns k, and s->micro[k] is the op's micro-batch.
+// (backward) if another stage computes this tensor. If the op sends a message, the function then
+// waits for a free send buffer. The function returns k, and s->micro[k] is the op's micro-batch.
 size_t executor_receive(Executor *e, size_t at);
 // Call this function after op `at` has computed. The function starts to send y (forward) or dx
 // (backward) if another stage takes this tensor, and frees dy after a backward.

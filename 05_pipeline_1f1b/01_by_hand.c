@@ -7,8 +7,8 @@
 // Sends: at most one message per op, in list order. A forward sends to the next stage, a backward
 //     to the previous stage, if there is such a stage.
 // Saves: memory. 1F1B has at most min(p-i, m) micro-batches in flight on stage i, GPipe has m.
-// Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes 1 unit, a backward 2, a message
-//     none.
+// Costs: as much time as GPipe, (m+p-1)(f+b). A forward takes f = 1 unit of time, a backward b = 2,
+//     a message none.
 // Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
 // forward and its backward on this stage.
 // Left out: chunks, halves of backwards, and times of messages (make play-05:

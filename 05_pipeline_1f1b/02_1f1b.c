@@ -11,9 +11,9 @@
 //     [B*T, C] to stage i - 1. Per step the first and the last stage all-reduce wte's gradient, V*C
 //     elements. All stages sum the loss (1 double) and the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
-// Costs: with equal stages and without messages a step takes (m+p-1)(f+b), as with GPipe. f and b
-//     are the times of a stage's forward and backward of a micro-batch. Messages of time d add
-//     2(p-1)d to GPipe's step. In 1F1B messages add about 2(p-1)d for every p micro-batches,
+// Costs: if stages are equal and messages take no time, a step takes (m+p-1)(f+b), as with GPipe. f
+//     and b are the times of a stage's forward and backward of a micro-batch. Messages of time d
+//     add 2(p-1)d to GPipe's step. In 1F1B messages add about 2(p-1)d for every p micro-batches,
 //     because a stage waits for the next stage's gradient.
 //
 // Every bit must equal that of GPipe and of one device, because each stage runs the backwards in

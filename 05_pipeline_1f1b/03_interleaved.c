@@ -9,9 +9,9 @@
 // Sends: per micro-batch y [B*T, C] forward and dx [B*T, C] back over each of the pv - 1
 //     boundaries. The link from the last stage to the first stage is new. Per step the first and
 //     the last stage all-reduce wte's gradient, V*C elements. All stages sum 1 and 12L + 4 doubles.
-// Saves: idle time. With equal parts and without messages a step takes (m + (p-1)/v)(f+b), because
-//     the pipeline fills and drains in chunks. f and b are the times of a stage's forward and
-//     backward of a micro-batch through all v chunks.
+// Saves: idle time. If parts are equal and messages take no time, a step takes (m + (p-1)/v)(f+b),
+//     because the pipeline fills and drains in chunks. f and b are the times of a stage's forward
+//     and backward of a micro-batch through all v chunks.
 // Costs: about v times as many messages. For v > 1 stage i has at most (v-1)p + 2(p-1-i) + 1 chunks
 //     in flight, and a chunk is 1/v of a stage. With 1F1B at most p-i micro-batches are in flight,
 //     each through the whole stage.
@@ -67,10 +67,11 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
 // Runs the list with its messages. The messages go round a ring, y to the next stage and dx to the
 // previous stage. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So
 // y of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only
-// part v p - 1 sends no y. No stage waits for its sends, because in the warm-up all stages send y
-// round the ring. If each stage waited until its y is received, no stage would receive. For
-// simplicity each message keeps its own buffer to the end of the step. The executor has only two
-// send buffers for activations and two for gradients.
+// part v p - 1 sends no y. No stage waits for its sends before the end of the list, because in the
+// warm-up all stages send y round the ring. If each stage waited until its y is received, no stage
+// would receive. For simplicity each message keeps its own buffer to the end of the step. The
+// executor (04_pipeline_naive/executor.c) has only two send buffers for activations and two for
+// gradients.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
     PipelineStage s = interleaved_begin(pp, model, batch, m);
     size_t p = pp->size, i = pp->rank, v = s.chunks;

@@ -9,7 +9,8 @@
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
 //     move, and there is no sum over stages, because embedding and head have a table each and no
 //     gradient is clipped.
-// Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty.
+// Saves: the bubble. Each further mini-batch takes f + b, because the pipeline never runs empty. f
+//     and b are the times of a stage's forward and backward.
 // Costs: p - i versions of the weights. Gradients are p-1-i updates old (vertical sync: p-1). So
 //     the training differs from the unsplit training. With weight stashing and SGD,
 //     W_i(k+1) = W_i(k) - eta g_i on every stage i. g_i is stage i's part of the gradient of loss

@@ -13,9 +13,9 @@
 // Saves: 1F1B's bubble. Each further batch of m micro-batches takes m(f+b), with 1F1B (m+p-1)(f+b).
 //     f and b are the times of a stage's forward and backward of a micro-batch. 2BW also saves
 //     versions of the weights, because a stage has 2 versions, with PipeDream p - i.
-// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). Batch 0 reads W(0),
-//     as batch 1 does. Two versions are enough if m >= p, because at most two batches are then in
-//     flight.
+// Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)). f_t is the loss of
+//     batch t. Batch 0 reads W(0), as batch 1 does. Two versions are enough if m >= p, because at
+//     most two batches are then in flight.
 // Every bit of the weights must equal that of one device that follows this rule.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
@@ -60,7 +60,7 @@ typedef struct {
     const TrainingObserver *observer;
     Comm *tied; // {first, last}: ranks 0 and 1 of this group
     Unit *table;
-    Tensor spare;              // [1, V*C]: the unused buffer
+    Tensor spare;              // [1, V*C]: the unused buffer if no exchange is in flight
     Tensor received;           // [1, V*C]: the other end's gradient
     Request *sends, *receives; // sends is NULL if no exchange is in flight
 } Stage;
@@ -142,7 +142,8 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
     Executor *e = executor_new(pp, &s, list); // posts receives, keeps messages in flight
     for (size_t at = 0; at < list->n; at++) {
         PipeOp op = list->ops[at];
-        if (op.what == UPDATE) { // version t becomes t + 1; the ends start to send V*C elements
+        if (op.what == UPDATE) {
+            // Version t becomes t + 1. The first and the last stage start to send V*C elements.
             update(&u, m);
             continue;
         }

@@ -9,8 +9,8 @@
 // Sends: an F sends y [B*T, C] to stage i + 1 at its end. A B sends dx [B*T, C] to stage i - 1 at
 //     its end. A W sends nothing. Per step the stages make the sums of 1F1B: V*C elements over
 //     {first, last}, 1 and 12L + 4 doubles over all stages.
-// Saves: idle time. With equal stages, without messages, and if m >= p, W <= F and W <= B, a step
-//     of ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and a step of 1F1B (m+p-1)(F+B+W).
+// Saves: idle time. Take equal stages, messages that take no time, m >= p, W <= F and W <= B. Then
+//     a step of ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), and a step of 1F1B (m+p-1)(F+B+W).
 // Costs: activations. Every stage keeps as many micro-batches as stage 0 of 1F1B. With cap 2p-1 the
 //     planner keeps about twice as many.
 // F: a forward, or its time.
@@ -27,8 +27,8 @@ void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, d
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
 // Runs B of all layers of a stage. Each layer computes its dx, and copies the tensors that its W
-// reads, except the layer's input. Then the layer frees the tensors that its forward saved
-// (layer_defer in common/model/layer.c).
+// reads, except the layer's input, which the stage keeps. Then the layer frees the tensors that its
+// forward saved (layer_defer in common/model/layer.c).
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     pipeline_require_forward(s, k);
@@ -110,5 +110,5 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 
 // zb_auto.c plans such lists for any op times. A free stage runs a B if a B can start, otherwise an
 // F, and a W only if nothing else can start. With messages that take no time, stage 0 gets its
-// first gradient after p F's and p - 1 B's. If at most 2p - 1 micro-batches may be in flight, F = B
-// = W and m >= 2p - 1, no stage is idle between its first op and its last op.
+// first gradient after p F's and p - 1 B's. Suppose that at most 2p - 1 micro-batches may be in
+// flight, F = B = W and m >= 2p - 1. Then no stage is idle between its first op and its last op.

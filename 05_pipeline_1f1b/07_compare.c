@@ -7,9 +7,10 @@
 //     Versions of the weights: PipeDream p - i, 2BW 2, all others 1.
 // Sends: y forward and dx back, [B*T, C] per micro-batch and boundary between parts. There are
 //     p-1 boundaries, with interleaved stages pv-1.
-// Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
-//     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step (m >= p, W <= F, W <= B), PipeDream and 2BW 0.
-// Costs: PipeDream and 2BW use gradients of old weights. The first five ways give the bits of one
+// Saves: idle shares if messages take no time: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1),
+//     interleaved (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step (m >= p, W <= F, W <= B), PipeDream and
+//     2BW 0.
+// Costs: PipeDream and 2BW use gradients of old weights. The other five ways give the bits of one
 //     device.
 // Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
 // Left out: recomputation, data and tensor parallelism (chapters 07 and 08).

@@ -14,9 +14,9 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns the order of pi
 // Returns the list of stage i. If v > 1, m must be a multiple of p. If v = 1, the list equals that
 // of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// Describes the chunks of stage i, which are parts i, p + i, ... of v p parts. blocks [v p] gives
-// the blocks of each part. If blocks is NULL, the parts are as equal as possible. This function and
-// the next two are in chunks.c.
+// Describes the chunks of stage i, which are parts i, p + i, ... of v p parts. blocks [v p] has the
+// number of blocks of each part. If blocks is NULL, the parts are as equal as possible. This
+// function and the next two are in chunks.c.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
 // interleaved_begin and interleaved_loss do what pipeline_begin and pipeline_loss do, for stages
@@ -61,19 +61,19 @@ size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);
 // Returns the list of stage i for n mini-batches.
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);
 
-// A TrainingObserver follows a training. The training adds the loss of each micro-batch to loss
-// [n], which is 0 at first. After each update the training calls updated() with the context and the
-// number of the update, counted from 0. At that moment the model reads the newest weights and still
-// has the gradients. 2BW updates the tied table (tensor 0) later than all other tensors, so `part`
-// says which tensors were updated.
+// A TrainingObserver follows a training. The training adds the loss of micro-batch k to loss[k],
+// which is 0 at first. Only the last stage has a loss other than 0. After each update the training
+// calls updated() with the context and the number of the update, counted from 0. At that moment the
+// model reads the newest weights and still has the gradients. 2BW updates the tied table (tensor 0)
+// later than all other tensors, so `part` says which tensors were updated.
 typedef enum { UPDATED_ALL, UPDATED_TABLE, UPDATED_OTHERS } UpdatedPart;
 typedef struct {
     double *loss;
     void (*updated)(void *context, Model *m, size_t update, UpdatedPart part);
     void *context;
 } TrainingObserver;
-// Runs a list with an update after every mini-batch. `older` is the number of older versions to
-// keep. The observer may be NULL.
+// Runs a list with an update after every mini-batch. n is the number of mini-batches, and `older`
+// the number of older versions to keep. The observer may be NULL.
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
                                   const Batch *batch, size_t n, const TrainingObserver *observer);
 // Gives embedding and head a table each, with equal values at first. The head's table is called

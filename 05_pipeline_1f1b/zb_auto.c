@@ -7,15 +7,15 @@
 typedef struct {
     Schedule list;  // the planned ops, in order
     size_t free_at; // the time at which the last op of the list ends
-    size_t n[4];    // n[what]: the ops of this kind in the list
+    size_t n[4];    // n[what]: the number of ops of this kind in the list
     size_t *end[4]; // end[what][k]: the time at which op k of this kind ends
 } Planned;
 
 // Returns the time at which the next op of this kind could start on stage i. Returns SIZE_MAX if
 // the stage has no such op left, or if the op is a forward and `cap` micro-batches are in flight.
-// Also returns SIZE_MAX if the op needs an op that is not planned yet (pipe_op_needs), or if the
-// stage is AHEAD messages ahead of the receiver, because the executor would then wait for a send
-// buffer.
+// Returns SIZE_MAX if the op needs an op that is not planned yet (pipe_op_needs). Also returns
+// SIZE_MAX if the stage is AHEAD messages ahead of the receiver, because the executor would then
+// wait for a send buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {

@@ -25,9 +25,10 @@ static double step_time(const Training *t, size_t p) {
     return work + transfer + stage_sums_time(&t->model, p); // the sums come last
 }
 
-// Returns a line that names the blocks of each rank and the ranks that compute longest. The first
-// ranks compute longest, because they have one block more than the others, and the last rank's head
-// takes less time than a block. If all ranks have equally many blocks, the line is empty.
+// Returns a line that gives the number of blocks of each rank and the ranks that compute longest.
+// The first ranks compute longest, because they have one block more than the others, and the last
+// rank's head takes less time than a block. If all ranks have equally many blocks, the line is
+// empty.
 static const char *cut_line(Run *run, const ModelConfig *c) {
     const size_t p = run->world->size, longer = c->layers % p;
     const char *blocks = page_text(run, "%zu", range_size(shard_range(c->layers, p, 0)));
@@ -96,7 +97,7 @@ static void naive(Run *run) {
     const StagesWay single = { "a sequence each = unsplit", .step = naive_step };
     StageCosts seen, unused;
     // Trains one step in which each sequence is a micro-batch, so that the loop runs several
-    // micro-batches.
+    // micro-batches even if --micro-batches is 1.
     Training one_by_one = t;
     one_by_one.micro_batches = SEQUENCES;
     one_by_one.steps = 1;

@@ -27,8 +27,8 @@ typedef struct {
 // than sequences. The caller calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// A way to train. The training calls `step` with a PipelineRank that has this `schedule`. If `step`
-// is NULL, the training calls `loop` and then pipeline_update.
+// StagesWay is a way to train. The training calls `step` with a PipelineRank that has this
+// `schedule`. If `step` is NULL, the training calls `loop` and then pipeline_update.
 typedef Model *StageModel(Run *run, const Training *t);
 typedef struct {
     const char *what;  // the name of the comparison with one device
@@ -96,7 +96,7 @@ double stack_idle(const Stack *s, size_t m, double step);
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
 size_t stage_tokens(const Training *t, size_t k); // returns the tokens of micro-batch k
-size_t stage_neighbours(const Run *run);          // returns 2, at the ends 1, for a single stage 0
+size_t stage_neighbours(const Run *run);          // returns how many neighbours this stage has
 // Returns the peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // Returns the time of the sums at the end of a step: of a tied wte's gradient, of the loss and of

@@ -51,8 +51,9 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
     double *now = host_alloc(n * sizeof *now);
     for (size_t s = 0; s < t->steps; s++) {
         forward_times(t, s, now);
-        // solved: whether the cut is the best for the costs of step s. partition_solve made the cut
-        // with the costs of step cut - 1, so these costs must equal those of step s.
+        // cut: the step before which the blocks last moved. partition_solve then found the best cut
+        // for the costs of step cut - 1. solved: whether this cut is also the best for step s,
+        // because the costs are the same.
         const size_t cut = s - s % MOVE_EVERY;
         const bool solved = moves && cut > 0 && (cut - 1 >= GROWN) == (s >= GROWN);
         double slowest = solved ? partition_exhaustive(now, n, p, &last) : 0;

@@ -1,5 +1,6 @@
 // pipeline_steps.c: turns the schedule list of a stage into the steps that the executor must make.
-// The steps are receives, waits for send buffers, work and sends. The player runs the steps.
+// The steps are receives, waits for send buffers, work and sends. The player (judge/play) runs the
+// steps.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include <stdlib.h>
 

@@ -25,7 +25,7 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     return t;
 }
 
-// one_step makes a Step for training_run from the way's PipelineStep or PipelineLoop.
+// one_step runs a step for training_run, by the PipelineStep or the PipelineLoop of a StagesWay.
 typedef struct {
     PipelineRank rank;
     const StagesWay *way;
@@ -46,7 +46,7 @@ StageCosts stages_train_model(Run *run, const Training *t, Model *m, const Stage
                         way };
     double n = t->steps;
     comm_ledger_reset(pp);
-    training_run(out, m, t, 1, 0, one_step, &trained); // every rank has the batch's tokens
+    training_run(out, m, t, 1, 0, one_step, &trained); // one shard: every rank has all tokens
     double sums = pp->ledger[COMM_ALL_REDUCE].calls, sum_bytes = pp->ledger[COMM_ALL_REDUCE].bytes;
     StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls / n,
                          .message_bytes = pp->ledger[COMM_SEND].bytes / n,

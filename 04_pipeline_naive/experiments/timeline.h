@@ -2,10 +2,10 @@
 //
 // A stage runs the ops of its list in order. An op starts as soon as the previous op is done and
 // the op's input is there. An op that sends a message also waits for a free send buffer. This wait
-// takes no time, as on the simulated clock, but can deadlock. The executor has the same rules
-// (pipeline.h). Times are whole units. A message leaves when it is sent and the previous message of
-// the same link and direction has arrived. The message takes `message` units, which may be 0. The
-// sender does not wait.
+// adds no time, as on the simulated clock, but lists can deadlock because of this wait. The
+// executor has the same rules (pipeline.h). Times are whole units. A message leaves when it is sent
+// and the previous message of the same link and direction has arrived. The message takes `message`
+// units, which may be 0. The sender does not wait.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
@@ -16,8 +16,9 @@ typedef struct {
     size_t start, end;
     size_t arrives; // when the op's message is at the neighbour
 } Event;
-// The reason why a stage stopped. The next op of the stage waits for the result of `needs`, or for
-// a send buffer. The buffer becomes free when the receive for `needs` is posted.
+// The reason why a stage stopped. If `buffer` is false, the next op of the stage waits for the
+// result of `needs`. If `buffer` is true, the op waits for a send buffer, which becomes free when
+// the receive for `needs` is posted.
 typedef struct {
     bool buffer;
     StageOp needs;
@@ -56,7 +57,8 @@ bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool steps_op_is(PipeOp op, PipeOp needed);
 
-// The places of an op's steps in its rank's list. PLAY_NEVER means that the op has no such step.
+// The places of an op's steps among the steps of its rank. PLAY_NEVER means that the op has no such
+// step.
 typedef struct {
     size_t input;      // the wait for the result that the op takes
     size_t buffer;     // the wait for a send buffer
@@ -68,8 +70,8 @@ typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
     const Schedule *list; // the list of stage i
-    // Appends the work and the collectives of an op. pipeline_steps() never drops a received
-    // activation from MEM_ACTIVATIONS.
+    // Appends the work and the collectives of an op. pipeline_steps() never drops a received x from
+    // MEM_ACTIVATIONS. So `compute` must drop x if the peak of MEM_ACTIVATIONS is wanted.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);
     const void *context;
     // bytes[k] is the size of a message of micro-batch k of m. Messages then take the time of the

@@ -82,7 +82,7 @@ static void table(Run *run) {
         { .what = "in flight, stages 0 to 3", .formula = "naive 1, GPipe m, 1F1B min(p-i, m)" },
         { 0 },
     };
-    size_t end[3], most[3]; // most: micro-batches in flight on stage 0
+    size_t end[3], most[3]; // most: the most micro-batches in flight on stage 0
     for (size_t n = 0; n < 3; n++) {
         Schedule *stage = schedule_all(rule[n], P, M);
         end[n] = by_hand_judge(stage, P, M).end;
@@ -130,7 +130,7 @@ static void by_hand(Run *run) {
     judge_all(run);
 }
 
-// The player uses all options.
+// Only player() (player.c) uses these options.
 static const Option options[] = {
     { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL,
       "draw, judge and time this schedule" },

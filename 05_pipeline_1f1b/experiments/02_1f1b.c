@@ -39,7 +39,7 @@ static void table(Run *run) {
         { "messages sent by a rank", "m to each neighbour", { "sent.gpipe", "sent.1f1b" } },
         { 0 },
     };
-    // Under the real clock times are not predicted, so the first two rows are left out.
+    // Under the wall clock times are not predicted, so the first two rows are left out.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
     say(run, "  p stages, m micro-batches; f, b: forward, backward. Flush: no update before "
              "all backwards end.");

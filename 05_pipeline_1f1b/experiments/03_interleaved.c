@@ -74,7 +74,8 @@ static void table(Run *run, size_t v) {
           { "sent.1f1b", "sent.interleaved" } },
         { 0 },
     };
-    results(run, columns, clock_config()->simulated ? rows : rows + 2); // real clock: no times
+    // Under the wall clock the rows of times are left out.
+    results(run, columns, clock_config()->simulated ? rows : rows + 2);
     double most = cost_value(run, "flight.interleaved");
     say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); f, b: a stage's "
              "forward, backward.");

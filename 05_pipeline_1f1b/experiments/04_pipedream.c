@@ -88,7 +88,8 @@ static void table(Run *run, double off, size_t text_blocks, const double loss[WA
           { text[0], text[1], text[2], text[3] } },
         { 0 },
     };
-    results(run, columns, clock_config()->simulated ? rows : rows + 1); // real clock: no times
+    // Under the wall clock the row of times is left out.
+    results(run, columns, clock_config()->simulated ? rows : rows + 1);
     say(run,
         "  Time, plus messages: 1F1B (m+p-1)(f+b), with a flush after m = %d; stashing m(f+b). f, "
         "b: times of\n"
@@ -161,7 +162,8 @@ static void pipedream(Run *run) {
     equal_stages(run, &equal_ways[WAY_1F1B], &stack, PIECES, NULL, 0);
     equal_stages(run, &equal_ways[WAY_PIPEDREAM], &stack, PIECES, "PipeDream, 8 mini-batches",
                  PICTURE_NO_LINKS);
-    if (p > 1 && clock_config()->simulated) // on the wall clock ranks also wait for other reasons
+    // Under the wall clock ranks also wait for other reasons.
+    if (p > 1 && clock_config()->simulated)
         say(run,
             "The end is idle only because no mini-batch follows. 1F1B with m = %d has this order, "
             "but one update.",

@@ -9,7 +9,8 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// With a flush W(t+1) = W(t) - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
+// f_t is the loss of batch t, and W(t) are the weights after t updates. With a flush W(t+1) = W(t)
+// - eta grad f_t(W(t)). In 2BW the gradient is grad f_t(W(t-1)).
 static const VersionsWay flushed = {
     .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
 };
@@ -40,7 +41,7 @@ static void four_ways(Run *run, const Training *t) {
     for (size_t k = 0; k < WAYS; k++)
         equal_stages(run, &equal_ways[ways[k]], &stack, m,
                      ways[k] == WAY_2BW ? "2BW, two batches" : NULL, PICTURE_NO_LINKS);
-    if (clock_config()->simulated) // real updates take time
+    if (clock_config()->simulated) // under the wall clock updates take time
         say(run,
             "U0, the update of batch 0, follows B%zu on each rank and takes no time on this clock.",
             m - 1);

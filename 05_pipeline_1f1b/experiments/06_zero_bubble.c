@@ -49,7 +49,8 @@ static void table(Run *run) {
         { "messages sent", NULL, { "sent.1f1b", "sent.zb-h1", "sent.planner" } },
         { 0 }
     };
-    results(run, columns, clock_config()->simulated ? rows : rows + 2); // real clock: no times
+    // Under the wall clock the rows of times are left out.
+    results(run, columns, clock_config()->simulated ? rows : rows + 2);
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
     say(run,

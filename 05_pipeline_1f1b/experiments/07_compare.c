@@ -16,7 +16,8 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Returns a measured cost of a way on rank 0, the largest value of all ranks. Other ranks get 0.
+// Returns on rank 0 the largest value that any rank measured for a cost of a way. Returns 0 on the
+// other ranks.
 static double cost_of(Run *run, const char *what, size_t way) {
     return cost_value(run, page_text(run, "%s.%s", what, equal_ways[way].id));
 }
@@ -57,7 +58,7 @@ static void table(Run *run) {
                  { "versions", "versions", "versions" } };
     enum { COSTS = sizeof cost / sizeof *cost };
     bool simulated = clock_config()->simulated;
-    size_t first = simulated ? 0 : 2; // under the real clock the columns of times are left out
+    size_t first = simulated ? 0 : 2; // under the wall clock the columns of times are left out
     const char *columns[COSTS + 1] = { NULL };
     Result rows[PIPELINE_WAYS + 1] = { { 0 } };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {

@@ -98,7 +98,7 @@ static void check_batch(Run *run, const EqualWay *w, const Stack *stack, size_t 
         kept = formula(flight.value * (double)stack_kept(stack, p, i));
     ModelConfig whole = stack->model;
     whole.layers = stack->blocks * p;
-    CutSizes z = stage_sizes(&whole, p, i); // a stage of one chunk has as many elements
+    CutSizes z = stage_sizes(&whole, p, i); // cut into chunks, the stage has as many elements
     size_t one_version = elements_stage(&z) * weight_bytes(&whole);
     Schedule list = list_of(w, p, m, v, 3, i);
     double batch = equal_batch(w, stack, p, m, true);
@@ -136,7 +136,7 @@ void equal_stages(Run *run, const EqualWay *w, const Stack *stack, size_t m, con
                   int picture) {
     Played last = play(run, w, stack, m, has_flush(w) ? 1 : 2), before = { 0 };
     if (title) picture_show(run, title, picture);
-    // Under the real clock the costs have no times, so the summary gives the time of the step.
+    // Under the wall clock the costs have no times, so the summary gives the time of the step.
     if (title && (option_flag(run, "verbose") || !clock_config()->simulated))
         picture_summary(run, &last.timing);
     if (!has_flush(w)) {

@@ -98,8 +98,8 @@ double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, s
 // LISTS_NOT_ONCE: an op occurs twice in a list or never, or has a number that is too large.
 // LISTS_WRONG_MESSAGE: a stage takes a message for another op's message, because messages carry no
 //     names and arrive in the order in which they were sent.
-// LISTS_DEADLOCK: stages wait for each other, for a result or for a send buffer (pipeline.h gives
-//     the number of buffers), or a stage waits for a later op of its own list.
+// LISTS_DEADLOCK: stages wait for each other, or a stage waits for a later op of its own list. A
+//     stage may wait for a result, or for a send buffer (pipeline.h gives the number of buffers).
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
 enum { JUDGE_REASON = 2400 };
 typedef struct {

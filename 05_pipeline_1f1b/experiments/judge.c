@@ -117,7 +117,7 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
         while (sent < stage[from].n &&
                !(steps_feeds(stage[from].ops[sent], from, p, v, &feeds) && feeds.stage == to))
             sent++;
-        if (sent++ >= stage[from].n) return true; // too few messages: a deadlock
+        if (sent++ >= stage[from].n) return true; // a deadlock, not a wrong message
         if (!steps_op_is(op, feeds.op)) {
             if (op.what == BACKWARD) feeds.op.what = BACKWARD; // the receiver has a whole backward
             tell(j,
@@ -139,9 +139,9 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// Tells what each stuck stage waits for. The stage waits for a send buffer, or for an op, of
-// another stage or its own, that has not run yet. A buffer is busy until the receive of its message
-// is posted.
+// Tells what each stuck stage waits for. A stage waits for a send buffer, or for an op that has not
+// run yet. This op is on another stage, or later in the stage's own list. A buffer is busy until
+// the receive of its message is posted.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;
@@ -149,7 +149,7 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
         StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        if (at < other->n) needs.op = other->ops[at]; // the other list may have B or I
+        if (at < other->n) needs.op = other->ops[at]; // named as in the list: B or I
         OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = { "" };
         if (next < other->n) first = name_of(other->ops[next], t->v);
         if (t->wait[i].buffer) {

@@ -20,9 +20,9 @@ Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
     return all;
 }
 
-// A forward has products y = x w. For each of them the first half of the backward has the product
-// for dx, and the second half the product for dw. The attention's two products have no weights, so
-// all products of their backwards are in the first half.
+// A forward has products y = x w. For each such product the first half of the backward has the
+// product for dx, and the second half the product for dw. The attention's two products have no
+// weights, so all products of their backwards are in the first half.
 OpTimes zb_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     double forward = work_block(&z, s->sequences).time,

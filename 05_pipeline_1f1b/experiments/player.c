@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS.
+// Each unit of time has TICKS ticks. Every v up to MOST_V divides TICKS, so 1/v of a unit is a
+// whole number of ticks.
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
 // The times are in ticks.
@@ -193,7 +194,8 @@ static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
 
 bool player(Run *run) {
     if (!asked(run)) return false;
-    Shown shown[KNOWN] = { wanted(run) }; // then the known schedules, without the naive one
+    // The wanted schedule, then the known schedules but the naive one.
+    Shown shown[KNOWN] = { wanted(run) };
     const Shown *s = &shown[0], *best = s;
     const char *columns[RESULT_COLUMNS + 1] = { NULL };
     Result rows[] = { { .what = "step", .formula = "the list, played" },

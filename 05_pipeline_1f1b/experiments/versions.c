@@ -29,9 +29,9 @@ static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, siz
     }
     fault("there is no order %d", (int)way->order);
 }
-// Returns how many updates old the weights are that the layers of stage i read. A stage of
-// PipeDream keeps as many versions besides the newest. Without stashing a stage keeps no older
-// version, and this function returns 0.
+// Stage i reads weights that are some updates old. This function returns that number of updates. A
+// stage of PipeDream keeps as many versions besides the newest. Without stashing a stage keeps no
+// older version, and this function returns 0.
 static size_t age(const VersionsWay *way, size_t p, size_t i) {
     if (way->order == VERSIONS_2BW) return 1;
     if (way->order == VERSIONS_FLUSH || way->rule == NO_STASHING) return 0;
