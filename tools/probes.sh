@@ -205,8 +205,8 @@ probe_mpirun() {
 
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
-# The tools for make book: pandoc, and a compiler, a linker and a C library for WebAssembly, for the
-# pages that run the chapters' C.
+# These two functions check the tools for make book: pandoc; and a compiler, a linker and a C
+# library for WebAssembly, for the pages that run the chapters' C.
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"
