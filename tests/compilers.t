@@ -127,8 +127,8 @@ SKIP: {
     $anew->(0, 'an unchanged object is not built again');
     $anew->(0, 'STRICT=yes builds no object again', 'STRICT=yes');
 
-    # This wrapper has the same name. The wrapper reports another MPI, and later another version of
-    # the compiler.
+    # A second wrapper, also named mpicc, reports another MPI, and later another version of the
+    # compiler.
     mkdir "$work/bin";
     my $mpicc = found('mpicc');
     spew("$work/bin/mpicc",

@@ -64,6 +64,7 @@ for my $job (@jobs) {
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
 
-# At least half of the answers must differ. A lesson for one rank gives the same answer.
+# At least half of the answers must differ from those at the lessons' own ranks. A lesson for one
+# rank gives the same answer.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

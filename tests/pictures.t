@@ -120,7 +120,7 @@ sub xml_faults {
     return $roots == 1 ? () : "$roots roots";
 }
 
-# ---- both checks find the mistakes of wrong input ----
+# ---- trace_faults() and xml_faults() find the mistakes of wrong input ----
 sub event {
     my (%e) = @_;
     return {

@@ -187,7 +187,7 @@ for my $case (
 ) {
     my ($options, $words) = @$case;
     my ($job) = run_jobs([{ words => ['tools/launch', '-e', 1, $plan, split ' ', $options] }])
-        ;    # the case itself has --json
+        ;    # no emu(), which adds --json, because a case has --json
     ok($job->{status} == 2 && $job->{err} =~ $words, "$options: refused") or diag(complain($job));
 }
 is((run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --efficiency 1))]))[0]{status},
@@ -225,7 +225,7 @@ is(
     'parts of 7, 8, ... 8 and 7 blocks: --explain gives the same step'
 ) or diag(complain($same_uneven));
 
-# The head of llama3-8b costs as much as 2.4 blocks.
+# The head of llama3-8b has as many weights as 2.4 blocks.
 cmp_ok(
     $balance[1]{page}{config}{step},
     '>',

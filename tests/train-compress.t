@@ -124,7 +124,8 @@ for my $mesh ([4, 1, 1], [2, 1, 2]) {
     );
 }
 
-# A resumed run keeps its residuals. At another layout the residuals would belong to other ranks.
+# A resumed run keeps its residuals. At another layout the residuals would belong to other ranks, so
+# another layout must be refused.
 for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-sgd)]) {
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) =

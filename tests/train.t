@@ -266,7 +266,7 @@ note($_) for @table;
     ) or diag(complain($short));
 }
 
-# ---- context parallelism, also chunks that do not divide, of one position, in tiles ----
+# ---- context parallelism: also unequal chunks, chunks of one position, and chunks in tiles ----
 {
     my @meshes =
         ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2])

@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     if (argc > 2) { launch(NULL); cublasCreate(&blas); }
     cudaRuntimeGetVersion(&runtime);
     cublasGetProperty(MAJOR_VERSION, &blas_major);
-    /* one toolkit's compiler, another's headers or libraries: both are installed */
+    /* fails if nvcc, the headers and the libraries are of different toolkits */
     if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 ||
         blas_major != CUBLAS_VER_MAJOR)
         return fprintf(stderr,
@@ -168,7 +168,7 @@ probe_nccl() {
     cat >"$probe_dir/nccl.c" <<'END'
 #include <nccl.h>
 #include <stdio.h>
-/* since 2.18 */
+/* NCCL has this function since 2.18 */
 ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *) = ncclCommSplit;
 int main(void) {
     int v = 0;
