@@ -184,7 +184,8 @@ is(
     'names that only look like checkpoints stay'
 );
 
-# A killed run leaves a partial checkpoint, whose name ends in .part. The next run must remove it.
+# A killed run leaves a partial checkpoint, whose name ends in .part. The next run must remove this
+# checkpoint.
 copy("$dir/step-000010", "$dir/step-000012.part");
 unlink "$dir/step-000012.part/index.json";
 truncate "$dir/step-000012.part/rank-0001.safetensors", 0;

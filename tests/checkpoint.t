@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Tests --save and --resume. At the same layout a resumed run must have the bits of an uninterrupted
-# run. At another layout it must have the losses of that run, up to rounding. Runs are killed, even
-# while they write. Also tests SIGTERM, a full disk, and files that are torn, foreign or of another
-# model.
+# run. At another layout a resumed run must have the losses of an uninterrupted run, up to rounding.
+# Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that are torn,
+# foreign or of another model.
 #
 # TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared

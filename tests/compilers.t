@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Tests other compilers and MPICH, if they are installed. They must build the library and a lesson
+# Tests other compilers and MPICH, if they are installed. Each must build the library and a lesson
 # without a warning, and the lesson must give the same bits. TEST_ALL=1 builds all programs.
 # Also tests when a warning ends the build, and when objects are rebuilt.
 # slow: each compiler builds the library

@@ -17,8 +17,8 @@ my %program =
 plan skip_all => 'the lessons of chapter 06 are not built'
     if grep { !$program{$_} || !-x program_of('fp32', $program{$_}) } 1 .. 3;
 
-# The lessons' model has 2 blocks, width 15, 11 positions and 53 words. Its units are wte, wpe, the
-# blocks and the last norm.
+# The lessons' model has 2 blocks, width 15, 11 positions and 53 words. The units of the model are
+# wte, wpe, the blocks and the last norm.
 my $wte = 53 * 15;
 my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
 my %link =

@@ -167,7 +167,7 @@ sub splice_body {
 }
 
 # ---- helper functions beside a body ----
-# A student's tree has this region above the function with the exercise. Its lines are compiled at
+# A student's tree has this region above the function with the exercise. The region is compiled at
 # file level, so a body may call helper functions:
 #     // HELPERS 01.02a: functions of your own, if you need any
 #     // END HELPERS

@@ -1,8 +1,8 @@
 # Grader.pm builds a program with a submitted body and runs it in a sandbox. tools/grade uses this
 # module.
 #
-# The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. Its file
-# system has /usr and the libraries, and the headers to compile or the program to run. Of the
+# The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. In the
+# sandbox are /usr and the libraries, and the headers to compile or the program to run. Of the
 # machine's own files only the compiler's output and the folder of --save may be written. Other
 # written files end with the sandbox. Processor time, memory, processes and files are limited. The
 # file that is compiled has our own bodies of its other exercises. No sandbox has other sources with
