@@ -23,8 +23,8 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
-# Checks that a page ends with an answer with numbers, the cost, the use and its verdict. Returns
-# the answer.
+# Checks that a page ends with its answer, the cost, when to use the technique, and the verdict. The
+# answer must have a number. Returns the answer.
 sub ending {
     my ($name, $page) = @_;
     my ($answer) = $page =~

@@ -173,7 +173,7 @@ cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
 my %took;    # jobs by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
-    # Only the tree's own text allows a vocabulary of more than 256 entries.
+    # A text of --data allows no vocabulary of more than 256 entries, but the tree's own text does.
     $took{$options} ||= {
         %{
             emu(

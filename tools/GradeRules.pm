@@ -156,8 +156,8 @@ sub object_facts {
     return \%facts;
 }
 
-# Returns undef, or a reason if the file with a submitted body has over $spare bytes more of
-# variables or of a stack frame than ours. The arenas do not count these.
+# Returns a reason if the variables or the largest stack frame of the file with a submitted body
+# have over $spare bytes more than those of our file, and otherwise undef. The arenas count neither.
 my $spare = 4096;
 
 sub large_variables {

@@ -32,7 +32,7 @@ static double now(void) {
 }
 
 static double multiply_adds(void) {                // FLOP/s
-    volatile float factor = 0.999f, term = 0.001f; // volatile: read at run time
+    volatile float factor = 0.999f, term = 0.001f; // volatile: the compiler knows no value
     const Vector a = factor - (Vector){ 0 }, b = term - (Vector){ 0 };
     Vector x[CHAINS], sum = { 0 };
     for (int c = 0; c < CHAINS; c++) x[c] = b * (float)c;

@@ -112,8 +112,8 @@ static double largest(const Tensor *t) {
 }
 
 // Prints a line `wrong` if tensor a is not the expected tensor b. `a` is NULL if the submitted run
-// has no such tensor. The error is computed as in judge/frame/check.c. *worst becomes the largest
-// error of a check.
+// has no such tensor. The error is computed as in judge/frame/check.c. *worst keeps the largest
+// error of a check's tensors.
 static void compare_tensor(Text kind, Text what, const Tensor *a, const Tensor *b, double over_all,
                            double limit, double *worst) {
     char why[160];
