@@ -318,7 +318,7 @@ my @mistakes = (
     [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
 
-    # The unwritable log, too, is found before the memory is allocated.
+    # A log that cannot be written must be found before the memory of a large model is allocated.
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],
     [
         2,

@@ -98,7 +98,7 @@ like($none->{out}, qr/Nothing fits/, 'the page says that a model is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
 
-# Nodes of 3 cut most groups.
+# Nodes of 3 GPUs cut most groups of ranks.
 is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
 my $best = $thirds->{page}{config};
 my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
