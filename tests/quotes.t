@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that the output and the cost tables on the pages equal the output of the programs.
-# slow: the test runs more than two hundred commands
+# slow: the test runs about a hundred commands
 # shellcheck disable=SC2016    # other shells expand $ in quotes
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

@@ -5,7 +5,7 @@
 # contain every pair of schedule and ZeRO stage, and each of these two with every recomputation.
 # TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as far as
 # TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest errors.
-# slow: about 250 trainings, each beside the unsplit training
+# slow: about 330 trainings, most beside the unsplit training
 use strict;
 use warnings;
 use FindBin;
