@@ -1,10 +1,10 @@
 # This Makefile builds and runs Unsplit. `make help` lists the commands. The build needs GNU make
 # and a shell; tools/setup installs the rest.
 #
-# A new file needs no entry here. Chapters are the folders NN_name/. A file that contains
-# EXPERIMENT(...) is a program. The first lines of its lesson give the rank count, the level and the
-# question. Every other C file of a chapter is a module, and the chapter's library has the module's
-# functions.
+# A new file needs no entry here. Chapters are the folders NN_name/. A lesson is a program if
+# EXPERIMENT(...) is in the lesson's file or in the file of the same name in experiments/. The first
+# lines of the lesson give the rank count, the level and the question. The chapter's library has all
+# C files of the chapter, except the files in experiments/ with EXPERIMENT(...).
 
 BACKEND   = cpu
 PRECISION = fp32
@@ -246,12 +246,12 @@ break-%: FORCE
 student:
 	@tools/student "$$DIR" "$$EXERCISES"
 
-# Checks one exercise of a student's tree: make check EX=03.02a
+# Checks exercises of a student's tree: make check EX=03.02a
 check:
 	@tools/check "$$EX"
 
-# These targets are for the exercises without a function body to fill. tools/tasks lists these
-# exercises.
+# These targets are for the exercises without a function body to fill. tools/tasks lists the
+# exercises of predict and design.
 predict:
 	@tools/task predict "$$EX" "$$ANSWER"
 design:

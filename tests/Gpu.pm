@@ -15,8 +15,8 @@ our @EXPORT = qw(comm_on program lessons_on library_on outputs_on storage_on tra
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
 sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
 
-# Reduces a page to its words without numbers: each check, each cost and its verdict. The name of
-# the tensor with the largest error is left out, because the name depends on rounding.
+# Reduces a page to its words without numbers: each check and each cost, with the verdict. The name
+# of the tensor with the largest error is left out, because the name depends on rounding.
 sub verdicts {
     my ($page) = @_;
     return join "\n", map { s/, worst [^:]*//r } map {
@@ -51,7 +51,7 @@ sub lessons_on {
         map { [$_] } grep { !@$keys || $chosen{ $_->{key} } } lessons());
 }
 
-# Each form is [lesson, options].
+# Compares lessons with options, as lessons_on() does. Each form is [lesson, options].
 sub forms_on {
     my ($build, $backend, $ways, @forms) = @_;
     my (@rows, @jobs);

@@ -33,7 +33,7 @@ my $in_order = 'Arena own = arena(MEM_WORKSPACE);
     arena_free(&own);';
 
 # Returns the submissions of a file. Each is a hash:
-# { name, id, kind, often, s => [[old, new]...], before, ... }.
+# { name, id, kind, often, s => [[old, new]...], before, ... }. `often` is true with a *.
 sub graded {
     my ($file) = @_;
     my (@found, $kind, $field);

@@ -144,9 +144,9 @@ sub run_jobs {
     return @ran;
 }
 
-# Returns the jobs of a lesson with other options. Each form is a list [ranks, options]. In fp32 a
-# form has an emulated job and, if mpirun is there, a job as processes. In fp64 every second form
-# has an emulated job; with TEST_ALL=1 every form.
+# Returns pairs { name, emu, mpi } of jobs of a lesson with other options. Each form is a list
+# [ranks, options]. In fp32 a form has an emulated job `emu` and, if mpirun is there, a job `mpi` as
+# processes. In fp64 every second form has an emulated job; with TEST_ALL=1 every form.
 sub forms_of {
     my ($source, @forms) = @_;
     my @pairs;
@@ -165,7 +165,8 @@ sub forms_of {
     return @pairs;
 }
 
-# Runs the jobs. Checks that they pass and that processes give the same bits.
+# Runs the jobs of forms_of(). Checks that they pass, and that processes give the same bits as
+# virtual ranks.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs(
@@ -195,8 +196,8 @@ sub forms_hold {
     }
 }
 
-# Returns whether the run was refused before the work. The page of such a run has only the title,
-# which has two lines with --verbose, and otherwise text broken at spaces.
+# Returns whether the run was refused before the work. The page of such a run has at most the title.
+# With --verbose the title has two lines. Without --verbose the title is broken at spaces.
 sub before_work {
     my ($job) = @_;
     return $job->{out} =~

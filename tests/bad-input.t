@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Tests invalid input. The run must end with the right exit status and with one message that names
-# the fix, and with status 2 before the work starts. Also tests files that cannot be read or
-# written, and ranks that are killed or hang.
+# Tests invalid input. One message must name the fix. A mistake that is found before the work must
+# give status 2 and no work, and a later mistake must give status 3. Also tests files that cannot be
+# read or written, and ranks that are killed or hang.
 # slow: each mistake has its own run, and many run as processes, too
 use strict;
 use warnings;
@@ -318,7 +318,7 @@ my @mistakes = (
     [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
 
-    # The unwritable log, too, is found before the memory is allocated.
+    # A log that cannot be written must be found before the memory of a large model is allocated.
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],
     [
         2,
@@ -376,7 +376,7 @@ for my $mistake (@mistakes) {
     }
 }
 
-# Rank counts: there is a maximum, and mpirun's ranks cannot be emulated. Also a full standard
+# Three more mistakes: a rank count above the maximum, --emulate under mpirun, and a full standard
 # output.
 push @jobs,
     {

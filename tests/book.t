@@ -28,7 +28,7 @@ for my $page ('player', 'planner') {
                 . "-ffunction-sections -fdata-sections -c -o $objects[-1] $file") != 0;
     }
 
-    # The page defines page_progress() in JavaScript.
+    # The page defines page_progress() in JavaScript, so here the linker gives it an address.
     my $link = "$compiler -Wl,--gc-sections,--defsym=page_progress=0 -o $dir/page";
     my $said = `$link @objects -lm 2>&1`;
     ok($? == 0 && !@failed, "the files of $page.html are complete") or diag("@failed\n$said");

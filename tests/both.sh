@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# both NAME: runs program tests/NAME of BUILD, by default in both precisions, and joins the TAP
-# under one plan. A program that ends badly without a failed test (killed, cut short) counts as a
-# failed test.
+# both NAME: runs the program tests/NAME of each folder in BUILD, by default of both precisions, and
+# joins the TAP under one plan. A program that ends badly without a failed test (killed, cut short)
+# counts as a failed test.
 both() {
     work=$(mktemp) || exit 3
     trap 'rm -f "$work"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Tests the folder of --save, which belongs to one run and to the user. Files that the program did
-# not write must stay. A second run in the same folder must be refused. A resumed run must report
+# Tests the folder of --save. Only one run at a time may save there, so a second run in the same
+# folder must be refused. Files that the program did not write must stay. A resumed run must report
 # which options and data differ. A checkpoint with a changed byte must be refused. TEST_ALL=1 takes
 # more pairs of runs in one folder, and more mutated checkpoints.
 use strict;
@@ -184,7 +184,8 @@ is(
     'names that only look like checkpoints stay'
 );
 
-# A killed run leaves a partial checkpoint, whose name ends in .part. The next run must remove it.
+# A killed run leaves a partial checkpoint, whose name ends in .part. The next run must remove this
+# checkpoint.
 copy("$dir/step-000010", "$dir/step-000012.part");
 unlink "$dir/step-000012.part/index.json";
 truncate "$dir/step-000012.part/rank-0001.safetensors", 0;

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Tests --save and --resume. A resumed run must have the bits of the uninterrupted run at the same
-# layout, and its losses up to rounding at another layout. Runs are killed, even while they write.
-# Also tests SIGTERM, a full disk, and files that are torn, foreign or of another model.
+# Tests --save and --resume. At the same layout a resumed run must have the bits of an uninterrupted
+# run. At another layout a resumed run must have the losses of an uninterrupted run, up to rounding.
+# Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that are torn,
+# foreign or of another model.
 #
 # TEST_ALL=1 kills 100 runs instead of 3.
 # slow: runs are killed, resumed and compared
@@ -279,7 +280,8 @@ for my $k ($double ? 0 .. $#others : ()) {
     run(emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 3, '--steps', 3));
     my $before = slurp("$dir/step-000003/index.json");
 
-    # The file size is limited. SIGXFSZ would end a program that does not handle the limit.
+    # A limit of the file size stands for a full disk. SIGXFSZ would end a program that does not
+    # handle the limit.
     my $job = emu(
         2, $train{fp32}, @how, '--resume', $dir, '--micro-batch',
         2, '--steps', 9, '--save', $dir, '--save-every',

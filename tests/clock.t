@@ -58,7 +58,7 @@ my @balance =
     map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall',
     '--slow 1,0,2', '--slow 1,,2';
 
-# These lessons predict times for one link only.
+# These lessons predict times for one link only, so they must refuse two links.
 my @one_link = map { emu(4, program_of('fp32', $_), '--node', 2, '--link', 'fast,slow') }
     qw(01_data_parallel/05_parameter_server.c 04_pipeline_naive/02_naive.c
     04_pipeline_naive/03_gpipe.c
@@ -81,8 +81,7 @@ run_jobs(
     ]
 );
 
-# Returns the name, the predicted value, and the smallest and the largest measured value of each
-# cost line of the page.
+# Returns the cost lines of the page without the verdicts: name, unit, predicted and measured value.
 sub costs {
     return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/,
         $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr;

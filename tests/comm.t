@@ -126,7 +126,7 @@ both changed 3 "rank 2. the input of all-reduce on world (4 .* was changed befor
 both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before comm_wait" 1
 both order 3 "out of order"
 both twice 3 "was waited for before"
-# Any rank may print first.
+# Any rank may print first, and the parts of the ranks differ in size.
 both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"
 both rows 3 "this rank's rows of .100, 10. are .3[34], 10., but .* is .1, 10."
 mistake rows-of-others 3 "elements in rows of 8, .*elements in rows of 4," \

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Tests other compilers and MPICH, if they are installed. They must build the library and a lesson
+# Tests other compilers and MPICH, if they are installed. Each must build the library and a lesson
 # without a warning, and the lesson must give the same bits. TEST_ALL=1 builds all programs.
 # Also tests when a warning ends the build, and when objects are rebuilt.
 # slow: each compiler builds the library
@@ -127,8 +127,8 @@ SKIP: {
     $anew->(0, 'an unchanged object is not built again');
     $anew->(0, 'STRICT=yes builds no object again', 'STRICT=yes');
 
-    # This wrapper has the same name. The wrapper reports another MPI, and later another version of
-    # the compiler.
+    # A second wrapper, also named mpicc, reports another MPI, and later another version of the
+    # compiler.
     mkdir "$work/bin";
     my $mpicc = found('mpicc');
     spew("$work/bin/mpicc",

@@ -17,7 +17,7 @@ forms_hold(@pairs);
 cmp_ok(scalar @{ $_->{emu}{page}{checks} || [] }, '>=', 80, "$_->{name}: all checks were made")
     for @pairs;
 
-# The mesh of 08.01 with a fourth axis, --cp.
+# Tests the mesh of 08.01 with a fourth axis, --cp.
 my $mesh = program_of('fp32', '08_3d/01_mesh.c');
 my @meshes = map { emu($_->[0], $mesh, @$_[1 .. $#$_]) } [8, qw(--cp 2 --tp 2 --pp 1)],
     [8, qw(--cp 2 --tp 2 --pp 2)], [6, qw(--cp 3 --tp 1 --pp 1)];

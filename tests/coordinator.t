@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # Tests the coordinator with cycles and fused all-reduces of several sizes. The sums must have the
 # bits of one device, and all costs must be exact. The best cycle must lie between the extremes:
-# with a shorter cycle the ranks wait for answers, and with a longer cycle they send late. So must
-# the best size of an all-reduce: a smaller all-reduce pays more latencies, and a larger all-reduce
-# is copied before it leaves.
+# with a shorter cycle the ranks wait for answers, and with a longer cycle they send late. The best
+# size of an all-reduce must lie between the extremes, too: smaller all-reduces pay more latencies,
+# and a larger all-reduce is copied before it leaves.
 use strict;
 use warnings;
 use FindBin;

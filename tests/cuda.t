@@ -262,8 +262,8 @@ SKIP: {
     my $began = time;
     my $cuda = program($build, $lesson);
 
-    # Without TEST_ALL=1 only this lesson is compiled, with -O1. Its libraries have all files with
-    # kernels.
+    # Without TEST_ALL=1 only this lesson is compiled, with -O1. The lesson's libraries have all
+    # files with kernels.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build"
         . ($all ? '' : ' OPTIMIZE-cuda=-O1');
     my $log = $all ? `$make 2>&1` : `$make programs ONLY=$cuda 2>&1`;

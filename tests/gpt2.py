@@ -6,7 +6,7 @@ the logits of 08_3d/sample with these logits.
 
 The file has the names of GPT2LMHeadModel ("transformer." before each), and a causal mask, as the
 files of older versions do. Entries 3 and 10 of the vocabulary have the same row, so their logits
-are equal, and often the largest. A program that chooses must say which entry it takes.
+are equal, and often the largest. 08_3d/sample then takes the smaller entry.
 """
 import os
 

@@ -179,7 +179,7 @@ submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: the file has n
 submit('does-not-compile', Exercises::splice_body($clean, $e->{id}, "int x = ;\n$right"),
     0, qr/^the body does not build: your-body:1:.*error/);
 
-# the file as other systems and editors save it
+# the file with a byte order mark, tabs and CR LF, as other systems and editors save it
 submit('windows', "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr, 4, qr/^$/);
 Exercises::spew("$work/class/no-file/notes", 'I was ill');
 $verdict{'no-file'} =

@@ -113,8 +113,9 @@ for my $pair (@trained) {
 }
 
 # The ledger counts a ring's bytes by convention (comm.h). A sum in rank order sends as many bytes:
-# one shard from every rank, and the sums. So one more step of data parallelism gives MPI exactly 2
-# (N-1) times the bytes of the parameters, over all ranks.
+# each rank receives its shard from every other rank, and then sends the shard's sum to them. So one
+# more step of data parallelism gives MPI exactly 2 (N-1) times the bytes of the parameters, over
+# all ranks.
 my @replicas = map {
     counted('fp32', '08_3d/train.c', qw(--dp 4 --tp 1 --pp 1 --reduce ordered),
         @model, '--steps', $_)

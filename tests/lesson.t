@@ -32,7 +32,8 @@ sub start {
     return ($status, slurp("$work/out"), slurp("$work/err"));
 }
 
-# A rank 0 that writes large files at the end, for longer than --timeout, in the background.
+# Starts a run in the background. Rank 0 of this run sleeps at the end for longer than --timeout, as
+# if rank 0 wrote a large file. The other ranks must wait for rank 0.
 my $slow_command =
     "tools/launch 3 $program --mode slow --timeout 20 2>&1 >/dev/null; echo status \$?";
 open my $slow, '-|', $have_mpi ? $slow_command : 'true' or die;

@@ -72,7 +72,8 @@ for my $i (0 .. $#lessons) {
             emu => emu($lesson->{ranks}, $program)
         );
 
-        # Processes take longer to start than most lessons take to run.
+        # Few lessons run as processes, because processes take longer to start than most lessons
+        # take to run.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
             if have_mpi
             && ($all || ($precision eq 'fp32' && !$quick && $i % 3 == 0) || $i % 12 == 0);

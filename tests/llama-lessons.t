@@ -51,7 +51,7 @@ llama() {
     case $1 in *08_ring_* | *13_ring_* | *14_ulysses) file=${1%/*}/experiments/attend.c ;; esac
     fields=".norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU"
     fields="$fields, .biases = BIASES_NONE, .ffn = 20, .kv_heads = $(key_heads "$1")"
-    # 06.06 has an untied head in its own sizes.
+    # The sizes of 06.06 already have an untied head.
     [ "$2" = 0 ] || [ "${1##*/}" = 06_mixed_precision ] || fields="$fields, .untied = true"
     sed -e "s/^\(static const ModelConfig [a-z]* = {\)/\1 $fields, /" \
         -e 's/\.width = 15, \.heads = 3/.width = 18, .heads = 3/' \

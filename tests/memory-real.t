@@ -74,8 +74,8 @@ sub compare {
     is(scalar @given, scalar @ledger, "$name, $how: a count from every process")
         or return diag(slurp($file));
 
-    # A run longer than ten seconds measures the fastest rate of products, for the MFU. Its three
-    # matrices of 1024 x 1024 are not in the ledger.
+    # A run longer than ten seconds measures the fastest rate of products, for the MFU. The three
+    # matrices of this measurement, of 1024 x 1024, are not in the ledger.
     my $peak = $job->{out} =~ / MFU / ? 3 * 4 * 1024**2 : 0;
     my @off =
         grep { abs($given[$_] - $ledger[$_]) > $share * $ledger[$_] + $constant{$how} + $peak }

@@ -23,8 +23,8 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
-# Checks that a page ends with an answer with numbers, the cost, the use and its verdict. Returns
-# the answer.
+# Checks that a page ends with its answer, the cost, when to use the technique, and the verdict. The
+# answer must have a number. Returns the answer.
 sub ending {
     my ($name, $page) = @_;
     my ($answer) = $page =~
@@ -64,6 +64,7 @@ for my $job (@jobs) {
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
 
-# At least half of the answers must differ. A lesson for one rank gives the same answer.
+# At least half of the answers must differ from those at the lessons' own ranks. A lesson for one
+# rank gives the same answer.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

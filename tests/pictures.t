@@ -120,7 +120,7 @@ sub xml_faults {
     return $roots == 1 ? () : "$roots roots";
 }
 
-# ---- both checks find the mistakes of wrong input ----
+# ---- trace_faults() and xml_faults() find the mistakes of wrong input ----
 sub event {
     my (%e) = @_;
     return {
@@ -288,7 +288,7 @@ for my $job (@charts) {
     );
     my $width = $job->{columns} =~ /^(40|80|200)$/ ? $job->{columns} : 100;
 
-    # The legend is 60 columns wide.
+    # The legend is 60 columns wide, even if the terminal is narrower.
     my @long = grep { length > ($width > 60 ? $width : 60) } split /\n/, $chart;
     is("@long", '', "$name: no line is longer than the width");
     my ($longest) = sort { $b <=> $a } map { length } $chart =~ /^rank.*$/mg;

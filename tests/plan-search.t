@@ -98,7 +98,7 @@ like($none->{out}, qr/Nothing fits/, 'the page says that a model is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
 
-# Nodes of 3 cut most groups.
+# Nodes of 3 GPUs cut most groups of ranks.
 is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
 my $best = $thirds->{page}{config};
 my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
@@ -187,7 +187,7 @@ for my $case (
 ) {
     my ($options, $words) = @$case;
     my ($job) = run_jobs([{ words => ['tools/launch', '-e', 1, $plan, split ' ', $options] }])
-        ;    # the case itself has --json
+        ;    # no emu(), which adds --json, because a case has --json
     ok($job->{status} == 2 && $job->{err} =~ $words, "$options: refused") or diag(complain($job));
 }
 is((run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --efficiency 1))]))[0]{status},
@@ -225,7 +225,7 @@ is(
     'parts of 7, 8, ... 8 and 7 blocks: --explain gives the same step'
 ) or diag(complain($same_uneven));
 
-# The head of llama3-8b costs as much as 2.4 blocks.
+# The head of llama3-8b has as many weights as 2.4 blocks.
 cmp_ok(
     $balance[1]{page}{config}{step},
     '>',

@@ -219,8 +219,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# A ring with unequal ranks, because of its positions or its links. Communication over dp runs
-# beside the ring.
+# Compares rings with unequal ranks. The ranks differ in their positions or in their links.
+# Communication over dp runs beside the ring.
 for my $case (
     ['2,1,1,3', 12, qw(--zero 3 --prefetch)],
     ['1,2,1,4', 24, qw(--zero 0 --overlap)],
@@ -257,7 +257,7 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# Llama's block. The embedding and the head are in two stages or in one stage.
+# Compares layouts of Llama's block. The embedding and the head are in two stages or in one stage.
 for my $case (
     ['2,2,2', qw(--zero 0 --sequence-parallel)],
     ['2,2,1', qw(--zero 3)],

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that the output and the cost tables on the pages equal the output of the programs.
-# slow: the test runs more than two hundred commands
+# slow: the test runs about a hundred commands
 # shellcheck disable=SC2016    # other shells expand $ in quotes
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -88,7 +88,7 @@ END
     sed "s/\b70848\b/70852/" common/README.md >"$tap_dir/spoilt.md"
     ends 1 "another count in a page of the book is caught" "spoilt.md:[0-9]*:.70852" \
         tools/check-tables "$tap_dir/spoilt.md"
-    # The test takes every third page.
+    # make test takes every third page, and TEST_ALL=1 takes all.
     set --
     for page in README.md common/*.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
         grep -qs '^<!-- costs:' "$page" || continue

@@ -15,7 +15,7 @@ model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2"
 model="$model --eval-every 0 --reduce ordered --data $tap_dir/text"
 losses() { grep -h '^{"step"' "$@" | grep -o '"step":[0-9]*\|"loss":[^,]*'; }
 
-# Prints the script of the page that contains these words.
+# Prints the script of docs/cluster.md in which these words occur.
 script() {
     awk -v words="$1" \
         '/^```sh/ { inside = 1; text = ""; next }

@@ -267,7 +267,7 @@ like(
     'tools/gpt2-text without a tokenizer says what is missing'
 );
 
-# A replacement for the package tokenizers. Its tokens are the letters a to k.
+# Writes a replacement for the package tokenizers, whose tokens are the letters a to k.
 mkdir "$work/package";
 { open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
 class Tokenizer:

@@ -99,7 +99,7 @@ SKIP: {
     saves('SIGTERM to make run-08-train', script('run', @options), $main);
 
     # On a busy machine a rank may come late to the end of the step. The other ranks must wait for
-    # it.
+    # this rank.
     saves(
         'SIGTERM while a rank is away for six seconds',
         mpi($ranks, $train, @options),

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests the stand-ins for CUDA, cuBLAS and NCCL (tests/standin), each rule of which must catch its
-# mistake.
+# Tests the stand-ins for CUDA, cuBLAS and NCCL (tests/standin). Each rule of the stand-ins must
+# catch its mistake.
 cd "$(dirname "$0")/.." || exit 3
 build=build/standin-test
 mkdir -p $build

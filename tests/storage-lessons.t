@@ -66,7 +66,7 @@ run_jobs([@stored]);
 my %digests = map { ($_->{page}{digest} // 'none') => 1 } @stored;
 is(scalar(keys %digests), 3, 'reals, bf16 and fp16 give different bits');
 
-# ---- a lesson that stores reals only says why ----
+# ---- a lesson that stores only reals gives the reason ----
 my @rejecting = map {
     +{
         %{ emu($_->{ranks}, program_of('fp32', $_->{source}), qw(--storage bf16)) },

@@ -242,7 +242,7 @@ headless_techniques() {
 }
 
 # Finds pages with wrong headings. A chapter's page has all headings, in order, and at most 1,900
-# words. Another page may leave headings out. Its name is that of its lesson, NN_name.c, or of a
+# words. Another page may leave headings out, and has the name of its lesson, NN_name.c, or of a
 # file of experiments/ that several lessons share. reference*.md has no such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do

@@ -124,7 +124,8 @@ for my $mesh ([4, 1, 1], [2, 1, 2]) {
     );
 }
 
-# A resumed run keeps its residuals. At another layout the residuals would belong to other ranks.
+# A resumed run keeps its residuals. At another layout the residuals would belong to other ranks, so
+# another layout must be refused.
 for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-sgd)]) {
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) =
@@ -172,7 +173,7 @@ cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
 my %took;    # jobs by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
 
-    # Only the tree's own text allows a vocabulary of more than 256 entries.
+    # A text of --data allows no vocabulary of more than 256 entries, but the tree's own text does.
     $took{$options} ||= {
         %{
             emu(

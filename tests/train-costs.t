@@ -3,7 +3,7 @@
 # program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. One of three
 # rows runs in fp32 and one in fp64, because only sizes in bytes differ. TEST_ALL=1 runs every row
 # in both precisions.
-# slow: about 150 trainings, most of one step
+# slow: about 100 trainings, most of one step
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 

@@ -260,12 +260,14 @@ sub job {
         if $kind == 1;
     push @words, '--check' if $kind > 1;
 
-    # No limit can separate a bug from the rounding of norms over so few columns.
+    # No limit can separate a bug from the rounding of norms over so few columns, so --check must
+    # refuse this width.
     my ($width) = "@words" =~ /--width (\d+)/;
     $wrong = ['--width', $width, qr/--check: .*--width $width[ ,]/]
         if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
 
-    # $empty is the share of rows that dropout empties.
+    # $empty is the share of rows that dropout empties. With many empty rows --check must refuse the
+    # dropout in fp32.
     my $empty = "@words" =~ /--dropout (\S+)/ ? $1**$width : 0;
     $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/]
         if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.6;

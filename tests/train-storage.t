@@ -262,8 +262,8 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
     );
 }
 
-# The last run into "same" was in fp16, at dp 2 x pp 2. Its checkpoint after 6 steps has each weight
-# as a real.
+# The last run into "same" was in fp16, at dp 2 x pp 2. The checkpoint of this run after 6 steps has
+# each weight as a real.
 {
     my $dir = "$work/same";
     my %file = map { tensors($_) } glob "$dir/step-000006/rank-*";

@@ -5,7 +5,7 @@
 # contain every pair of schedule and ZeRO stage, and each of these two with every recomputation.
 # TEST_ALL=1 takes all 48, and then the whole cross product in both precisions, as far as
 # TRAIN_SECONDS (900) allow. TRAIN_MATRIX=FILE names the file for the table of the largest errors.
-# slow: about 250 trainings, each beside the unsplit training
+# slow: about 330 trainings, most beside the unsplit training
 use strict;
 use warnings;
 use FindBin;
@@ -266,7 +266,7 @@ note($_) for @table;
     ) or diag(complain($short));
 }
 
-# ---- context parallelism, also chunks that do not divide, of one position, in tiles ----
+# ---- context parallelism: also unequal chunks, chunks of one position, and chunks in tiles ----
 {
     my @meshes =
         ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2])

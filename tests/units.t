@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Tests over which ranks a unit's gradient is summed: partial sums, own replicas, and the gathered
-# state (tests/test_units.c).
+# Tests over which ranks a unit's gradient is summed (tests/test_units.c). A parameter may be
+# partial over a row of ranks, a unit may have its own replicas, and ZeRO's shards are gathered
+# again.
 use strict;
 use warnings;
 use FindBin;

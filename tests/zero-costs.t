@@ -17,8 +17,8 @@ my %program =
 plan skip_all => 'the lessons of chapter 06 are not built'
     if grep { !$program{$_} || !-x program_of('fp32', $program{$_}) } 1 .. 3;
 
-# The lessons' model has 2 blocks, width 15, 11 positions and 53 words. Its units are wte, wpe, the
-# blocks and the last norm.
+# The lessons' model has 2 blocks, width 15, 11 positions and 53 words. The units of the model are
+# wte, wpe, the blocks and the last norm.
 my $wte = 53 * 15;
 my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
 my %link =
@@ -243,7 +243,7 @@ for my $job (@ahead) {
     # The peak is in the backward of a block, while the gradient of the block above is being
     # reduced. A rank then holds the gradients of both blocks, room for the sum and the arriving
     # chunk, and the weights of two blocks. If weights are kept, a rank holds the weights of wpe and
-    # of three blocks.
+    # of three blocks. The weights of wte and its two gradients are in flight, too.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);

@@ -27,9 +27,10 @@ sub capstone_exercise {
     };
 }
 
-# Returns the layouts of a draw, in a fixed order of kinds. A layout is { ranks, words, options }.
-# `draw` is a function of a number n and a purpose that returns a number below n. In three layouts
-# the number of ranks is no power of two.
+# Returns the layouts of a draw. The kinds of layouts have a fixed order. A layout is { ranks,
+# words, options }. `words` has the layout's own options without dashes, and `options` has all
+# options of the run. The function draw->(n, purpose) returns a number below n. The layouts
+# 'interleaved', 'replicas' and 'compressing' have 5, 6 or 7 ranks, and the others have 8.
 sub capstone_layouts {
     my ($draw) = @_;
     my $one_of = sub { my ($purpose, @of) = @_; return $of[$draw->(scalar @of, $purpose)] };

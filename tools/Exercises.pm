@@ -8,7 +8,8 @@
 # The id names the lesson that judges the exercise, 01.02. The exercise may be in another file: a
 # module of the chapter or of common/. If a program has no number, the id has the program's name:
 # 08.sample-a. 00.unsplit-a is an exercise of week 0, judge/run_00.c.
-# After an error the module's functions die with a message for the user that ends in a newline.
+# After an error a function of this module dies with a message for the user that ends in a newline.
+# Only bodies() and find_body() give the mistake to their caller.
 package Exercises;
 use strict;
 use warnings;
@@ -79,8 +80,8 @@ sub bodies {
 }
 
 # Returns all exercises of the tree in this folder, sorted by id. Each exercise has the fields of
-# bodies() and { file, lesson, key, title, options }. `lesson` is the program that judges, `key` is
-# its key in make run-KEY, and `options` has the options of its line `// grade:`.
+# bodies() and { file, lesson, key, title, options }. `lesson` is the program that judges. `key` is
+# the lesson's key in make run-KEY, and `options` has the options of the lesson's line `// grade:`.
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
@@ -166,7 +167,7 @@ sub splice_body {
 }
 
 # ---- helper functions beside a body ----
-# A student's tree has this region above the function with the exercise. Its lines are compiled at
+# A student's tree has this region above the function with the exercise. The region is compiled at
 # file level, so a body may call helper functions:
 #     // HELPERS 01.02a: functions of your own, if you need any
 #     // END HELPERS

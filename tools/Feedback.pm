@@ -90,9 +90,10 @@ sub findings {
     return join "\n", @lines;
 }
 
-# Returns the mistake that usually has these findings in this exercise, or undef. `known` is { id,
-# wrong => ([check, name, why]...), costs => ({ name, unit, measured, predicted }...), fault }. A
-# field is missing if the run has no such finding.
+# Returns the mistake that usually causes a run's findings in this exercise, or undef. `sentence` is
+# the result of wrong_sentence(). `known` is { id, wrong => ([check, name, why]...), costs =>
+# ({ name, unit, measured, predicted }...), fault }. A field is missing if the run has no such
+# finding.
 sub hint {
     my ($sentence, $known) = @_;
     return undef unless defined $known->{id};
@@ -222,7 +223,8 @@ sub likely_cause {
     return undef;
 }
 
-# The cost is { name, unit, measured, predicted }, and differs from its prediction.
+# Returns a text about a cost that differs from its prediction, with the likely mistake. The cost is
+# { name, unit, measured, predicted }.
 sub cost_sentence {
     my ($cost) = @_;
     my ($measured, $predicted, $unit) = @$cost{qw(measured predicted unit)};

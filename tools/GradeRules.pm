@@ -1,5 +1,5 @@
-# GradeRules.pm checks a submitted body: its text, for notes to the student, and its object file.
-# tools/grade uses this module.
+# GradeRules.pm checks a submitted body: its text and its object file. The text must be the inside
+# of one function. Suspicious names in the text only give notes. tools/grade uses this module.
 package GradeRules;
 use strict;
 use warnings;
@@ -18,7 +18,8 @@ sub code_of {
         while (pos() < length) {
             if (m{\G//[^\n]*}gc || m{\G/\*.*?\*/}gcs) { $code .= ' ' }
 
-            # a raw string R"(...)" ends in another way
+            # A string with letters before it is refused, because a raw string R"(...)" ends in
+            # another way.
             elsif (m{\G\w["']}gc) { return (undef, 'a string with letters before it') }
             elsif (m{\G/\*}gc) { return (undef, 'a comment that does not end') }
             elsif (m{\G"(?:[^"\\\n]|\\.)*"}gc) { $code .= '""' }
@@ -99,10 +100,10 @@ sub structure_fault {
     return undef;
 }
 
-# Returns the first suspicious name or call in a submitted body, or undef. tools/grade prints the
-# name as a note and takes no points, because text can be spelled in many ways. `known` are
-# functions that the body may call besides those of `ours`, the tree's own body. `taken` are names
-# in headers.
+# Returns the first suspicious name, call or field in a submitted body, or a mistake of code_of(),
+# or undef. tools/grade prints the result as a note and takes no points, because text can be spelled
+# in many ways. `known` are functions that the body may call besides those of `ours`, the tree's own
+# body. `taken` are names in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);
@@ -155,8 +156,8 @@ sub object_facts {
     return \%facts;
 }
 
-# Returns undef, or a reason if the file with a submitted body has over $spare bytes more of
-# variables or of a stack frame than ours. The arenas do not count these.
+# Returns a reason if the variables or the largest stack frame of the file with a submitted body
+# have over $spare bytes more than those of our file, and otherwise undef. The arenas count neither.
 my $spare = 4096;
 
 sub large_variables {

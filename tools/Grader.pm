@@ -1,14 +1,15 @@
 # Grader.pm builds a program with a submitted body and runs it in a sandbox. tools/grade uses this
 # module.
 #
-# The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. Its file
-# system has /usr and the libraries, and the headers to compile or the program to run. Only /tmp,
-# the compiler's output and the folder of --save may be written. Processor time, memory, processes
-# and files are limited. The file that is compiled has our own bodies of its other exercises. No
-# sandbox has other sources with solutions, the bugs or the tests. Each rank has its own sandbox, so
-# ranks meet only in the broker (tools/grader/broker.c) and in the folder of --save. The broker runs
-# outside and counts the bytes that the ranks send. The compared tensors leave the sandbox as
-# records (tools/grader/probe.c), which tools/grader/compare.c compares with those of our own run.
+# The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. In the
+# sandbox are /usr and the libraries, and the headers to compile or the program to run. Of the
+# machine's own files only the compiler's output and the folder of --save may be written. Other
+# written files end with the sandbox. Processor time, memory, processes and files are limited. The
+# file that is compiled has our own bodies of its other exercises. No sandbox has other sources with
+# solutions, the bugs or the tests. Each rank has its own sandbox, so ranks meet only in the broker
+# (tools/grader/broker.c) and in the folder of --save. The broker runs outside and counts the bytes
+# that the ranks send. The compared tensors leave the sandbox as records (tools/grader/probe.c),
+# which tools/grader/compare.c compares with those of our own run.
 package Grader;
 use strict;
 use warnings;
@@ -266,7 +267,9 @@ sub link_program {
 # ---- a run ----
 
 # Runs a program. Returns the broker's results, { files, counts, entered, peak, seconds, text },
-# with fault => text after a fault; or { broken => text }.
+# with fault => text after a fault; or { broken => text }. `counts` has [calls, bytes] for each
+# rank, communicator, kind and type. `entered` has how often each marked body began. `text` is the
+# output of rank 0.
 sub run_program {
     my (%o) = @_;
     my $files = $o{files};
@@ -277,7 +280,7 @@ sub run_program {
         '/tmp/page.json'
     );
 
-    # Lessons read two texts. 06.06 learns LICENSE.
+    # Lessons read only two texts, build/text.txt and LICENSE. Lesson 06.06 learns LICENSE.
     my %seen = (
         $o{program} => '/work/program',
         "$work/text.txt" => '/work/build/text.txt',

@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     if (argc > 2) { launch(NULL); cublasCreate(&blas); }
     cudaRuntimeGetVersion(&runtime);
     cublasGetProperty(MAJOR_VERSION, &blas_major);
-    /* one toolkit's compiler, another's headers or libraries: both are installed */
+    /* fails if nvcc, the headers and the libraries are of different toolkits */
     if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 ||
         blas_major != CUBLAS_VER_MAJOR)
         return fprintf(stderr,
@@ -168,7 +168,7 @@ probe_nccl() {
     cat >"$probe_dir/nccl.c" <<'END'
 #include <nccl.h>
 #include <stdio.h>
-/* since 2.18 */
+/* NCCL has this function since 2.18 */
 ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *) = ncclCommSplit;
 int main(void) {
     int v = 0;
@@ -205,8 +205,8 @@ probe_mpirun() {
 
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
-# The tools for make book: pandoc, and a compiler, a linker and a C library for WebAssembly, for the
-# pages that run the chapters' C.
+# These two functions check the tools for make book: pandoc; and a compiler, a linker and a C
+# library for WebAssembly, for the pages that run the chapters' C.
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"

@@ -1,5 +1,6 @@
-// speed.c: prints the name of the BLAS kernels, and the speed of one core with them beside its
-// limit. The output has two lines; the first line is empty if the BLAS does not name its kernels.
+// speed.c: prints the name of the BLAS kernels, the speed of one core with these kernels, and the
+// core's limit. The output has two lines; the first line is empty if the BLAS does not name its
+// kernels.
 // make doctor compiles this program for this processor and runs it.
 #include <cblas.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@ enum { WIDTH = 16, CHAINS = 12 };
 enum { WIDTH = 16, CHAINS = 16 };
 #endif
 typedef float Vector __attribute__((vector_size(WIDTH)));
-enum { STEPS = 500000, N = 1024 };  // some milliseconds; rows and columns of a product
+enum { STEPS = 500000, N = 1024 };  // STEPS take some milliseconds; a product has N x N matrices
 static const double PATIENCE = 0.8; // seconds
 
 static double now(void) {
@@ -31,7 +32,7 @@ static double now(void) {
 }
 
 static double multiply_adds(void) {                // FLOP/s
-    volatile float factor = 0.999f, term = 0.001f; // volatile: read at run time
+    volatile float factor = 0.999f, term = 0.001f; // volatile: the compiler knows no value
     const Vector a = factor - (Vector){ 0 }, b = term - (Vector){ 0 };
     Vector x[CHAINS], sum = { 0 };
     for (int c = 0; c < CHAINS; c++) x[c] = b * (float)c;
@@ -40,7 +41,7 @@ static double multiply_adds(void) {                // FLOP/s
         for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
     const double seconds = now() - start;
     for (int c = 0; c < CHAINS; c++) sum += x[c];
-    term = sum[0]; // used, so it is computed
+    term = sum[0]; // the sum is used, so the compiler cannot leave out the loop
     return 2.0 * STEPS * CHAINS * (WIDTH / sizeof(float)) / seconds;
 }
 

@@ -1,9 +1,9 @@
-// planner.c: defines the functions that planner.html calls, compiled to WebAssembly together with
-// 08_3d/plan_*.c and their modules. The page sets a setting by its place in a list, to a number.
-// Three functions return texts in JSON: the list of settings, the chosen layout, and the search of
-// all layouts.
+// planner.c: defines the functions that planner.html calls. tools/book compiles this file to
+// WebAssembly together with 08_3d/plan_*.c and their modules. The page changes a setting by the
+// setting's place in a list, and a number. Three functions return texts in JSON: the list of
+// settings, the chosen layout, and the search of layouts.
 //
-// size_t has 64 bits here (wide.h), so counts equal those of the program in every digit.
+// size_t has 64 bits here (wide.h), so counts equal those of 08_3d/plan in every digit.
 #include "docs/book/wasm.h"
 #include "08_3d/plan.h"
 #include "judge/frame/lesson.h"
@@ -16,8 +16,10 @@ static size_t model, cluster, format, attention, sequence, balance,
     again; // the places of the chosen names in their lists
 
 // The options of 08_3d/plan.
-//   key    the name in a layout's JSON
-//   names  the names to choose from; NULL for a preset, a count, or a real number in `unit`
+//   key    the name in a layout's JSON; NULL if a layout does not have the setting
+//   names  the names to choose from; NULL for a preset, which has its own name, and for a number
+//   count  where the number is, or the place of the chosen name; NULL for a real number
+//   real   where the real number is, counted in `unit` on the page
 static const char *const attentions[] = { "blockwise", "plain", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2",
                                                                                     "3", NULL };
@@ -157,8 +159,8 @@ static void write_sentence(const char *key, const char *sentence) {
     write_text("\"");
 }
 
-// Returns {"refused": reason} or {"parameters": N, "tokens": per step, "layout": as in a line of
-// --layouts}.
+// Returns {"refused": reason} or {"parameters": N, "tokens": tokens per step, "layout": the JSON of
+// plan_layout_json()}.
 const char *EXPORT(planner_layout)(void) {
     char why[500], part[PLAN_JSON];
     length = 0;
@@ -192,8 +194,9 @@ static Run page, *const shown = &page;
 static Run *const shown = NULL;
 #endif
 
-// Returns a text in JSON. `cp` is the degree of all searched layouts, and 0 means any degree.
-//   reason    why the first layout is the best
+// Returns a text in JSON. `cp` is the context-parallel degree of all searched layouts. 0 means any
+// degree.
+//   reason    why the first layout is the best, or why no layout is possible or fits
 //   feasible  the number of layouts that fit
 //   front     places in `layouts` of the layouts on the Pareto front of memory and time
 //   layouts   the best layouts first

@@ -2,10 +2,10 @@
 // C of the chapters. Chapters 04 and 05 have the schedules.
 // 04_pipeline_naive/experiments/pipeline_steps.c lists the executor's steps for a schedule.
 // judge/play/play.c plays these steps, and common/model/costs.c has the sizes. The page passes only
-// ints and doubles.
+// ints, and gets ints and doubles.
 //
 // The chapters' files also call communicators, models and lessons, which a page cannot link. The
-// linker drops all functions that player.c does not reach. size_t has 32 bits in wasm, so sums over
+// linker drops all functions that player.c does not reach. size_t has 32 bits here, so sums over
 // all layers are doubles, and the sliders keep a layer below 2^32 elements.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -14,10 +14,10 @@
 
 // ---------------------------------------------------------------- schedules
 
-// Times are in half units. So an op of one of two chunks, and half a backward, take a whole number
-// of half units.
+// Times are in halves of the page's unit of time. So an op of one of two chunks, and half a
+// backward, take a whole number of half units.
 enum { SCHEDULES = 8, SHOWN = 2, CHUNKS = 2, BATCHES_2BW = 2 };
-static Timeline shown[SHOWN]; // p = 0: none yet
+static Timeline shown[SHOWN]; // p = 0: no timeline
 
 static Schedule interleaved(size_t p, size_t m, size_t i) {
     return schedule_interleaved(p, m, CHUNKS, i);
@@ -33,11 +33,12 @@ static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, s
                                                pipedream,      two_versions };
 enum { INTERLEAVED = 3, ZB_AUTO = 5, TWO_VERSIONS = 7 };
 
-// Plays a schedule. t_f, t_b and message are in whole units. Returns the time of the step in half
-// units, or -1 if the lists deadlock. Schedule 3 returns -2 if m is no multiple of p, and schedule
-// 7 returns -3 if m is less than p. The schedules are
+// Plays a schedule, and keeps its timeline in shown[slot]. t_f, t_b and message are in whole units.
+// Returns the time of the step in half units, or -1 if the stages' lists of ops deadlock. Schedule
+// 3 returns -2 if m is no multiple of p, and schedule 7 returns -3 if m is less than p. The
+// schedules are
 //   0 naive, 1 GPipe, 2 1F1B, 3 interleaved with two chunks, 4 ZB-H1
-//   5 a zero-bubble list for these times with 2p micro-batches in flight
+//   5 a zero-bubble list for these times with at most 2p micro-batches in flight
 //   6 PipeDream, whose micro-batches are mini-batches
 //   7 2BW with two batches
 int EXPORT(player_play)(int slot, int schedule, int p, int m, int t_f, int t_b, int message) {
@@ -92,7 +93,7 @@ int EXPORT(player_op_to)(int slot, int stage, int k) {
     return sends && feeds.stage != (size_t)stage ? (int)feeds.stage : -1;
 }
 
-// Returns the number of micro-batches that a stage keeps at a time. A micro-batch counts once for
+// Returns the number of micro-batches that a stage keeps at `time`. A micro-batch counts once for
 // each chunk whose forward has begun and whose backward, or the half for the weights, has not
 // ended.
 int EXPORT(player_in_flight)(int slot, int stage, int time) {
@@ -130,16 +131,17 @@ static double part_of_model(size_t n) {
 }
 double EXPORT(player_parameters)(void) { return part_of_model(1); }
 
-// Returns the bytes of state on rank 0 of n, as in the table of 06_zero/zero.h. `what` is 0 for
-// weights, 1 for gradients (wte's once), and 2 for moments. In mixed precision 2 includes an fp32
-// copy of the weights. ZeRO-1 cuts only the moments and the copy, ZeRO-2 also cuts the gradients,
-// ZeRO-3 cuts all.
+// Returns the bytes of state on rank 0 of n, as in the table of 06_zero/zero.h. Here `stage` is the
+// stage of ZeRO. `what` is 0 for weights, 1 for gradients (wte's once), and 2 for moments. In mixed
+// precision 2 includes an fp32 copy of the weights. Stage 0 cuts nothing, ZeRO-1 cuts only the
+// moments and the copy, ZeRO-2 also cuts the gradients, and ZeRO-3 cuts all.
 double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     static const double bytes[2][3] = { { 4, 4, 8 }, { 2, 2, 12 } };
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);
 }
 
-// Returns the most elements per token that rank 0 of t keeps for one micro-batch of all layers.
+// Returns the elements per token that rank 0 of t tensor-parallel ranks keeps for one micro-batch
+// of all layers, when it keeps the most.
 //   how   0 no recomputation, 1 attention probabilities (selective), 2 blocks (full)
 //   what  0 inputs of layers, 1 other items of the blocks, 2 attention probabilities, 3 the head's
 //   items

@@ -43,8 +43,9 @@ function settings(id, list, changed) {
 }
 
 // ---- schedules: one schedule, or two in one scale of time ----
-// shown[slot]: {end, ops}. ops[stage]: {what, k, chunk, start, end, leaves, arrives, to}. Times are
-// in units.
+// shown[slot]: {slot, schedule, chunks, end, ops}, with why if the schedule cannot be played.
+// ops[stage] is a list of {what, k, chunk, start, end, leaves, arrives, to}; k is the micro-batch,
+// and leaves, arrives and to describe the op's message. Times are in units.
 let shown = [], end, now = 0, playing = false, last;
 const NAMES = [
   'naive', 'GPipe', '1F1B', 'interleaved, 2 chunks', 'zero bubble (ZB-H1)',
@@ -146,8 +147,8 @@ function stage_row(s, i, ops, y) {
   return svg;
 }
 
-// Draws the stages of the first schedule at this time: boxes, the kept micro-batches below,
-// messages between.
+// Draws the stages of the first schedule at the time `now`: boxes, the kept micro-batches below the
+// boxes, and the messages between the boxes.
 function draw_now() {
   const s = shown[0], gap = 44, w = (WIDTH - 20 - (at.p - 1) * gap) / at.p, box = Math.min(w, 150),
         width = at.p * (box + gap) - gap;

@@ -1,6 +1,6 @@
 // search.js lists the parts of pages that have all typed words, each with the text around the first
-// typed word. The index is a file of the book, so search needs no network. The file also has the
-// switch between light and dark.
+// typed word. The index (index.js) is a file of the book, so search needs no network. search.js
+// also has the switch between light and dark.
 (() => {                                           // hides these names from other scripts
   const input = document.getElementById('search'), found = document.getElementById('found');
   const escape = text =>

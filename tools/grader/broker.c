@@ -12,7 +12,7 @@
 //   none    no numbers
 //   body    the numbers that a rank sends while a graded body runs there
 //   body-K  the numbers that a rank sends while body K runs there
-//   all     the fp32 numbers of every message, but no doubles
+//   all     the fp32 numbers of every message and collective, but no doubles
 // A result that stays right although the messages were altered does not come from the messages.
 // Bytes and times are never altered.
 //
@@ -40,7 +40,7 @@
 
 typedef struct Message {
     Frame frame;
-    int from; // rank in the communicator
+    int from; // the sender, as a rank in the communicator
     char *data;
     struct Message *next;
 } Message;
@@ -68,13 +68,13 @@ enum { MOST_COMMS = 4096, MOST_COUNTS = 20000, MOST_QUEUED = 1 << 30, MOST_BODIE
 typedef struct {
     pid_t pid;
     int socket;
-    int depth, in_body[MOST_BODIES]; // how many graded bodies run now: all; body K
+    int depth, in_body[MOST_BODIES]; // number of bodies that run now: of all; of body K
     bool bye, ended, waits;
     char *in, *out; // bytes received; bytes to send
     size_t in_count, in_room, out_count, out_room;
     uint64_t answers; // frames that the broker has sent to this rank
     int status;
-    long peak;      // kB of memory, by the kernel's count
+    long peak;      // largest kB of memory, by the kernel's count
     double seconds; // seconds of processor time
 } Rank;
 
@@ -208,7 +208,7 @@ static Message *message(const Frame *f, int from, const char *data) {
 }
 
 static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
-    enum { TAG_TIME = 1, TAG_COLLECTIVE = 16 }; // TAG_TIME: TAG_NOTE of comm_mpi.c
+    enum { TAG_TIME = 1, TAG_COLLECTIVE = 16 }; // TAG_TIME is TAG_NOTE in comm_mpi.c
     if (f->tag != TAG_TIME) change(rank, f, data);
     count_bytes(rank, c, f->tag >= TAG_COLLECTIVE ? "collective" : "message", f->type, f->bytes);
     Message *m = message(f, from, data), *r = remove_match(&c->wanted[f->peer], from, f->tag);
@@ -221,7 +221,7 @@ static void take_send(int rank, Comm *c, int from, const Frame *f, char *data) {
     drop(r);
 }
 
-// Takes a message, or posts the receive. A posted receive is kept as a message without data. Its
+// Takes a message, or posts the receive. A posted receive is kept as a Message without data, whose
 // `from` is the rank that the receive waits for.
 static void take_recv(Comm *c, int to, const Frame *f) {
     Message *m = remove_match(&c->sent[to], f->peer, f->tag);
@@ -498,7 +498,7 @@ static void deadlock(void) {
     why = text;
 }
 
-// Returns whether a rank has printed why it ends. The frame then waits for the other ranks, which
+// Returns whether a rank has printed why it ends. Then judge/frame waits for the other ranks, which
 // takes long.
 static bool complained(const char *files) {
     char name[4096], line[4096];

@@ -111,7 +111,9 @@ static double largest(const Tensor *t) {
     return most;
 }
 
-// Computes the error as judge/frame/check.c does.
+// Prints a line `wrong` if tensor a is not the expected tensor b. `a` is NULL if the submitted run
+// has no such tensor. The error is computed as in judge/frame/check.c. *worst keeps the largest
+// error of a check's tensors.
 static void compare_tensor(Text kind, Text what, const Tensor *a, const Tensor *b, double over_all,
                            double limit, double *worst) {
     char why[160];

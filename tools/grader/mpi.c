@@ -79,8 +79,8 @@ static void put(Frame f, const void *data, size_t bytes) {
     write_all(whole, sizeof f + bytes);
 }
 
-// probe.c uses these functions. tools/Grader.pm compiles both files with random names for them, so
-// that no body can call them.
+// probe.c uses these functions. tools/Grader.pm compiles both files with random names for these
+// functions, so that no body can call them.
 void grader_result(const void *data, size_t bytes);
 void grader_mark(int step);
 void grader_result(const void *data, size_t bytes) {
@@ -119,7 +119,8 @@ static void take_frame(void) {
     told_waiting = false;
 }
 
-// Takes all frames that have arrived. Waits up to this time for the first frame.
+// Takes all frames that have arrived, and waits up to this time for the first frame. Returns true
+// if a frame was taken.
 static bool take_frames(int milliseconds) {
     struct pollfd p = { SOCKET, POLLIN, 0 };
     bool any = false;
@@ -144,7 +145,7 @@ int MPI_Test(MPI_Request *r, int *flag, MPI_Status *status) {
     enum {
         TURNS = 8,
         WAIT = 10
-    }; // after so many turns of WAIT ms without a frame, the rank tells the broker
+    }; // after more turns of WAIT ms without a frame, the rank tells the broker that it waits
     static int turns;
     (void)status;
     *flag = *r == MPI_REQUEST_NULL || (*r)->done;

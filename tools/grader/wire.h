@@ -4,7 +4,7 @@
 #define WIRE_H
 #include <stdint.h>
 
-enum { SOCKET = 3, MOST_RANKS = 64 }; // the rank's file descriptor
+enum { SOCKET = 3, MOST_RANKS = 64 }; // SOCKET: the rank's file descriptor for the broker
 typedef enum {
     FRAME_SEND,   // peer, tag, type; sync: the broker answers when a receive takes the message
     FRAME_RECV,   // peer, tag
