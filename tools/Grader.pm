@@ -100,7 +100,11 @@ sub confined {
         my $inside = $files->{$_};
         $inside =~ s/\+$// ? ('--bind', $_, $inside) : ('--ro-bind', $_, $inside)
     } sort keys %$files;
-    return (nobody(), 'bwrap', box(), @binds, '--', @limits, @command);
+
+    # Only /tmp and the files with + can be written, because other files would be memory that no
+    # limit counts.
+    my @read_only = map { ('--remount-ro', $_) } qw(/dev /);
+    return (nobody(), 'bwrap', box(), @binds, @read_only, '--', @limits, @command);
 }
 
 # ---- the build ----

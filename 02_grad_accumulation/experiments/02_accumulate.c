@@ -114,8 +114,7 @@ static void costs(Run *run, const Training *t, const Measured seen[2], Picosecon
         "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.\nA token "
         "keeps %zu elements for backward (the reference of chapter 02 lists them).\n",
         kept_model(c));
-    results(run,
-            (const char *const[]){ "whole", page_text(run, "%zu micro-batches", m), NULL },
+    results(run, (const char *const[]){ "whole", page_text(run, "%zu micro-batches", m), NULL },
             (const Result[]){
                 { "sequences on the device",
                   "ceil(B / m)",

@@ -135,10 +135,9 @@ static void interleaved(Run *run) {
         say(run,
             "Interleaved, stage i has v = %zu of v p = %zu parts. Its chunks 0, 1, ... are parts "
             "i, i + p, ...\n"
-            "A micro-batch passes all stages v times. The pipeline fills and drains with chunks, "
-            "and "
-            "a chunk takes\n"
-            "1/v of the stage's time. So the bubble is v times shorter.",
+            "A micro-batch passes all stages v times. The pipeline fills and drains with chunks. A "
+            "chunk\n"
+            "takes 1/v of the stage's time. So the bubble is v times shorter.",
             v, v * p);
     equal_step(run, &stack, m, WAY_INTERLEAVED);
     if (v > 1)
