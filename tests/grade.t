@@ -12,6 +12,7 @@ use Cwd ();
 use Exercises ();
 use Graded;
 use GradeRules;
+use Grader;
 use Jobs;
 use JSON::PP;
 use List::Util qw(shuffle);
@@ -46,6 +47,15 @@ refused('a class without students', 2, qr/no folders of students/,
     "tools/grade --class $work/none");
 refused('an unknown option', 2, qr/Unknown option/, 'tools/grade --no-such .');
 refused('two draws', 2, qr/--seed and --seed-from/, 'tools/grade --seed 1 --seed-from x .');
+
+# ---- the sandbox's own files ----
+SKIP: {
+    skip 'no sandbox here', 1 if defined Grader::sandbox_missing();
+    my $write = 'for f in /work /dev/shm /tmp; do echo x >$f/x && echo $f; done';
+    open my $inside, '-|', Grader::confined(10, {}, 2**30, 16, 'sh', '-c', "($write) 2>/dev/null")
+        or die;
+    is(join('', <$inside>), "/tmp\n", 'a submission can write only to /tmp');
+}
 
 # ---- without a sandbox ----
 mkdir "$work/bin";

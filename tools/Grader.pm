@@ -2,9 +2,9 @@
 # module.
 #
 # The sandbox is bubblewrap. The sandbox has no network, and its own processes and user. In the
-# sandbox are /usr and the libraries, and the headers to compile or the program to run. Of the
-# machine's own files only the compiler's output and the folder of --save may be written. Other
-# written files end with the sandbox. Processor time, memory, processes and files are limited. The
+# sandbox are /usr and the libraries, and the headers to compile or the program to run. Only
+# /tmp, the compiler's output and the folder of --save may be written. Files of /tmp, at most 64 MiB,
+# end with the sandbox. Processor time, memory, processes and files are limited. The
 # file that is compiled has our own bodies of its other exercises. No sandbox has other sources with
 # solutions, the bugs or the tests. Each rank has its own sandbox, so ranks meet only in the broker
 # (tools/grader/broker.c) and in the folder of --save. The broker runs outside and counts the bytes
