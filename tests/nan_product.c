@@ -32,7 +32,8 @@ void cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE of_a, enum CBLAS_T
 }
 
 __attribute__((destructor)) static void tell(void) {
-    // The launcher's shells are processes, too, but compute no products.
+    // The launcher's shells load this library, too. They compute no products and must not overwrite
+    // the file.
     const char *file = atomic_load(&calls) > 0 ? getenv("PRODUCTS") : NULL;
     FILE *f = file ? fopen(file, "w") : NULL;
     if (!f) return;
