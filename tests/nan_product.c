@@ -1,8 +1,8 @@
 // nan_product.c: a preloaded library (LD_PRELOAD) that spoils one matrix product. The calls of
 // cblas_sgemm in a process are counted from 0. In call NAN_CALL the first element of the result
-// becomes NaN. Under mpirun NAN_RANK names the rank that is spoiled; without NAN_RANK no rank is
-// spoiled. A program outside mpirun is spoiled if NAN_RANK is not set. At its end a process writes
-// the number of its products to the file that PRODUCTS names. NAN_CALL, NAN_RANK and PRODUCTS are
+// becomes NaN. Under mpirun only the rank NAN_RANK gets a NaN; without NAN_RANK no rank gets a NaN.
+// A program outside mpirun gets a NaN if NAN_RANK is not set. At its end a process writes the
+// number of its products to the file that PRODUCTS names. NAN_CALL, NAN_RANK and PRODUCTS are
 // environment variables.
 #define _GNU_SOURCE
 #include <cblas.h>

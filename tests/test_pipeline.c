@@ -578,7 +578,7 @@ static void test_halves(void) {
     tensor_randomize(w, 2, 1);
     tensor_randomize(dy, 3, 1);
     linear_backward_weights(dw, x, dy);
-    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward computes it
+    linear_gradients(&param, NULL, x, dy); // as in a layer's whole backward
     ok(tensor_equal(dw, param.g), "W of y = x w is dw of its whole backward, every bit");
     arena_free(&a);
 }

@@ -506,7 +506,7 @@ static void published_figures(void) {
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {
         const size_t K = (size_t)2 << n, M = 32;
-        // The time of one forward and one backward of a stage.
+        // `share` is the time of one forward and one backward of a stage.
         double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
         double ideal = (double)(K * M) * share / (double)makespan(schedule_gpipe, K, M, 1, 2);
         double speed_up = (double)(K * M) / (double)(M + K - 1);
