@@ -1,4 +1,4 @@
-// test_kernels.c: prints the kernels in use, the processor's vector instructions (a number of enum
+// test_kernels.c: prints the kernels in use, the processor's vector units (a number of enum
 // Vectors) and OPENBLAS_CORETYPE. For each argument "core vectors" the program prints the kernels
 // that kernels_better() chooses, or none.
 //
