@@ -5,9 +5,10 @@
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
 // matrix product, the device's peak. An op's floor is the larger of bytes / bandwidth and FLOPs /
 // peak. An op whose data fits a cache may be faster than its floor. "share" is the part of the
-// step's time that the op's calls take. One rank trains the unsplit model. With more ranks the
-// trainer runs, and virtual ranks share the device. `make bench` runs this program. make test does
-// not, because the times are not reproducible.
+// step's time that the op's calls take. With one rank the program times a step of the unsplit
+// model, and then each op. With more ranks the program times a step of the trainer
+// (08_3d/trainer.h), and virtual ranks share the device. `make bench` runs this program. make test
+// does not, because the times are not reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -181,7 +182,8 @@ static void row(Run *run, const char *op, void (*f)(void *), Place *s, double ca
 }
 
 // Prints a line for each op. The argument `numbers` of row() counts the elements that the op reads
-// and writes. Each element counts once, as with perfect caches.
+// and writes. Each element counts once, as with perfect caches. Small operands, such as a bias, are
+// not counted.
 static void each_op(Run *run, const ModelConfig *c, size_t B, Peak peak, double step) {
     Arena a = arena(MEM_WORKSPACE);
     Place s = place(&a, c, B);
@@ -240,7 +242,7 @@ static double unsplit_step(const ModelConfig *c, const Data *d, size_t batch, si
     for (size_t step = 0; step < steps + 2; step++) {
         Arena tokens = arena(MEM_WORKSPACE);
         device_synchronize();
-        if (step == 2) start = now(); // before step 2 memory is allocated and libraries are warm
+        if (step == 2) start = now(); // steps 0 and 1 allocate memory and load libraries
         Batch b = data_batch(d, &tokens, step, 0, batch, batch);
         model_zero_gradients(m);
         model_forward_backward(m, &b);
@@ -300,7 +302,7 @@ static void bench(Run *run) {
                 option_size(run, "copy") > 0,
             "--batch, --steps, --square and --copy must be at least 1");
     Data d = data_synthetic(c.model.vocab, c.model.context, run->seed);
-    memory_set_poison(false); // as in the trainer; poison takes time
+    memory_set_poison(false); // as in 08_3d/train.c, because filling new memory with NaN takes time
     Peak peak = { 0 };
     if (run->world->rank == 0)
         peak = measure_peak(option_size(run, "square"), option_size(run, "copy"));
@@ -325,8 +327,8 @@ static void bench(Run *run) {
     say(run, "  %.2f ms, %.0f tokens/s, %.3f TFLOP/s, %.1f %% of the peak", 1e3 * seconds,
         tokens / seconds, 1e-12 * flops / seconds, 100 * flops / seconds / peak.flops);
     if (unsplit) each_op(run, &c.model, batch, peak, seconds);
-    // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
-    // wrongly.
+    // If a step seems much faster than its products at the peak, the clock did not wait for the
+    // step's end, or the FLOPs are counted wrongly.
     check_true(run, "a step is no faster than its products", "at the peak",
                flops <= 1.5 * seconds * peak.flops);
     data_free(&d);

@@ -4,8 +4,9 @@
 //
 // The stages are equal and have real blocks. A message has more than a megabyte by default. The
 // closed forms of the idle time hold in real time only if messages move while stages compute. The
-// schedules take turns, and the program prints the median step, idle time and exposed communication
-// of each schedule. Every process needs its own core. `make bench` runs this program.
+// schedules take turns. For each schedule the program prints the median time of a step, share of
+// idle time, and exposed communication. Every process needs its own core. `make bench` runs this
+// program.
 #include <stdio.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/experiments/experiments.h"

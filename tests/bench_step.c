@@ -2,11 +2,12 @@
 // level: core
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
-// With one rank and without --trainer the program times steps of the unsplit model. Otherwise it
-// times steps of the trainer. The program prints the median time of a step, and the peak of the
-// same run. For the peak all ranks multiply square matrices at the same time; the peak is the sum
-// of their best rates. `make bench` runs this program beside tools/torch_step.py, which trains the
-// same model. --reference writes the start and the expected losses of tools/torch_step.py.
+// With one rank and without --trainer the program times steps of the unsplit model. Otherwise the
+// program times steps of the trainer. The program prints the median time of a step, and the peak of
+// the same run. For the peak all ranks multiply square matrices at the same time; the peak is the
+// sum of their best rates. `make bench` runs this program beside tools/torch_step.py, which trains
+// the same model. With --reference the program measures nothing, but writes the initial weights,
+// the tokens and the expected losses, which tools/torch_step.py reads.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,7 +204,7 @@ static void bench(Run *run) {
     Subject s = { .batch = batch, .optimizer = adamw(1e-3) };
     s.data = data_synthetic(c.model.vocab, c.model.context, run->seed);
     s.data.ragged = false;
-    memory_set_poison(false); // poison takes time
+    memory_set_poison(false); // filling new memory with NaN takes time
     double peak = reference ? 1 : measure_peak(option_size(run, "square"));
     comm_all_reduce_doubles(run->world, &peak, 1);
     if (unsplit) {
@@ -237,8 +238,8 @@ static void bench(Run *run) {
             free(all);
             free(sizes);
         }
-        // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
-        // wrongly.
+        // If a step seems much faster than its products at the peak, the clock did not wait for the
+        // step's end, or the FLOPs are counted wrongly.
         check_true(run, "a step is no faster than its products", "at the peak",
                    flops <= 1.5 * seconds * peak);
     }

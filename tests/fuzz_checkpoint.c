@@ -32,7 +32,7 @@ static void as_note(const uint8_t *text, size_t size) {
     if (size) memcpy(note, text, size);
     note[size] = 0;
     CheckpointPiece p = { 0 };
-    size_t count = 12; // the notes of the corpus have this count
+    size_t count = 12; // elements of each tensor that a note of tests/corpus/checkpoint describes
     if (!checkpoint_piece_parse(&p, note, count)) {
         size_t each = range_size(p.own_cols) * p.blocks;
         if (p.count != count || p.own_rows.hi > p.rows || p.own_cols.hi * p.blocks > p.cols ||

@@ -1,7 +1,7 @@
 // fuzz_main.c replaces libFuzzer. The command fuzz_X -runs=N [-seed=N] FILE... tests each FILE
 // unchanged, then N inputs. An input is one of the files with one to four random changes. A change
-// replaces a byte, flips a bit, cuts bytes out, cuts the file short, inserts a word, or takes the
-// end of another file. The same seed gives the same inputs.
+// replaces a byte, flips a bit, cuts bytes out, cuts the file short, inserts a word, or replaces
+// the end by the end of one of the files. The same seed gives the same inputs.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static size_t change(uint8_t *data, size_t size, const uint8_t *other, size_t ot
         memcpy(data + at + n, old + at, size - at);
         return size + n;
     }
-    // takes the end of another file
+    // replaces the end by the end of one of the files
     default:
         n = other_size - from;
         if (at + n > MOST) return size;

@@ -1,8 +1,8 @@
 // nan_product.c: a preloaded library (LD_PRELOAD) that spoils one matrix product. The calls of
 // cblas_sgemm in a process are counted from 0. In call NAN_CALL the first element of the result
-// becomes NaN. Under mpirun NAN_RANK names the rank that is spoiled; without NAN_RANK no rank is
-// spoiled. A program outside mpirun is spoiled if NAN_RANK is not set. At its end a process writes
-// the number of its products to the file that PRODUCTS names. NAN_CALL, NAN_RANK and PRODUCTS are
+// becomes NaN. Under mpirun only the rank NAN_RANK gets a NaN; without NAN_RANK no rank gets a NaN.
+// A program outside mpirun gets a NaN if NAN_RANK is not set. At its end a process writes the
+// number of its products to the file that PRODUCTS names. NAN_CALL, NAN_RANK and PRODUCTS are
 // environment variables.
 #define _GNU_SOURCE
 #include <cblas.h>
@@ -32,7 +32,8 @@ void cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE of_a, enum CBLAS_T
 }
 
 __attribute__((destructor)) static void tell(void) {
-    // The launcher's shells are processes, too, but compute no products.
+    // The launcher's shells load this library, too. They compute no products and must not overwrite
+    // the file.
     const char *file = atomic_load(&calls) > 0 ? getenv("PRODUCTS") : NULL;
     FILE *f = file ? fopen(file, "w") : NULL;
     if (!f) return;

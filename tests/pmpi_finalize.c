@@ -1,4 +1,4 @@
-// pmpi_finalize.c: a preloaded library (LD_PRELOAD) that ends MPI_Finalize with a fault, as Open
+// pmpi_finalize.c: a preloaded library (LD_PRELOAD) that ends MPI_Finalize with SIGSEGV, as Open
 // MPI 4.1 sometimes does.
 #include <mpi.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// record_sync.c: a preloaded library (LD_PRELOAD) that records the calls of fsync and rename in the
-// file SYNC_LOG, one line each, with their paths.
+// record_sync.c: a preloaded library (LD_PRELOAD) that records the calls of fsync and rename, one
+// line each, with their paths. The environment variable SYNC_LOG names the file of the record.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>

@@ -1,8 +1,8 @@
 // test_checkpoint DIR RUNS SEED: reads mutated checkpoints. DIR is a folder with one checkpoint,
 // step-000002, of two or more ranks. Each run changes bytes of one file, cuts the file or lengthens
 // it, and reads the checkpoint. The checkpoint must be refused, or give the same weights, moments
-// and step. Some runs then write the right size and checksum of the changed file into the index.
-// Such a checkpoint may be accepted, but nothing may crash.
+// and step. Before some runs read, they also write the right size and checksum of the changed file
+// into the index. Such a checkpoint may be accepted, but nothing may crash.
 //
 // ranks: 1
 // level: core
@@ -117,9 +117,9 @@ static uint64_t hash(uint64_t key, Tensor t) {
     return random_key(key, sum.sum);
 }
 
-// Returns 0 if the checkpoint is refused, and 1 after a fault or a rejection without a reason.
-// Otherwise returns a hash of the weights, the moments and the step that a run reads from the
-// checkpoint.
+// Returns 0 if the checkpoint is refused. Returns 1 after a fault, or if checkpoint_read() refuses
+// without a reason. Otherwise returns a hash of the weights, the moments and the step that were
+// read.
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);

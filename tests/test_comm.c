@@ -126,7 +126,7 @@ static void ok(Test *t, bool local, const char *format, ...) {
     printf("%s\n", wrong);
 }
 
-// ---- 2. Collectives, on tensors from 0 elements to several pieces; some sizes divide evenly ----
+// ---- 2. Collectives, on tensors of 0 to 300007 elements; the ranks divide some sizes evenly ----
 
 static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
     Tensor sum = vector(a, v, c->rank, 0, n), max = vector(a, v, c->rank, 0, n);
@@ -154,8 +154,8 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
            holds(local, value_of, v, 5, part.lo);
 }
 
-// Returns some rows of a matrix with WIDTH columns. A rank's part has whole rows. A cut of the same
-// n*WIDTH elements as one row would give other parts.
+// Returns some rows of a matrix with WIDTH columns. A rank's part must have whole rows. If a call
+// cut the elements like one vector, a part could begin within a row.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows),
@@ -200,8 +200,8 @@ static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     return good && holds(back, value_of, v, c->rank, 0);
 }
 
-// Returns the next root to test. A vector of several pieces is tested with the first and the last
-// root only.
+// Returns the next root to test, or c->size after the last root. Vectors of more than 30011
+// elements are tested with the first and the last root only.
 static size_t next_root(Comm *c, size_t root, size_t n) {
     return n <= 30011 || root == c->size - 1 ? root + 1 : c->size - 1;
 }
@@ -259,7 +259,8 @@ static const struct {
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
-    // The last size of integers is more than the MPI transport adds in one piece.
+    // The last size is for integers only. The MPI transport adds a vector of this size in several
+    // pieces.
     size_t sizes[] = { 0,  1,  c->size - 1, c->size, c->size + 1,
                        13, 64, 1000,        30011,   v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {
@@ -545,7 +546,8 @@ static void test_ledger(Test *t, Comm *c) {
         good = counted_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
                good;
         comm_reduce(c, whole, links);
-        // The chain ends at the last rank, so rank 0 begins the chain.
+        // The ledger counts a reduce as a chain of ranks, which ends at the root. Here the root is
+        // the last rank, so rank 0 begins the chain.
         bool first = c->rank == 0;
         good = counted_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) &&
                good;
@@ -568,8 +570,8 @@ static void test_ledger(Test *t, Comm *c) {
 
 static void test_split(Test *t) {
     Comm *w = t->world;
-    Comm *half =
-        comm_split(w, w->rank % 2, w->size - w->rank, "half"); // odd and even, in falling order
+    // One group has the odd ranks and the other has the even ranks, in falling order.
+    Comm *half = comm_split(w, w->rank % 2, w->size - w->rank, "half");
     comm_connect(half, COMM_EVERYBODY);
     size_t members = (w->size + 1 - w->rank % 2) / 2,
            last = (w->size - 1 - w->rank % 2) / 2 * 2 + w->rank % 2;
@@ -639,7 +641,7 @@ static void test_grids(Test *t) {
 }
 
 // The last rank starts the world's sum only after a message from rank 0. Rank 0 sends this message
-// after `early`, the sum of all ranks but the last, has ended.
+// after its sum in `early`, the group of all ranks but the last, has ended.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
     bool last = w->rank == w->size - 1, first = w->rank == 0;

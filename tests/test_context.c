@@ -1,6 +1,6 @@
 // test_context.c: compares every kind of context parallelism with the unsplit model. Each kind is
 // combined with tensor and sequence parallelism, recomputation, split backwards and ZeRO.
-// Recomputation and split backwards must give equal bits.
+// Recomputation and split backwards must give the bits of plain backwards.
 //
 // ranks: 4
 // level: core

@@ -1,6 +1,6 @@
-// test_kernels.c: prints the kernels in use, the processor's vectors (as a number) and
-// OPENBLAS_CORETYPE. For each argument "core vectors" the program prints the kernels that
-// kernels_better() chooses, or none.
+// test_kernels.c: prints the kernels in use, the processor's vector units (a number of enum
+// Vectors) and OPENBLAS_CORETYPE. For each argument "core vectors" the program prints the kernels
+// that kernels_better() chooses, or none.
 //
 // ranks: 1
 // level: core

@@ -1,4 +1,5 @@
-// test_lesson.c: makes the mistake that --mode names. The frame must notice this mistake.
+// test_lesson.c: runs the mode that --mode names. In most modes the program makes a mistake, which
+// the frame (judge/frame) must notice.
 //
 // ranks: 3
 // level: core
@@ -211,7 +212,7 @@ static void lesson(Run *run) {
              1000 * (double)(run->world->rank + 1));
         cost(run, "share", "millionths", 100000, 100000);
         cost(run, "share", "millionths", 272727,
-             272727); // a cell shows the last cost with its name
+             272727); // a cell shows the last cost of this name
         check_true(run, "SGD: a = b", "x", true);
         check_true(run, "AdamW: a = b, y", "", true);
         results(run, (const char *const[]){ "here", NULL },
@@ -226,8 +227,8 @@ static void lesson(Run *run) {
         say_use_when(run, "there is a test.");
     }
     if (mode_is(&t, "slow") && run->is_root) sleep(25); // as if rank 0 wrote a large file
-    // The parts are milliseconds since --rate, the time when the test began. So the output is the
-    // same on a busy machine.
+    // The done parts are the milliseconds since --rate, the time when the test began. So the first
+    // number on the screen shows the test when the progress appeared.
     const size_t parts = 1000000000;
     for (size_t i = 0; mode_is(&t, "long") && i < 100; i++) {
         progress(run, "part", (size_t)(1000 * (now() - option_real(run, "rate"))), parts);

@@ -42,8 +42,9 @@ static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     return m;
 }
 
-// If `framed` is true, tensors are windows on larger tensors. The frame must stay NaN. An op that
-// writes into the frame changes it, and an op that reads the frame gets NaN.
+// If `framed` is true, a tensor is a window on a larger tensor. The frame, which is the rest of the
+// larger tensor, must stay NaN. An op that writes into the frame changes it, and an op that reads
+// the frame gets NaN.
 static bool framed;
 static struct { Tensor whole, window; } frames[64];
 static size_t frame_count;
@@ -330,7 +331,7 @@ static void test_contributions(size_t M, size_t N) {
     op_add(y, zero, zero);
     tensor_download(&first, corner(y));
     ok(first == 0 && signbit(first), "add: -0 and -0");
-    // The result of op_combine() may replace the first row.
+    // op_combine() may write its result into the first row of its input.
     Tensor sum = out(1, N), parts = put(in[0]);
     op_combine(sum, zero, false);
     tensor_download(&first, corner(sum));
@@ -429,7 +430,8 @@ static int *some_positions(size_t B, size_t n, int first) {
         p[i] = i % n == 0 ? first + (int)(i / n) : p[i - 1] + 1 + (int)(random_key(5, i) % 3);
     return p;
 }
-// Without gaps every sequence has the positions 0, 1, 2, ..., and the result has NULL.
+// Sets the sizes and positions of `fixed`, and returns the same as a HeadsPlace. Without gaps every
+// sequence has the positions 0, 1, 2, ..., which a HeadsPlace writes as NULL.
 static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
     free(fixed.query), free(fixed.key_at);
@@ -460,7 +462,8 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     forget("dropout_heads");
 }
 
-// The dropout of a token depends on its (sequence, position) only, for any local rows.
+// The dropout of a token depends on the token's sequence and position, not on the row in which a
+// rank has the token.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
     static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has these numbers minus 1
@@ -826,10 +829,10 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     forget("causal_softmax");
 }
 
-// Tests chunks of a sequence on N ranks. The attention of one rank's queries to another rank's keys
-// must equal this part of the attention over the whole sequence. A rank has the rank-th of N equal
-// chunks. With zigzag a rank has two of 2N chunks: the rank-th from the front and the rank-th from
-// the back.
+// Tests chunks of a sequence on N ranks. For one rank's queries and another rank's keys, the
+// scores, the softmax, the causal mask and the dropout must equal this part of the whole sequence.
+// A rank has the rank-th of N equal chunks. With zigzag a rank has two of 2N chunks: the rank-th
+// from the front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -894,7 +897,7 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
     forget("chunks");
 }
 
-// lse[row, head] <- the log of the sum of the exponentials of the scores that a query sees.
+// lse[row, head] <- the log of the sum of the exponentials of the scaled scores that a query sees.
 // The scores are [B*heads*Tq, Tk], and lse is [B*Tq, heads].
 static void plain_lse(Mat lse, const Mat *in) {
     FOR (r, in[0].rows) {
@@ -915,10 +918,11 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
-// The softmax over two blocks of keys, merged, must equal the softmax over all keys. The backward
-// that uses the dot of each row must equal the softmax's backward. Scores are in the hundreds. The
-// ops *_triangle use only the elements up to the diagonal. With a causal mask these ops must give
-// the same results.
+// Scores are in the hundreds. The outputs of attention to two blocks of keys, merged, must equal
+// the output of attention to all keys. op_causal_scores_backward(), which reads the dot product of
+// o and its gradient per row and head, must equal the softmax's backward. The ops *_triangle use
+// only the elements up to the diagonal. With a causal mask they must give the results of the ops
+// without _triangle.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
@@ -1289,7 +1293,7 @@ static void test_windows_and_sizes(void) {
     test_products(7, 5, 13);
     test_elements(7, 13);
     test_bias(7, 13);
-    test_bias(5, 133); // more than two strips
+    test_bias(5, 133); // more than two strips of 64 columns (for_each.h)
     test_contributions(7, 13);
     test_contributions(1, 5);
     test_gelu(7, 13);

@@ -253,8 +253,8 @@ static void cross_entropy(size_t M, size_t V) {
     op_cross_entropy_backward(x, sum, targets, dloss, 0), exact("cross_entropy_backward", x);
 }
 
-// Tests sizes near the limits of strips, blocks of sums and blocks of threads. One size has many
-// strips and blocks.
+// Tests sizes near those of a strip of columns (for_each.h), of a block of a sum (real_math.h) and
+// of a GPU's block of threads. One size has many strips and blocks.
 static void all_ops(void) {
     const size_t shapes[][2] = { { 1, 1 }, { 7, 13 }, { 33, 517 }, { 130, 1030 }, { 3, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

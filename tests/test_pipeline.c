@@ -23,8 +23,8 @@
 // ---------------------------------------------------------------- lists
 
 // Returns the list of a text such as "F0c1 B2 I0 W0". F, B and U are a forward, a backward and an
-// update. I and W are a backward of inputs and of weights. The micro-batch follows, and then the
-// chunk. Chunk 0 is omitted.
+// update. I and W are a backward of inputs and of weights. The number of the micro-batch follows,
+// and then c and the chunk. Without c the chunk is 0.
 static Schedule list_of(const char *text) {
     Schedule s = { 0 };
     for (char *end; *text; text = end + (*end == ' ')) {
@@ -73,8 +73,8 @@ static void test_rule(void) {
 }
 
 static void test_lists(void) {
-    // ZB-H1 (Qi et al. 2023) has 1F1B's order, but stage i computes the gradients of weights i
-    // micro-batches later.
+    // ZB-H1 (Qi et al. 2023) has 1F1B's order, but stage i delays each backward of weights by i
+    // micro-batches.
     Schedule *zero = schedule_all(schedule_zb_h1, 4, 8);
     size_t units = lists_makespan(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
     if (!ok(units == 27,
@@ -89,7 +89,7 @@ typedef struct {
     const char *name;
     size_t p, v, m;
     const char *list[4]; // the list of each stage; NULL: interleaved
-    size_t in_flight;    // the most micro-batches in flight on stage 0
+    size_t in_flight;    // the most forwards on stage 0 with an unfinished backward
 } Case;
 
 enum { SEQUENCES = 2 };
@@ -145,8 +145,8 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
-// Tests pipeline_loss (04.02), which runs forwards only. The stages are even, or each stage has one
-// block and the last stage has the rest.
+// Tests pipeline_loss (04.02), which runs forwards only. The stages are even, or all stages but the
+// last have one block each and the last stage has the rest.
 static void run_evaluation(Comm *world, void *unused) {
     (void)unused;
     size_t p = world->size, uneven[4];
@@ -241,7 +241,8 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
     }
 }
 
-// Every op reads the version that it names.
+// Runs the list with calls of the executor. Every op reads the version of the weights that the op
+// names.
 static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                Versions *v, double *loss) {
     PipelineStage s = pipeline_begin(pp, m, batch, STEPS);
@@ -471,7 +472,8 @@ static void run_pairs(Comm *world, void *unused) {
     Tensor g[3] = { { 0 } };
     Model *m[3];
     size_t kept[3], M = b.B * b.T;
-    for (size_t i = 0; i < 3; i++) { // plain; every block; every two blocks
+    // The models recompute nothing, each block, and pairs of blocks.
+    for (size_t i = 0; i < 3; i++) {
         m[i] = model_describe(&four, (Range){ 1, 5 });
         if (i == 1) recompute(m[i], RECOMPUTE_FULL);
         for (size_t k = 0; i == 2 && k < 2; k++) recompute_wrap_range(m[i], k, 2);
@@ -576,7 +578,7 @@ static void test_halves(void) {
     tensor_randomize(w, 2, 1);
     tensor_randomize(dy, 3, 1);
     linear_backward_weights(dw, x, dy);
-    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward computes it
+    linear_gradients(&param, NULL, x, dy); // as in a layer's whole backward
     ok(tensor_equal(dw, param.g), "W of y = x w is dw of its whole backward, every bit");
     arena_free(&a);
 }

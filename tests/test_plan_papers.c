@@ -2,8 +2,8 @@
 // 2104.04473) and Korthikanti et al. 2022 (arXiv 2205.05198). Also compares ring attention with its
 // closed form, and checks that the constants of the A100 and the H100 fit the published steps best.
 // The figures of PTD-P have no printed values, so the order and the sign of each difference are
-// compared. Models, layouts and batches are those of the authors' scripts in Megatron-LM,
-// examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
+// compared. Models, layouts and batches of PTD-P's figures are those of the authors' scripts in
+// Megatron-LM, examples/sc21. 08_3d/experiments/published.c has the speeds of both papers' tables.
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -76,8 +76,8 @@ static bool figure11(void) {
     }
     return holds && x[1][3] / x[1][0] > x[0][3] / x[0][0];
 }
-// Checks figure 12. With `scattered` checks figure 18, scattered messages in a pipeline with
-// chunks.
+// Checks figure 12, the gain of interleaved chunks. With `scattered` checks figure 18, the gain of
+// scattered messages in a pipeline with chunks.
 static bool figure12(bool scattered) {
     enum { BATCHES = 5 };
     double gain[BATCHES];
@@ -267,9 +267,9 @@ static Runs runs(void) {
 
 // ---------------------------------------------------------------- ring attention
 
-// Checks the closed form of 03.08. In forward and backward a block sends 6N - 4 tensors [B T/N, A].
-// With zigzag the ranks share the products of the causal mask equally. Here links and memory take
-// no time.
+// Checks the closed form of 03.08. For forward and backward of a block a rank sends 6N - 4 tensors
+// [B T/N, A]. With zigzag the ranks share the products of the causal mask equally. Here links and
+// memory take no time.
 static bool ring_closed_form(void) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(96, 12288, 96), 1, .source = "" }, 1);
     t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };

@@ -25,7 +25,7 @@ static void set_all(const char *line) { // "name=number ..."
 // The layouts come in this order:
 // - GPT-3 on 1,024 A100s in two ways (08_3d/plan.md)
 // - a model with a trillion parameters
-// - a Llama in fp32 on H100s, with its own sizes, unequal parts and ZeRO-3
+// - a Llama in fp32 on H100s, with sizes that no preset has, unequal parts and ZeRO-3
 // - 32 blocks on 3 GPUs of the lessons' cluster
 // - long sequences over cp
 // - plain attention

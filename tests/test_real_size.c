@@ -510,7 +510,7 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
-// Prints the paper's sum of a block's items, divided by sbh: a number plus a number times as/h.
+// Prints Korthikanti's sum of a block's items, divided by sbh: a number plus a number times as/h.
 // `mask` is the number of bytes of an element's dropout mask.
 static void items(size_t element, size_t mask) {
     CutSizes z = cut(&gpt3, 1);
@@ -543,8 +543,9 @@ static void recomputation(void) {
     page = "07_recompute/README.md";
     on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
+    // Unsplit repeats the product q k^T, but not p v.
     on_page("| selective | %.1f GB | %.0f GB | %.2f %% (%.1f %% if the product", 96 * dense / G,
-            state + (96 * dense + all - dense) / G, work / 2, work); // ours repeats only q k^T
+            state + (96 * dense + all - dense) / G, work / 2, work);
     on_page("| full | %.1f GB | %.0f GB | %.0f %% |", 96 * full / G, state + (96 * full + all) / G,
             100 * F / (3 * F));
     page = "07_recompute/reference.md";

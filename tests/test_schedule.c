@@ -107,8 +107,8 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// NEED notes the first m for which the condition does not hold. Functions that use NEED have the
-// variables wrong, wrong_m and what.
+// NEED notes m and the text of the first condition that does not hold. Functions that use NEED have
+// the variables m, wrong, wrong_m and what.
 #define NEED(condition, text) \
     do { \
         if (!(condition) && !wrong++) { \
@@ -265,8 +265,8 @@ static void by_hand_refuses(void) {
     ok(slow.verdict == LEGAL && slow.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD),
        "05.01: B0 before F1 is legal, but the step is longer");
     schedule_all_free(s, 3);
-    // Stage 0 has sent F5 and F6, and stage 1 has sent B1 and B2. Neither stage has a free buffer
-    // for its next message, F7 or B3, so neither stage goes on to receive.
+    // F5 and F6 of stage 0, and B1 and B2 of stage 1, are sent but not received. Neither stage has
+    // a free buffer for its next message, F7 or B3, so neither stage goes on to receive.
     Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
     ok(by_hand_judge(unlike, 2, 8).verdict == DEADLOCK,
        "05.01: GPipe on stage 0, 1F1B on stage 1: a deadlock, because the buffers are full");
@@ -372,8 +372,9 @@ static void lists_that_deadlock(void) {
 
 // ---- backwards in halves ----
 
-// F = B = W = 1. With cap p a step takes at most 2 units more than with cap 2p - 1. This holds for
-// p = 1, 2, 4, 8 and m = p, 2p, 4p.
+// F = B = W = 1. The cap of schedule_zb_auto() is the most micro-batches in flight on a stage. With
+// cap p a step takes at most 2 units more than with cap 2p - 1. This holds for p = 1, 2, 4, 8 and m
+// = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -505,7 +506,7 @@ static void published_figures(void) {
     bool formula_holds = true, close = true;
     for (size_t n = 0; n < 3; n++) {
         const size_t K = (size_t)2 << n, M = 32;
-        // The time of one forward and one backward of a stage.
+        // `share` is the time of one forward and one backward of a stage.
         double share = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
         double ideal = (double)(K * M) * share / (double)makespan(schedule_gpipe, K, M, 1, 2);
         double speed_up = (double)(K * M) / (double)(M + K - 1);

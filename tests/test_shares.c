@@ -1,8 +1,8 @@
-// test_shares.c: tests the shares that balance_shares() makes of random rates. The shares must add
-// up to the batch. With n devices and B sequences, a step must take at most the ideal time of B + n
-// - 1 sequences. In the ideal time fractions of a sequence are allowed. This bound holds because
-// each further sequence goes to the device that would finish first with one more sequence. The
-// ideal time must follow from the summed speed of the devices.
+// test_shares.c: tests the shares that balance_shares() computes from random rates. The shares must
+// add up to the batch. With n devices and B sequences, a step must take at most the ideal time of B
+// + n - 1 sequences. In the ideal time fractions of a sequence are allowed. This bound holds
+// because each further sequence goes to the device that would finish first with one more sequence.
+// The ideal time must follow from the summed speed of the devices.
 //
 // ranks: 1
 // level: core

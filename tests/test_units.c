@@ -162,7 +162,7 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
     }
 }
 
-// ---- partial gradients: the ranks of a row share rows, as in sequence parallelism ----
+// ---- partial gradients: the ranks of a row split the tokens, as in sequence parallelism ----
 
 // Returns whether this parameter is partial. The vectors (norms and biases) and both uses of the
 // table are partial. All other gradients are left as they are, so each column of ranks has its own

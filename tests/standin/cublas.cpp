@@ -1,5 +1,5 @@
 // cublas.cpp: cuBLAS without a GPU. Products are plain loops, queued on the handle's stream. The
-// file also has the numbers of 16 bits.
+// file also converts between float and 16-bit numbers.
 #include "include/cublas_v2.h"
 #include <cmath>
 #include <cstring>

@@ -47,16 +47,16 @@ struct State {
     size_t end = ZONE, capacity = size_t(4) << 30;
     size_t kernels = 0, failing_kernel = 0;
     bool eager = false, check_all = false;
-    bool lazy = true;               // CUDA_MODULE_LOADING at the first call
+    bool lazy = true;               // CUDA_MODULE_LOADING was not EAGER at the first call
     std::set<std::string> loaded;   // kernels
     long patience = 300;            // seconds
     std::vector<size_t> used, most; // live bytes and their peak, by device
-    std::deque<uintptr_t> freed;    // blocks that are NaN, oldest first
+    std::deque<uintptr_t> freed;    // freed blocks that hold NaN, oldest first
     size_t freed_bytes = 0;
     std::map<uintptr_t, Block> blocks; // blocks of the device, also freed blocks
     std::map<uintptr_t, size_t> pinned;
     std::vector<Stream *> defaults;   // by device
-    cudaError_t sticky = cudaSuccess; // after a kernel has failed, every call fails
+    cudaError_t sticky = cudaSuccess; // the error that calls return after a kernel has failed
     struct sigaction other_handler;
 };
 static State &all = *new State; // never destroyed, because a thread may outlive main
@@ -101,7 +101,7 @@ std::string bus_id(int device) {
     return id;
 }
 
-// Returns the last block that begins at p or before p.
+// Returns the last block that begins at p or before p, or end() if no block does.
 static std::map<uintptr_t, Block>::iterator find_block(const void *p) {
     auto b = all.blocks.upper_bound(uintptr_t(p));
     return b == all.blocks.begin() ? all.blocks.end() : --b;
@@ -138,12 +138,13 @@ bool overlap(const Range &a, const Range &b) {
     if (a.lo >= b_end || b.lo >= a_end) return false;
     if (a.pitch != b.pitch || a.rows == 1 || b.rows == 1) return true;
     const size_t apart = (b.lo > a.lo ? b.lo - a.lo : a.pitch - (a.lo - b.lo) % a.pitch) % a.pitch;
-    return apart < a.width || apart + b.width > a.pitch; // columns of the same matrix
+    // Both ranges are columns of one matrix.
+    return apart < a.width || apart + b.width > a.pitch;
 }
 
-// Signalling NaNs of float and of double fill the bytes between blocks. An operation that reads
-// such a NaN gets NaN. An operation that adds to such a NaN leaves a quiet NaN, which check_zone()
-// finds.
+// Every 8 bytes between blocks are a signalling NaN of double. The first 4 of these bytes are a
+// signalling NaN of float, and the last 4 are a quiet NaN. An operation that reads such bytes gets
+// NaN. An operation that adds to a signalling NaN leaves a quiet NaN, which check_zone() finds.
 static const struct Zone {
     uint64_t word[2 * ZONE / sizeof(uint64_t)];
     Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
@@ -191,8 +192,8 @@ size_t number(const char *variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 0) : otherwise;
 }
 
-// Writes the largest number of bytes of device memory that this process used, in a line for each
-// device.
+// Appends a line for each device that this process used to the file STANDIN_MEMORY_LOG. The line
+// has the largest number of bytes of device memory that were live at one time.
 static void write_most() {
     FILE *f = fopen(getenv("STANDIN_MEMORY_LOG"), "a");
     for (size_t i = 0; f && i < all.most.size(); i++)
@@ -317,8 +318,8 @@ void pause(std::unique_lock<std::mutex> &lock, int turn) {
     lock.lock();
 }
 
-// Waits until operation `count` of the stream is done. If a GPU would wait for ever, this function
-// ends the process with the reason.
+// Waits until operation `count` of the stream is done. If a GPU would wait for ever, or the wait
+// takes longer than all.patience, this function ends the process with the reason.
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count) {
     const auto begin = std::chrono::steady_clock::now();
     for (int turn = 0; !run_until(stream, count); turn++) {
@@ -465,8 +466,9 @@ static void check_words(const char *name, char *closure, size_t size) {
     }
 }
 
-// CUDA loads a kernel at its first launch, unless CUDA_MODULE_LOADING was EAGER at the first call.
-// Loading may wait for all work on the GPU, and so for another rank.
+// Calls fault() if this launch loads the kernel while an operation of NCCL is pending. CUDA loads a
+// kernel at its first launch, unless CUDA_MODULE_LOADING was EAGER at the first call. Loading may
+// wait for all work on the GPU, and so for another rank.
 static void load(const char *name) {
     if (!all.lazy || !all.loaded.insert(name).second) return;
     for (const Stream *s : streams)
