@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How much memory does it save to keep only a layer's input, and what does the second forward cost?
+// question: How much memory does it save to keep only a block's input, and what does the second forward cost?
 // vary: layers 7..11, width 12|18|24, context 8..13, vocab 31..50
 //
 // Holds:  recomputation splits no tensor. The ranks are pipeline stages or a tensor-parallel group.

@@ -201,7 +201,7 @@ sub forms_hold {
 sub before_work {
     my ($job) = @_;
     return $job->{out} =~
-        /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/;
+        /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {2,}[^\n]*\n)*\n)\z/;
 }
 
 # Returns the processes of one run, by rank. A rank's process is a descendant of the launcher and

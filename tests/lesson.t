@@ -258,7 +258,7 @@ SKIP: {
     is($status, 0, 'the page: status');
     like(
         $out,
-        qr/^\[test lesson\]  Does the frame "notice" every kind of mistake\?\n {15}3 ranks, emu \(.+; seed 1\n/s,
+        qr/^\[test lesson\]  Does the frame "notice" every kind of mistake\?\n {2}3 ranks, emu \(.+; seed 1\n/s,
         'the page: its title'
     );
     unlike($out, qr/ ok$/m, 'the page: no line of its own for a check that holds');

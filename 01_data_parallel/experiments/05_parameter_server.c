@@ -60,7 +60,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
     const char *worker = value_cell(run, (double)pushed, "bytes");
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "pushes/ms while all work", "synchronous: n/(t + 2c)", { 0 } },
+                      { "pushes/ms, all at work", "synchronous: n/(t + 2c)", { 0 } },
                       { "most updates, pull to push", "0; bound s: <= (n-1)(2s+1)", { 0 } },
                       { "loss at equal time", NULL, { 0 } },
                       { "loss at equal work", NULL, { 0 } },

@@ -109,9 +109,9 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     else
         say_answer(run,
                    "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. So short "
-                   "a training cannot rank the methods: compare top-k and 1-bit with the same rule "
-                   "on one device, from which they differ by at most %.2f.",
+                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. %d steps "
+                   "are too few to rank the methods. The fair comparison is the same rule on one "
+                   "device: top-k and 1-bit differ from it by at most %.2f.",
                    compression_share(&seen[FP16], &seen[EXACT]),
                    compression_share(&seen[TOPK], &seen[EXACT]),
                    compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
@@ -125,7 +125,7 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     say_cost(
         run,
         "from %zu ranks on top-k sends at least as much as the exact sum. Top-k and 1-bit keep a "
-        "residual of %s per rank. 1-bit also keeps one of %s for its part of the sum.%s",
+        "residual of %s per rank. 1-bit also keeps a residual of %s for its part of the sum.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
         clock_config()->simulated ? " The times leave out packing, and let the N-1 sends of a "
                                     "bucket overlap, as if a rank had N-1 ports."

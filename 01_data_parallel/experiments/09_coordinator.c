@@ -273,8 +273,9 @@ static void page(Run *run, size_t cycle) {
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3: as rank 0)" : "");
     picture(run, cycle, shown);
     say(run,
-        "\n  fixed order  no messages to agree: an all-reduce per layer, when its %d gradients are "
-        "final\n"
+        "\n  fixed order  no messages to agree: one all-reduce per layer (%d gradients): A B C, "
+        "then D "
+        "E F, ...\n"
         "  names        (first step) in each cycle ranks send rank 0 name and size of their new "
         "gradients;"
         "\n               rank 0 broadcasts the names that all ranks have\n"
@@ -319,9 +320,11 @@ static void answer(Run *run) {
                           cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
     say_cost(run, "a gradient waits for its cycle's end and the answer.%s", times);
-    say_use_when(run,
-                 "no order is known before the step, and each rank finishes every gradient. If all "
-                 "ranks finish the layers in one order, as here, DDP's fixed order is cheaper.");
+    say_use_when(
+        run,
+        "no order is known before the step, and each rank finishes every gradient. Here "
+        "only the gradients inside a layer change their order, so a fixed order of layers, as in "
+        "DDP, is cheaper.");
 }
 
 static void coordinator(Run *run) {

@@ -56,16 +56,18 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const Result rows[] = {
         { "parameters", "matrices: 1/q³; vectors: 1/q", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
-        { "sent along row", "X, Y and their gradients", BOTH("=0 B", "sent.row") },
-        { "sent along column", "X, Y and their gradients", BOTH("=0 B", "sent.column") },
-        { "sent along depth", "W and its gradient", BOTH("=0 B", "sent.depth") },
+        { "sent along row", "X, Y: 24 M C (q-1)/q³ a block", BOTH("=0 B", "sent.row") },
+        { "sent along column", "X, Y: 8 M C (q-1)/q³ a block", BOTH("=0 B", "sent.column") },
+        { "sent along depth", "W: 24 C² (q-1)/q³ a block", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(one.time, "step") },
         { 0 },
     };
     results(run, columns, rows);
-    say(run, "  keep: gathered X, W stay. gather again: backward gathers them again. vectors: "
-             "biases, gains.");
+    say(run,
+        "  keep: gathered X, W stay. gather again: backward gathers them again. vectors: "
+        "biases, gains.\n  Formulas of bytes count elements, with keep, for M tokens. X, Y and W "
+        "include their gradients.");
     say(run,
         "  GPT: %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",
@@ -79,11 +81,12 @@ static void ending(Run *run) {
         time = page_text(run, ", and takes %s instead of %s", cost_text(run, "step.again"),
                          cost_text(run, "step.whole"));
     if (!answer_alone(run))
-        say_answer(run,
-                   "A rank sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
-                   "partial sums of Y along its row. Backward sends as much of dX, dW and dY. With "
-                   "keep a rank sends %s per step and keeps %s of activations.",
-                   cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
+        say_answer(
+            run,
+            "A rank sends (q-1)/q³ of each matrix: X along its column, W along its depth, "
+            "partial sums of Y along its row. With keep, backward sends as much of dX, dW and "
+            "dY. In a step a rank then sends %s and keeps %s of activations.",
+            cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
              cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
              cost_text(run, "sent.again"), time);

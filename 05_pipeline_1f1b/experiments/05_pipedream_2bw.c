@@ -132,8 +132,10 @@ static void two_bw(Run *run) {
         "A batch does not wait for the update of the batch before: batch t reads version t-1 "
         "(batch "
         "0 reads\nversion 0). In the list below B%zu is the last op that reads version 0. Then U1 "
-        "replaces version 0\nby version 2. So two versions are enough, if m >= p.",
-        2 * (p < 4 ? (size_t)4 : p) - 1);
+        "replaces version 0\nby version 2. If m >= p, U0 comes before F%zu, the first op that "
+        "reads "
+        "version 1. So two are enough.",
+        2 * (p < 4 ? (size_t)4 : p) - 1, 2 * (p < 4 ? (size_t)4 : p));
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "
                  "shared table.");

@@ -37,9 +37,9 @@ static void zero2(Run *run) {
     say_answer(run,
                "A rank keeps the gradients of its own 1/%zu of the parameters, from backward to "
                "update. It keeps a block's whole gradient only during the block's backward, and "
-               "wte's two gradients during the step. These take at most %s. The state is %s "
-               "instead of %s.",
-               dp->size, zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
+               "wte's two gradients during the step. %s at most %s. The state is %s instead of %s.",
+               dp->size, m > 1 ? "With a new sum of its part these take" : "These take",
+               zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
                zero_text(run, all, ZERO_STATE));
     say_cost(run,
              "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of %s, and "

@@ -102,7 +102,9 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     const char *reason = "", *less = "", *others = "", *hidden = "";
     const Layout *next = n > 1 ? &layout[1] : fast;
     if (fast->n.tp < next->n.tp && fast->sent.inside < next->sent.inside)
-        less = page_text(run, " This layout sends less over tp than tp %zu.", next->n.tp);
+        less = page_text(run, " In a node a rank sends %s, with tp %zu %s.",
+                         value_text(run, fast->sent.inside, "bytes"), next->n.tp,
+                         value_text(run, next->sent.inside, "bytes"));
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason = page_text(run,
                            " The sums over tp and dp stay inside a node, and only messages between "
