@@ -6,8 +6,8 @@
 
 // The fields of a case:
 //   zero   the stage of ZeRO; with -1 the search chooses the stage
-//   tight  the least mean of the ratio of a bound of the step to the step
-//   exact  the least share of layouts in which the bound of the memory equals the memory
+//   tight  on average the bound of a step must be at least this part of the step
+//   exact  in at least this part of the layouts the bound of the memory must equal the memory
 // With a vision tower the first chunk of stage 0 keeps more than its other chunks. The peak then
 // may come later than plan_bound.c assumes, so `exact` is smaller.
 static const struct {

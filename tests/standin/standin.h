@@ -1,5 +1,6 @@
-// standin.h: declarations shared by the parts of the stand-in. Functions that use streams or the
-// list of memory blocks are called with the lock of an Entry.
+// standin.h: declarations shared by the parts of the stand-in, which replaces CUDA and NCCL without
+// a GPU. A caller of a function that uses streams or the list of memory blocks holds the lock of an
+// Entry.
 #ifndef STANDIN_H
 #define STANDIN_H
 #include <cstdint>
