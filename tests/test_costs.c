@@ -68,8 +68,9 @@ static void parameters(Run *run, const char *name, const ModelConfig *c) {
                  (double)memory_now(MEM_GRADIENTS));
             bool units = true;
             for (size_t k = 0; k < m->n_layers; k++) {
-                const Layer *l =
-                    &m->layers[k]; // the unit beside wte: the embedding's second, the head's first
+                // The embedding's first unit is wte, so its second unit is compared. In all other
+                // layers the first unit is compared.
+                const Layer *l = &m->layers[k];
                 if (l->n_units == 0) continue; // the loss has no parameter
                 units = units && elements_unit(&z, k) == l->units[l->number == 0]->size;
             }

@@ -223,7 +223,7 @@ static void forget(ncclComm *comm) {
 
 struct Task {
     Kind kind;
-    bool send; // a message's sending end
+    bool send; // true for ncclSend; false for ncclRecv and for collectives
     const char *name;
     const void *in;
     void *out;

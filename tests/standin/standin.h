@@ -67,7 +67,8 @@ struct Op {
     const char *name;
     std::vector<Access> uses;  // empty for a kernel, whose accesses are unknown
     std::function<bool()> run; // returns false while the operation waits for another rank
-    std::function<std::string(bool *for_ever)> why = {}; // why the operation waits
+    // Returns why the operation waits. Sets *for_ever if the wait cannot end.
+    std::function<std::string(bool *for_ever)> why = {};
     void *work = nullptr; // the struct Work of an NCCL operation, else null
     Clock after = {};
 };
