@@ -5,8 +5,9 @@
 // Trains the trainer's model with the recorder off and on, under real time and under the simulated
 // clock. These four ways take one step each in turn, so that other load affects all four alike. The
 // program measures the processor time of this process, which all virtual ranks share, so the time
-// of other programs does not count. A ratio is the median of the ratios of neighbouring steps. make
-// test does not run this program, because its times are not reproducible.
+// of other programs does not count. A ratio compares two ways: the two steps of each round give a
+// quotient, and the ratio is the median of these quotients. make test does not run this program,
+// because its times are not reproducible.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -4,7 +4,7 @@
 //
 // Trains a small GPT on one device in five ways, from the same weights on the same tokens. `make
 // bench ARGS="--only storage"` runs this program beside tools/torch_storage.py, which trains the
-// same model. --reference writes the model's start, tokens and losses.
+// same model. --reference writes the initial weights, the tokens and the losses for that program.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +125,7 @@ static void bench(Run *run) {
     REQUIRE(run->world->size == 1, "the ways train on one device: start one rank");
     REQUIRE(last > 0 && last <= steps && option_size(run, "batch") > 0,
             "--last must be from 1 to --steps, and --batch at least 1");
-    memory_set_poison(false); // poison takes time
+    memory_set_poison(false); // filling new memory with NaN takes time
     for (size_t w = 0; w < WAYS; w++) {
         loss[w] = host_alloc(steps * sizeof(double));
         seen[w] = train(run, &ways[w], loss[w], w == REAL ? directory : NULL);
@@ -144,7 +144,7 @@ static void bench(Run *run) {
         snprintf(id, sizeof id, "loss.%s", ways[w].id);
         report_config_number(run, id, seen[w].last);
     }
-    double earlier = 0; // the mean of the same losses, each one step earlier
+    double earlier = 0; // as .last of REAL, but the mean begins and ends one step earlier
     for (size_t s = steps - last; s < steps; s++)
         earlier += loss[REAL][s > 0 ? s - 1 : 0] / (double)last;
     say(run,

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum {
     FUZZ_MOST_BYTES = 1 << 24
-}; // the limit of one allocation, because inputs have a few thousand bytes
+}; // Inputs have a few thousand bytes, so a larger allocation is a bug of the reader.
 void *host_alloc(size_t bytes) {
     if (bytes > FUZZ_MOST_BYTES) abort();
     return calloc(1, bytes ? bytes : 1);

@@ -1,5 +1,5 @@
-// fuzz_options.c: reads random bytes as a command line, one argument per line, and reads each value
-// as every kind of value.
+// fuzz_options.c: reads random bytes as a command line, one argument per line. Each number among
+// the values is then read as a real, and --layers as a whole number.
 // with: judge/frame/options.c
 #include <getopt.h>
 #include "judge/frame/frame.h"

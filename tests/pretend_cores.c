@@ -1,5 +1,5 @@
-// pretend_cores.c: a preloaded library (LD_PRELOAD). The library reports that the process may use
-// PRETEND_CORES cores.
+// pretend_cores.c: a preloaded library (LD_PRELOAD). sched_getaffinity() then reports that the
+// process may use as many cores as the environment variable PRETEND_CORES says (unset: 1).
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>

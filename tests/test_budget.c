@@ -6,7 +6,7 @@
 
 enum { CASES = 600, MOST_BLOCKS = 7 };
 
-// Returns the least work of a plan that fits, or -1 if no plan fits.
+// Returns the least work that a plan within the budget computes again, or -1 if no plan fits.
 static double exhaustive(const BudgetStage *s, size_t budget) {
     size_t plans = 1;
     double best = -1;

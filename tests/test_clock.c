@@ -4,8 +4,8 @@
 //
 // All stages of a pipeline are equal. The test runs naive, GPipe and 1F1B for p = the number of
 // ranks and several m. A step is counted in units of a forward and a backward. The order of events
-// is also tested for interleaved stages and ZB-H1. Also tests links, ports, copies, arrivals, and
-// collectives within and between nodes.
+// is also tested for interleaved stages and ZB-H1. Also tests links, ports, copies, arrivals, the
+// speed of a device, and collectives within and between nodes.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,9 +182,9 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// All other ranks send 1000 elements to rank 0, which answers each message. With a port per peer
-// all messages arrive at once. With one port the messages arrive, and the answers leave, one after
-// the other.
+// Every rank except rank 0 sends 1000 elements to rank 0, which answers each message. With a port
+// per peer all messages arrive at once. With one port the messages arrive, and the answers leave,
+// one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -209,8 +209,8 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
-// An all-reduce must use the link that was set, and after that the link of --link again.
-// Predictions use the same link.
+// After clock_set_link(&other) an all-reduce must use `other`, and after clock_set_link(NULL) the
+// link of --link. ring_time() must use the same link.
 static void links(Run *run) {
     const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
     Comm *c = run->world;
@@ -269,8 +269,8 @@ static double chain(size_t n, size_t cards) {
     return transfer(cards, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
 
-// Starts an all-reduce on each of some communicators at the same time and waits for all. Returns
-// the duration in ps.
+// Starts an all-reduce on each of c[0] to c[n - 1] at the same time and waits for all of them.
+// Returns the duration in ps.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
     comm_all_reduce(run->world, t[0]); // so that all ranks begin at the same time
@@ -331,8 +331,8 @@ static void lanes(Run *run) {
     begin = clock_now();
     comm_reduce(w, t[0], 0);
     cost(run, "reduce of the world", "ps", chain(p, cards), (double)(clock_now() - begin));
-    // Each rank sends around the ring. A rank on the same node as its predecessor gets its message
-    // sooner.
+    // Each rank sends a message to the next rank. The time is that of the link inside a node or
+    // between nodes.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);
     comm_all_reduce(w, t[0]);

@@ -68,8 +68,9 @@ static void parameters(Run *run, const char *name, const ModelConfig *c) {
                  (double)memory_now(MEM_GRADIENTS));
             bool units = true;
             for (size_t k = 0; k < m->n_layers; k++) {
-                const Layer *l =
-                    &m->layers[k]; // the unit beside wte: the embedding's second, the head's first
+                // The embedding's first unit is wte, so its second unit is compared. In all other
+                // layers the first unit is compared.
+                const Layer *l = &m->layers[k];
                 if (l->n_units == 0) continue; // the loss has no parameter
                 units = units && elements_unit(&z, k) == l->units[l->number == 0]->size;
             }
@@ -160,8 +161,8 @@ static void closed_forms(Run *run) {
     // In table 2 of Korthikanti et al. 2022 a block with tensor parallelism keeps
     // h (10 + 24/t + 5 a s/(h t)) bytes per token. An element has 2 bytes, and a mask element 1. In
     // fp32 the three numbers are 18, 48 and 9. The formula 3 h + 12 h/t + 2 a s/t + 4 counts
-    // elements per token without masks and without the block's input, and 4 statistics of the
-    // norms.
+    // elements per token: 4 statistics of the norms are included, masks and the block's input are
+    // not.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;
@@ -206,8 +207,8 @@ static void sequence_closed_forms(Run *run) {
 }
 
 // Checks a block of `even` with 3D tensor parallelism on 2 x 2 x 2 ranks. X is M h elements, and W
-// is h^2 elements. Inputs of 7 X and weights of 12 W are gathered. The gathered tensors are kept,
-// or gathered again in backward.
+// is h^2 elements. Inputs with 7 X elements and weights with 12 W elements are gathered. The
+// gathered tensors are kept, or, with `again`, gathered again in backward.
 static void cube_closed_forms(Run *run) {
     enum { SIDE = 2, RANKS = 8, CUBE_SEQUENCES = 4 };
     const double q = SIDE, n = RANKS, h = (double)even.width, s = (double)even.context;
@@ -288,9 +289,10 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
-// The ratio of a block's all-reduces to its products must be within 10 % of GPT-3's (Brown et al.
-// 2020, table 2.1). GPT-3 runs on 8 NVIDIA A100s with NVLink (300 GB/s each way) and with
-// InfiniBand (HDR, 200 Gbit/s per GPU). common/reference.md derives both ratios.
+// In a block of the lessons the ratio of the all-reduces' time (without latencies) to the products'
+// time must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1). GPT-3 runs on 8 NVIDIA A100s
+// with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
+// common/reference.md derives both ratios.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = {
         .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257

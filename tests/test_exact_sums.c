@@ -69,8 +69,8 @@ static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, co
 }
 
 // Runs several steps with error feedback. All sums that the ranks reconstructed, and the last
-// residuals of all ranks, must add up to the gradients of all ranks. 1-bit has residuals of
-// servers, too.
+// residuals of all ranks, must add up to the gradients of all ranks. In 1-bit each rank is also the
+// server of a part of each bucket, and the servers' residuals count, too.
 static void check_nothing_lost(Run *run, const CompressionPlan *plan, const char *name) {
     enum { STEPS = 3 };
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
@@ -118,7 +118,7 @@ static void exact_sums(Run *run) {
     check_exact(run, &fp16, MADE_LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);
     check_exact(run, &all, MADE_NOISE, "top-k, k = d = all-reduce", bits);
     check_exact(run, &one_bit, MADE_EVEN, "1-bit: +-1/4 everywhere = all-reduce", bits);
-    // P = A B^T Q is short if the directions of B and of a random Q are almost at right angles. The
+    // The columns of P = A B^T Q are short if B and a random Q are almost at right angles. The
     // rounding of P then grows when P is made orthonormal, so the limit is wider.
     check_exact(run, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
                 100 * LIMIT_ROUNDING);

@@ -22,7 +22,7 @@
 // two sums has lost half its digits, so fp32 shows only large errors.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
-static Arena storage = { .category = MEM_REFERENCE }; // the test's own memory, in no checked peak
+static Arena storage = { .category = MEM_REFERENCE }; // this file checks no peak of this category
 
 // ---- finite differences ----
 
@@ -533,7 +533,8 @@ static bool are_close(Tensor a, Tensor b) {
     return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5); // limits for values around 1
 }
 
-// The dropout masks are also the same, because they follow from the sequence's global number.
+// Compares each of three sequences alone with the same sequence in a batch of three. Both have the
+// same dropout masks, because the masks follow from the sequence's global number.
 static void test_alone(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     place(&m->layers[number], batch_of(&small, 2, 3), 1);
@@ -624,7 +625,7 @@ static void test_model(const ModelConfig *c, Recompute how, size_t B, const char
     arena_free(&storage);
 }
 
-// Walks a part of the list, as a pipeline stage does: blocks, head and loss.
+// Walks a part of the model's layers, as a pipeline stage does: blocks, head and loss.
 static double f_part(void) {
     walk_forward_only(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y);
     return dot(at.dy, at.y);

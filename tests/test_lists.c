@@ -222,7 +222,7 @@ static Lists breadth_first(size_t p, size_t v, size_t m) {
     return l;
 }
 
-// Makes the lists of 05.06, for random times of the ops and of a message.
+// Makes the automatic lists of 05.06 (zero bubble), for random times of the ops and of a message.
 static Lists zero_bubble(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 };
     OpTimes times = { 1 + below(20), below(20), below(20), below(60) };
@@ -231,8 +231,9 @@ static Lists zero_bubble(void) {
     return l;
 }
 
-// Returns whether two functions find the same op. The rule of pipelines is written twice: for the
-// executor, and in pipeline_steps.c for the expected steps.
+// Returns whether two functions find the same op, or both find none. The rules for the op that an
+// op needs or feeds are written twice: for the executor, and in pipeline_steps.c for the expected
+// steps.
 static bool same_op(bool any, StageOp a, bool other, StageOp b) {
     bool same = a.stage == b.stage && a.op.what == b.op.what && a.op.chunk == b.op.chunk;
     return any == other && (!any || (same && a.op.micro_batch == b.op.micro_batch));

@@ -609,8 +609,8 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     arena_free(&storage);
 }
 
-// The update of one tensor with decay, in doubles: m <- momentum m + scale g + decay w, w <- w - lr
-// m.
+// Computes the update of one tensor with momentum and decay again, in doubles:
+// m <- momentum m + scale g + decay w, w <- w - lr m.
 static void test_momentum(void) {
     Model *m = whole_model(&small);
     Optimizer o = sgd(0.1);

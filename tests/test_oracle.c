@@ -43,7 +43,8 @@ static const Option options[] = {
 
 // ---------------------------------------------- the file has lines of a name and numbers
 
-// Returns the n numbers in the line of this name. Calls fault() if the file has no such line.
+// Returns the n numbers in the line of this name. Calls fault() if the file has no such line, or if
+// the line does not have n numbers.
 static double *numbers_of(FILE *f, const char *name, size_t n) {
     double *values = host_alloc(n * sizeof *values);
     char *line = NULL, *end;

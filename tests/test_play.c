@@ -124,8 +124,8 @@ static size_t takes(PipeOp op, const OpTimes *t) {
 
 // Times has the end of each op of a stage, and the time when the op's message arrives. An op starts
 // at the later of two times: the end of the previous op, and the arrival of its input. A message
-// leaves after the previous message has arrived. The times are computed from zero again and again,
-// until nothing changes. The executor's rule says which op an op needs.
+// leaves after the previous message to the same stage has arrived. The times are computed from zero
+// again and again, until nothing changes. The executor's rule says which op an op needs.
 typedef struct {
     size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4];
 } Times;
@@ -366,8 +366,9 @@ static Programs random_programs(void) {
                 size_t r = first + i * stride;
                 Action a = { START, kinds[kind], which, 0, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
-                if (kinds[kind] ==
-                    COMM_ALL_TO_ALL) { // waited for at once, after its group's open collectives
+                if (kinds[kind] == COMM_ALL_TO_ALL) {
+                    // An all-to-all has no start of its own. So its action comes after the waits of
+                    // the group's open collectives, and its wait follows at once.
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;
@@ -424,8 +425,8 @@ static void move(Program *p, size_t from, size_t to) {
         else *target += from < to ? (size_t)-1 : 1;
     }
 }
-// In one program a rank then waits for a message right after its start, or posts a receive only
-// just before the wait.
+// Draws an action of a random rank. If the action waits for a message, the rank then waits right
+// after the start of the message, or posts the receive only just before the wait.
 static void disturb(Programs *all) {
     Program *p = &all->of[below(all->ranks)];
     size_t at = p->n ? below(p->n) : 0;

@@ -1,13 +1,14 @@
-// test_search.c: compares the bounds of plan_bound.c with the layouts that the player plays, and a
-// search that prunes by these bounds with a search of all layouts.
+// test_search.c: compares the bounds of plan_bound.c with the steps and the memory of the layouts
+// that the player plays. Also compares a search that prunes by these bounds with a search of all
+// layouts.
 #include <string.h>
 #include "08_3d/plan.h"
 #include "tap.h"
 
 // The fields of a case:
 //   zero   the stage of ZeRO; with -1 the search chooses the stage
-//   tight  the least mean of the ratio of a bound of the step to the step
-//   exact  the least share of layouts in which the bound of the memory equals the memory
+//   tight  on average the bound of a step must be at least this part of the step
+//   exact  in at least this part of the layouts the bound of the memory must equal the memory
 // With a vision tower the first chunk of stage 0 keeps more than its other chunks. The peak then
 // may come later than plan_bound.c assumes, so `exact` is smaller.
 static const struct {
@@ -88,7 +89,8 @@ static bool same_layout(const PlanLayout *a, const PlanLayout *b) {
            a->zero == b->zero && a->sequence == b->sequence && a->recompute == b->recompute &&
            a->balanced == b->balanced;
 }
-// With b = 0 any micro-batch is accepted.
+// Returns the first result with this mesh and with b sequences per micro-batch, or with any number
+// if b = 0.
 static const PlanResult *first_of(const PlanList *list, const PlanLayout *mesh, size_t b) {
     for (size_t i = 0; i < list->n; i++) {
         const PlanLayout *l = &list->result[i].layout;

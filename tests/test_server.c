@@ -37,8 +37,9 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
     return last;
 }
 
-// Returns the lines of the log that follow from the times alone. A push arrives at the time of the
-// answer, plus the answer's message, plus the worker's computation, plus the push's message.
+// Returns the lines of the log that follow from the times alone. A worker computes its next push
+// once it has the answer to its previous push. So a push arrives at the time of this answer, plus
+// the answer's message, plus the worker's computation, plus the push's message.
 static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     const double weights = server_answer(z), push_time = server_push(z);
     size_t n = log->workers, lines = n * log->steps;

@@ -545,7 +545,7 @@ static void no_master(void) {
     one_step(m, &o);
 }
 
-// A product on a grid of 2 x 2 ranks must add its turns in reals and round the sum once. The
+// SUMMA on 2 x 2 ranks must add the products of its turns in reals and round the sum once. The
 // factors are whole numbers, so the sum in reals is exact. The sum has too many digits for 16 bits.
 static void grid_product(Comm *world, void *element) {
     enum { M = 4, K = 6, N = 8 };

@@ -4,7 +4,7 @@
 // members open through /proc. A sending rank posts on the board the place of its message in its
 // device memory. The receiver copies the message from that place. Nothing is sent before the
 // receiver arrives, so a buffer changed too early is noticed. Sums run in falling order of the
-// ranks, because no program may depend on the order.
+// ranks, so that a test notices a program that depends on rising order.
 #include "include/nccl.h"
 #include <algorithm>
 #include <atomic>
@@ -38,7 +38,7 @@ struct Channel { // messages from one rank to another, one at a time
     Message message;
 };
 struct Member {
-    std::atomic<bool> here, gone; // here: a rank has this number. gone: that rank has left
+    std::atomic<bool> here, gone; // here: the member has joined. gone: the member has left
     pid_t process;
     int memory; // the descriptor of the file with the member's device memory
     char gpu[64];
@@ -51,7 +51,7 @@ struct Member {
 };
 struct Board {
     std::atomic<int> size, here, ready;
-    std::atomic<int> error; // ncclResult_t, for all members
+    std::atomic<int> error; // the first error, an ncclResult_t; all members read this field
     std::atomic<bool> said;
     char text[400];
     // The channels follow the members: first those of messages, then those of collectives.
@@ -69,7 +69,7 @@ struct ncclComm {
     ncclComm **sub;
     uint64_t split;
     std::vector<std::shared_ptr<std::function<void()>>>
-        launches; // the rest of calls that are still in progress
+        launches; // each starts operations once ncclCommGetAsyncError is called
     Clock last;   // the communicator's last operation
     std::string text;
 
@@ -205,7 +205,7 @@ static ncclResult_t step(ncclComm *comm) {
         result = comm->board->here < comm->size ? ncclInProgress : open_members(comm);
     if (!result && comm->state == ncclComm::OPENING) {
         if (comm->board->ready < comm->size)
-            return ncclInProgress; // no member leaves before all members have opened the memory
+            return ncclInProgress; // other members still open this member's memory
         comm->state = ncclComm::READY;
     }
     return result ? result : error_of(comm);
@@ -223,7 +223,7 @@ static void forget(ncclComm *comm) {
 
 struct Task {
     Kind kind;
-    bool send; // a message's sending end
+    bool send; // true for ncclSend; false for ncclRecv and for collectives
     const char *name;
     const void *in;
     void *out;
@@ -528,7 +528,7 @@ static void start(const std::vector<Task> &tasks) {
     for (Stream *s : on) {
         auto work = std::make_shared<Work>();
         std::vector<Access> uses;
-        size_t apart = 0; // accesses of the group's messages, which progress at the same time
+        size_t apart = 0; // a message is compared with uses[0] to uses[apart - 1]
         for (const Task &t : tasks)
             if (find_stream(t.stream) == s) {
                 work->add(t);
@@ -550,7 +550,7 @@ static void start(const std::vector<Task> &tasks) {
 // ---- progress ----
 
 // Returns whether another rank waits for this rank. A GPU runs without the host, but the thread of
-// this file runs operations only if they are needed.
+// keep_going() runs operations only if another rank needs them.
 static bool is_needed(const ncclComm *comm) {
     for (int kind = MESSAGE; kind <= ALL_REDUCE && comm->state == ncclComm::READY; kind++)
         for (int r = 0; r < comm->size; r++) {

@@ -1,5 +1,6 @@
-// standin.h: declarations shared by the parts of the stand-in. Functions that use streams or the
-// list of memory blocks are called with the lock of an Entry.
+// standin.h: declarations shared by the parts of the stand-in, which replaces CUDA and NCCL without
+// a GPU. A caller of a function that uses streams or the list of memory blocks holds the lock of an
+// Entry.
 #ifndef STANDIN_H
 #define STANDIN_H
 #include <cstdint>
@@ -66,7 +67,8 @@ struct Op {
     const char *name;
     std::vector<Access> uses;  // empty for a kernel, whose accesses are unknown
     std::function<bool()> run; // returns false while the operation waits for another rank
-    std::function<std::string(bool *for_ever)> why = {}; // why the operation waits
+    // Returns why the operation waits. Sets *for_ever if the wait cannot end.
+    std::function<std::string(bool *for_ever)> why = {};
     void *work = nullptr; // the struct Work of an NCCL operation, else null
     Clock after = {};
 };
