@@ -25,7 +25,7 @@
 // Forward keeps the input of every k-th layer; k = 1 keeps the input of every layer. Before
 // backward enters a segment of k layers, all but the last of these layers run forward again from
 // the kept input. Every k gives the same gradients in every bit, because the second forward does
-// the same additions in the same order. Only the most elements kept and the number of
+// the same additions in the same order. Only the peak of kept elements and the number of
 // multiplications depend on k.
 
 static void keep(Count *c, size_t elements) {

@@ -91,7 +91,8 @@ static bool is_plain(const BudgetSchedule *s) {
         if (s->list->ops[i].what > BACKWARD) return false;
     return s->chunks == 1;
 }
-// Returns the sizes of micro-batch 0, with the most micro-batches that the list has in flight.
+// Returns the sizes of micro-batch 0. Sets in_flight to the largest number of micro-batches that
+// the list has in flight.
 static BudgetStage plain_stage(const BudgetSchedule *s) {
     size_t now = 0, highest = 0;
     for (size_t i = 0; i < s->list->n; i++) {

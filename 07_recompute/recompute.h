@@ -39,7 +39,7 @@ typedef struct {
     size_t kept[RECOMPUTE_CHOICES];  // elements kept until backward, without the input
     size_t at_work;                  // held while the block's forward or backward runs
     double again[RECOMPUTE_CHOICES]; // work of the recomputation, in any unit
-    size_t deferred;                 // kept between the halves of a backward in two halves (05.06)
+    size_t deferred;                 // kept between the two halves of a backward (05.06)
 } BudgetBlock;
 typedef struct {
     const BudgetBlock *block; // [blocks], in the order of the model

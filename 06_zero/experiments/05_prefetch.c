@@ -28,7 +28,8 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
                             { "in-flight", "in flight: 3 wte, units, 2 gradients, a sum", "bytes",
                               BY_PLAY((double)play_peak(play, dp->rank, MEM_COMMUNICATION)),
                               seen->row[ZERO_IN_FLIGHT] },
-                            // With the wall clock the table ends here.
+                            // With the wall clock the table ends here, because real time is not
+                            // predicted.
                             { clock_config()->simulated ? "exposed" : NULL, "exposed, all ranks",
                               "ps", BY_PLAY((double)want.exposed), (double)seen->timing.exposed },
                             { "hidden", "hidden, all ranks", "ps", BY_PLAY((double)want.hidden),

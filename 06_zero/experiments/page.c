@@ -44,7 +44,8 @@ static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const 
     return seen;
 }
 
-// In stages 2 and 3 a step has calls within a forward or a backward.
+// Prints the sizes and the meaning of the picture's letters. In stages 2 and 3 a forward or a
+// backward contains calls, so the picture shows it in pieces.
 static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);

@@ -30,7 +30,8 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
                             // Each stage has a plan of its own.
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, all.flops)), seen->timing.flops },
-                            // With the wall clock the table ends here.
+                            // With the wall clock the table ends here, because real time is not
+                            // predicted.
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(all.time), (double)seen->computing },
                             { 0 } };
@@ -51,7 +52,7 @@ static void say_last_budget(Run *run, const Training *t) {
     budget_plan_free(&last);
 }
 
-// Rank 0, which prints, is stage 0.
+// Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },

@@ -12,7 +12,7 @@ typedef struct {
 } MemorySample;
 
 void samples_start(MemoryCategory watched); // deletes earlier samples; call this after record_start
-void samples_stop(void);                    // ends the samples; call this after record_stop
+void samples_stop(void);                    // ends the sampling; call this after record_stop
 const MemorySample *samples_recorded(size_t *n);
 void samples_free(void);
 #endif

@@ -137,7 +137,7 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                // A send may end after the step.
+                // A send may end after the step, so the end of a send does not count.
                 bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;
                 if (e->kind > EVENT_UPDATE && !waited) continue;
                 if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
@@ -487,8 +487,9 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-// A page has room for MOST_ROWS rows of a picture. If there are more rows, only the first rows and
-// the last row are drawn.
+// A page has room for MOST_ROWS rows of a picture. If there are more rows, only the first two rows
+// and the last row are drawn, with a line that counts the rows between. With --verbose all rows are
+// drawn.
 enum { MOST_ROWS = 4 };
 static bool row_drawn(Run *run, size_t row, size_t rows) {
     bool room = rows <= MOST_ROWS || run->state->program->verbose;

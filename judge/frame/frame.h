@@ -161,7 +161,7 @@ typedef struct {
 
 struct Snapshot {
     Run *run;
-    char label[32]; // appended to all names
+    char label[32]; // appended to the names of later puts
     char *bytes;    // this rank's puts, serialised, until the join
     size_t size, capacity;
     bool joined, prints;

@@ -186,7 +186,7 @@ static void choose_clock(const Program *p) {
             "--link %s names a link between nodes, but all ranks share one node: give the ranks "
             "per node with --node N, or name one link",
             link);
-    bool own = false; // the planner's own table has --rails, too
+    bool own = false; // true if the program's own table has --rails, as the planner's has
     for (const Option *o = s->own; o && o->name; o++) own = own || !strcmp(o->name, "rails");
     REQUIRE(node->text || !rails->text || own,
             "--rails %s are cards between nodes, but all ranks share one node: give the ranks per "

@@ -61,12 +61,12 @@ bool option_given(Run *run, const char *name);
 // call. The call may free a text that option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
 // Returns the element type of --storage. A lesson that can store 16 bits lists STORAGE_OPTION or
-// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson without gradients
-// of weights in 16 bits. REALS_ONLY gives the reason why a lesson stores reals only. The frame
-// rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
+// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson that never stores
+// gradients of weights in 16 bits. REALS_ONLY gives the reason why a lesson stores reals only. The
+// frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
 // entries.
 Element option_storage(const Run *run);
-bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
+bool option_main_gradients(const Run *run); // true for --gradients main, and without --gradients
 #define ONLY_STORAGE_OPTION \
     { "storage", "real|bf16|fp16", "real", NULL }
 #define STORAGE_OPTION \

@@ -1,4 +1,4 @@
-// process.h: begins and ends a process, which a launcher of MPI may have started.
+// process.h: declares the begin and the end of a process, which a launcher of MPI may have started.
 #ifndef PROCESS_H
 #define PROCESS_H
 #include <stdbool.h>

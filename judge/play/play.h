@@ -97,7 +97,7 @@ size_t play_done(const Play *p, size_t rank); // returns the number of steps tha
 const PlayStep *play_step(const Play *p, size_t rank, size_t step);
 // Returns the step at which this rank is stuck, or NULL if the rank is not stuck.
 const PlayStep *play_stuck(const Play *p, size_t rank);
-// Returns a line for each rank that is stuck: its call, and the rank that it waits for. The caller
+// Returns a line for each rank that is stuck: its call, and the ranks that it waits for. The caller
 // frees the text.
 char *play_why(const Play *p);
 #endif
