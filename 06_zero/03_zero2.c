@@ -62,10 +62,10 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// Runs a layer's own backward and reduces the gradients of its units. Each unit u is reduced over
-// u->replicas, the ranks that hold the same unit. This group is dp, unless the description of the
-// unit names another group. Every rank must call this function for every micro-batch, even for an
-// empty one, because all ranks take part in the reduction.
+// Runs a layer's own backward and reduces the gradients of its units. The gradient of unit u is
+// reduced over u->replicas, the ranks that hold the same unit. This group is dp, unless the
+// description of the unit names another group. Every rank must call this function for every
+// micro-batch, even for an empty one, because all ranks take part in the reduction.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION

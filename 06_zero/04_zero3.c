@@ -129,7 +129,7 @@ StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
         // Forward of a layer: gather, compute, drop. Backward: gather, compute, reduce, drop.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
+    zero3_reduce(model); // reduces the gradient of wte, and drops the weights of wte
 
     // Each rank has only its own parts of the gradient, so its sums of squares are partial. An
     // all-reduce of one double per tensor adds these partial sums.

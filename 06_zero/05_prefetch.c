@@ -138,7 +138,7 @@ StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, O
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
     prefetch_finish(model); // waits for the first layer's reduction, which nothing hides
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
+    zero3_reduce(model); // reduces the gradient of wte, and drops the weights of wte
 
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));

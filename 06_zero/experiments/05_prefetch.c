@@ -19,7 +19,7 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
     const double m = (double)t->micro_batches;
     const ModelConfig *c = &t->model;
     Share wte = share_of_wte(c, N, dp->rank), others = share_of_others(c, N, dp->rank);
-    double own = (double)(wte.part + others.part); // own is about Psi / N
+    double own = (double)(wte.part + others.part); // the rank's parts: about Psi / N
     double bytes = (double)(weight_bytes(c) + gradient_bytes(c) + adamw_bytes(c));
     Play *play = prefetch_steps(t, N, reshards(run));
     PlayTiming want = play_timing(play);

@@ -2,8 +2,9 @@
 // trainings.
 #include "06_zero/experiments/experiments.h"
 
-// A row of the table has a name, the id of its cost without the prefix "m3.", and a unit. Columns
-// with column 0's lesson, and rows without an id, show the number that this rank measured.
+// A row of the table has a name, the id of its cost without the prefix such as "m3." (m = 3), and a
+// unit. Columns with column 0's lesson, and rows without an id, show the number that this rank
+// measured.
 static const struct {
     const char *name, *cost, *unit;
 } rows[ZERO_ROWS] = {

@@ -1,5 +1,6 @@
-// Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit. A
-// stage keeps every item, the input of every block, or the input of the stage.
+// Compares three ways to keep activations in a GPipe pipeline with the unsplit model. The trainings
+// must be equal in every bit. A stage keeps every item, the input of every block, or the input of
+// the stage.
 #include "07_recompute/experiments/experiments.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
-// Compares plans for four budgets in a GPipe pipeline with the unsplit model, bit by bit. The plans
-// go from keeping everything to recomputing every block.
+// Compares plans for four budgets in a GPipe pipeline with the unsplit model. The trainings must be
+// equal in every bit. The plans go from keeping everything to recomputing every block.
 #include "07_recompute/experiments/experiments.h"
 
 static const ModelConfig tiny = {

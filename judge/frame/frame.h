@@ -139,8 +139,8 @@ void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, 
 const CostRecord *report_cost(Run *run, const char *id);
 
 // ---- snapshot.c ----
-// A summary of the part of a tensor that a rank holds. count is the number of elements. places is
-// the sum of the hashes of the elements' places. digest is the sum of the hashes of places and
+// A summary of the part of a tensor that a rank holds. `count` is the number of elements. `places`
+// is the sum of the hashes of the elements' places. `digest` is the sum of the hashes of places and
 // bits. Sums do not depend on the order, so the summaries of parts can be added.
 typedef struct {
     uint64_t places, digest;

@@ -82,10 +82,11 @@ void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3))
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Shows the progress of a long loop. After two seconds rank 0 prints a line such as "step 12 of
-// 400" to stderr, if stderr is a terminal and no launcher started the process. The next line of the
-// page replaces this line; done == all clears this line.
+// 400" to stderr. Rank 0 prints no such line if stderr is no terminal, or if a launcher started the
+// process. The next line of the page replaces the progress line; done == all clears that line.
 void progress(Run *run, const char *what, size_t done, size_t all);
-// Adds a setting to the JSON's "config", or replaces the option of this name.
+// Adds a setting to the JSON's "config", or replaces the option of this name, except --reduce and
+// --seed.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
@@ -115,7 +116,7 @@ double storage_limit(Element e);
 double rounding_limit(const Run *run);
 double numbers_limit(const Run *run);
 // Returns the limit of a sum whose terms are added in the same order. The limit is 0 with --reduce
-// ordered. With --reduce fast the library has its own order, so the limit is rounding_limit().
+// ordered. With --reduce fast MPI or NCCL adds in its own order, so the limit is rounding_limit().
 double exact_limit(const Run *run);
 
 // ---- Snapshots: whole tensors, assembled on rank 0 over the side channel ----
@@ -146,20 +147,20 @@ const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
 // ---- Checks: all ranks call a check. Rank 0 judges and prints; all ranks get the verdict. ----
-// Compares every tensor of got with the tensor of the same name in want. The two snapshots must
+// Compares every tensor of `got` with the tensor of the same name in `want`. The two snapshots must
 // have the same names. No element may be missing, NaN or infinite, and replicas must be identical.
 // The error of a tensor is max |got - want| / max(max |want|, 1e-3 max |want| over all tensors). If
-// want is zero everywhere, the error is absolute. If want comes from the unsplit computation, only
-// rank 0 has put tensors. Up to six tensors get a line each. More tensors share one line, which
-// names the worst tensor.
+// `want` is zero everywhere, the error is absolute. If `want` comes from the unsplit computation,
+// only rank 0 has put tensors. Up to six tensors get a line each. More tensors share one line,
+// which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-// Checks that got and want are equal in every bit.
+// Checks that `got` and `want` are equal in every bit.
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);
 // Checks a snapshot of fingerprints. Some rank must hold each element, no element may be NaN, and
 // ranks with the same part must hold the same bits. Two different parts must not overlap.
 bool check_replicas(Run *run, const char *what, Snapshot *got);
-// Checks numbers that are the same on every rank (losses, norms). Only rank 0 reads want. The error
-// is relative to max(|want|).
+// Checks numbers that are the same on every rank (losses, norms). Only rank 0 reads `want`. The
+// error is relative to max(|want|).
 bool check_numbers(Run *run, const char *what, const char *name, const double *got,
                    const double *want, size_t n, double limit);
 // Checks a statement, which must hold on every rank.
@@ -200,7 +201,7 @@ void check_costs(Run *run, const char *ids, const char *names, const CostRow *ro
 
 // The table of results has a row per quantity, a column per method, and a column of formulas. A
 // cell is NULL, or a text after "=", or the id of a cost, whose measured value the cell shows.
-// columns ends with NULL, rows with {0}. Call results() after the costs; rank 0 prints.
+// `columns` ends with NULL, and `rows` with {0}. Call results() after the costs; rank 0 prints.
 enum { RESULT_COLUMNS = 6 };
 typedef struct {
     const char *what, *formula, *cell[RESULT_COLUMNS];
