@@ -27,7 +27,8 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
     const CostRow row[] = { { "peak", "activation peak", "bytes",
                               BY_PLAY((double)budget_walked_peak(t, p, i, plan->choice)),
                               seen->peak },
-                            // Each stage has a plan of its own.
+                            // Each stage has a plan of its own, so the FLOPs of all ranks are
+                            // added.
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, all.flops)), seen->timing.flops },
                             // With the wall clock the table ends here, because real time is not

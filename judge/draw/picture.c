@@ -14,8 +14,8 @@
 static _Thread_local double flops_before; // FLOPs before the recording began
 
 // Sets the start of the wall clock on this rank. Before this call each rank counts from its own
-// start. On one machine all ranks read the same clock, so they all count from rank 0's start. On
-// several machines the ranks take the end of a barrier as the same time.
+// start. On one machine all ranks read the same clock, so after this call all ranks count from rank
+// 0's start. On several machines the ranks take the end of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -511,8 +511,8 @@ static bool update_is_drawn(const Recording *all, size_t width) {
     return false;
 }
 
-// Returns whether two rows of links are equal. A call may begin in another column, so capitals
-// equal small letters.
+// Returns whether two rows of links are equal. A collective may begin in another column, so
+// capitals equal small letters.
 static bool links_alike(const ChartRow *a, const ChartRow *b) {
     for (size_t x = 0; x < a->width; x++)
         if (tolower(a->text[x]) != tolower(b->text[x])) return false;

@@ -12,7 +12,7 @@
 // simulated clock, so all ranks must call this function. `watched` is the category of memory in
 // picture_show's strips.
 void picture_begin(Run *run, MemoryCategory watched);
-void picture_end(Run *run); // all ranks must call this function
+void picture_end(Run *run); // ends the recording; all ranks must call this function
 
 // The times of the recorded stretch. The stretch lasts from the first start of a computation or a
 // collective to the last end, also of a received message, on any rank. All ranks get the same
@@ -41,7 +41,7 @@ Timing picture_timing(Run *run);
 //   PICTURE_SAME_SCALE  strips up to the previous picture's peak, if that peak is higher
 //   PICTURE_NO_FILES    only the chart, for programs with several pictures and one --svg or --trace
 //   PICTURE_DETAIL      the chart needs --verbose
-//   PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row (a call's column may differ)
+//   PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row; collectives may be shifted
 //   PICTURE_EVERY_ROW   all rows
 //   PICTURE_NO_LINKS    no rows for the links
 // With more than four rows the chart has only the first two rows and the last row, unless --verbose

@@ -67,9 +67,9 @@ typedef struct {
     bool pass;
     CheckKind kind;
 } CheckRecord;
-// The numbers that each rank sends to rank 0. `predicted` comes from the formula, or from the
-// player if there is no formula. `agree` is true if the player gives no number, or a number equal
-// to `measured`.
+// The numbers that each rank sends to rank 0. `id` is the hash of the cost's id, which must be the
+// same on all ranks. `predicted` comes from the formula, or from the player if there is no formula.
+// `agree` is true if the player gives no number, or a number equal to `measured`.
 typedef struct {
     double predicted, measured;
     uint64_t id;

@@ -223,8 +223,9 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// If the launcher and the program belong to different MPIs, the processes cannot find each other.
-// Every process is then a world of one rank, and usage_error() ends the process.
+// Begins the process. If the launcher and the program belong to different MPIs, the processes
+// cannot find each other. Every process is then a world of one rank, and usage_error() ends the
+// process.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
     process_launched(&rank, &started); // the launcher's numbers, because MPI has not started

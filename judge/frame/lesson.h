@@ -104,13 +104,13 @@ void report_ended_early(Run *run);
 void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
-// another order, relative to the largest element. In 16 bits an error near a tie of the rounding
-// becomes a whole unit in the last place. The next layers pass this unit on. So in 16 bits
-// storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of
-// storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0 to 2.4
-// times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
-// trainings that do not diverge, because rounding errors grow with the loss. rounding_limit() and
-// numbers_limit() are the limits of --storage.
+// another order, relative to the largest element. In 16 bits a tiny error can change how a number
+// rounds. The error is then a whole unit in the last place, and the next layers pass this error on.
+// So in 16 bits storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an
+// eighth of storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0
+// to 2.4 times the largest error of two thousand runs of the lessons with 50 seeds. The limits are
+// for trainings that do not diverge, because rounding errors grow with the loss. rounding_limit()
+// and numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
