@@ -11,8 +11,9 @@
 // Saves:  8 (N-1)/N of 16 bytes per parameter in fp32, because a rank keeps 1/N of m and v.
 // Costs:  no more bytes than data parallelism, because an all-reduce is a reduce-scatter and an
 //         all-gather.
-// Rajbhandari et al. 2020. The lesson has no model. Rank r has a vector target[r]. The rank's loss
-// is half the squared distance of w from target[r], so its gradient is w - target[r].
+// Rajbhandari et al. 2020. The lesson has no model. Rank r has a target for each weight,
+// zero_by_hand_target(r, i). The rank's loss is half the squared distance of w from these targets.
+// So the gradient of w is w minus the targets.
 //
 // The parameters are one vector: a bias of 4 (no weight decay), then a 2x3 matrix (weight decay).
 // The vector is divided into four parts of almost equal size. A part may hold elements of the bias
@@ -35,7 +36,7 @@ static void adam(double *w, const double *g, double *m, double *v, size_t lo, si
         *m = beta1 * *m + (1 - beta1) * *g;
         *v = beta2 * *v + (1 - beta2) * *g * *g;
         double m_hat = *m / (1 - pow(beta1, step)), v_hat = *v / (1 - pow(beta2, step));
-        double decayed = i < BIAS ? 0 : decay * *w; // chosen per element, not per part
+        double decayed = i < BIAS ? 0 : decay * *w; // a part may hold bias and matrix
         *w -= lr * (m_hat / (sqrt(v_hat) + epsilon) + decayed);
     }
 }

@@ -22,8 +22,8 @@
 //     ZeRO-1:          reduce-scatter of g;   every rank updates its part of w;   all-gather of w
 
 // Allocates w [size] and g [size] on every rank. Rank r of N owns part r of every unit: own_w and
-// own_g [size/N] are views of that part. optimizer_allocate() allocates m and v [size/N] for the
-// owned part only, and optimizer_step() updates only that part.
+// own_g [size/N] are views of that part. optimizer_allocate() allocates AdamW's moments [size/N]
+// for the owned part only, and optimizer_step() updates only that part.
 void zero1_allocate(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate(m);
@@ -81,7 +81,7 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     // Each rank squares the elements that it owns. An all-reduce of one double per tensor adds
     // these squares over the ranks.
     double norm = model_grad_norm(model, dp);
-    optimizer_step(o, model, clip_factor(norm, clip)); // updates own_w from own_g, m and v
+    optimizer_step(o, model, clip_factor(norm, clip)); // updates own_w from own_g and moments
     zero1_gather(model);                               // gathers each unit
     comm_all_reduce_doubles(dp, &loss, 1); // for the comparison: each rank has its own loss
     return (StepResult){ loss * batch[0].token_weight, norm };

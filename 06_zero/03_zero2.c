@@ -3,16 +3,16 @@
 // question: Whose gradients must a rank keep, and for how long?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  all weights, and gradients, m and v of the rank's part, 1/N of every unit. While a
-//         layer's backward runs, a rank holds the layer's whole gradient. From zero2_begin to
-//         zero2_reduce a rank holds both whole gradients of wte.
+// Holds:  all weights, and gradients and AdamW's moments of the rank's part, 1/N of every unit.
+//         While a layer's backward runs, a rank holds the layer's whole gradient. From zero2_begin
+//         to zero2_reduce a rank holds both whole gradients of wte.
 // Sends:  after each layer's backward of each of m micro-batches, a reduce-scatter of the layer's
 //         gradient. Per step a reduce-scatter of wte's gradient and an all-gather of the weights.
 //         A rank sends m + 1 times (N-1)/N of the model (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32. The state is 4 + 12/N bytes, not 16.
 // Costs:  m + 1 passes over the parameters; data parallelism has 2. In flight are two gradients of
-//         wte and the gradient of the largest unit. For m > 1 a part of the largest gradient's sum
-//         is also in flight.
+//         wte and the gradient of the largest other unit. For m > 1 a part of the largest
+//         gradient's sum is also in flight.
 // Rajbhandari et al. 2020, section 5.2. The lesson leaves out the reduction of one layer's gradient
 // while the backward of the next layer runs (01_data_parallel/04_overlap.c).
 #include "06_zero/zero.h"
@@ -23,9 +23,9 @@
 //
 //     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
-// wte is the exception. Embedding and head each compute a gradient of wte, at the two ends of the
-// backward pass. The two gradients stay whole until model_fold_tied() adds them. Their sum is
-// reduced once per step.
+// wte, the table of the tokens, is the exception. Embedding and head each compute a gradient of
+// wte, at the two ends of the backward pass. The two gradients stay whole until model_fold_tied()
+// adds them. Their sum is reduced once per step.
 
 // Returns true for wte, which two layers use, and in a pipeline for the last stage's copy of wte.
 // An untied model has two tables. The function then returns true for each table.
@@ -62,10 +62,10 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// Runs a layer's own backward and reduces the gradients of its units. Each unit u is reduced over
-// u->replicas, the ranks that hold the same unit. This group is dp, unless the description of the
-// unit names another group. Every rank must call this function for every micro-batch, even for an
-// empty one, because all ranks take part in the reduction.
+// Runs a layer's own backward and reduces the gradients of its units. The gradient of unit u is
+// reduced over u->replicas, the ranks that hold the same unit. This group is dp, unless the
+// description of the unit names another group. Every rank must call this function for every
+// micro-batch, even for an empty one, because all ranks take part in the reduction.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION

@@ -3,17 +3,17 @@
 // question: How can a rank compute with weights that it does not hold?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  1/N of weights, gradients, m and v. While a layer computes, a rank holds the layer's
-//         whole weights, and in backward its whole gradient. For the whole step a rank holds
-//         wte's weights and two gradients.
+// Holds:  1/N of weights, gradients and AdamW's moments. While a layer computes, a rank holds the
+//         layer's whole weights, and in backward its whole gradient. For the whole step a rank
+//         holds wte's weights and two gradients.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
 //         its backward, and a reduce-scatter of its gradient afterwards. A rank sends 3m times
 //         (N-1)/N of the model per step (wte: 2 times).
 // Saves:  16 (N-1)/N bytes per parameter in fp32. The state is 16/N bytes; data parallelism holds
 //         16.
 // Costs:  3m passes over the parameters per step; data parallelism has 2. In flight are wte's
-//         weights and two gradients, and the weights and gradient of the largest unit. For m > 1 a
-//         part of the largest gradient's sum is also in flight.
+//         weights and two gradients, and the weights and gradient of the largest other unit. If
+//         m > 1, a part of the largest gradient's sum is also in flight.
 // Loss, norm and weights must equal those of data parallelism within rounding.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. The lesson
 // leaves out gathering the next unit while a unit computes (05_prefetch.c), and offloading parts to
@@ -129,7 +129,7 @@ StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
         // Forward of a layer: gather, compute, drop. Backward: gather, compute, reduce, drop.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
+    zero3_reduce(model); // reduces the gradient of wte, and drops the weights of wte
 
     // Each rank has only its own parts of the gradient, so its sums of squares are partial. An
     // all-reduce of one double per tensor adds these partial sums.

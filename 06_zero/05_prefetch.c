@@ -5,14 +5,14 @@
 //
 // Holds:  the tensors of 04_zero3.c. In flight are also the weights of a second unit. In backward a
 //         second whole gradient is in flight, and a buffer as large as this gradient.
-// Sends:  with reshard = true the messages of 04_zero3.c, but earlier. The gather of a layer's
-//         weights starts before the previous layer computes. The reduction of a layer's gradient
-//         runs while the next layer computes.
+// Sends:  with reshard = true (forward drops the weights) the messages of 04_zero3.c, but earlier.
+//         The gather of a layer's weights starts before the previous layer computes. The reduction
+//         of a layer's gradient runs while the next layer computes.
 // Saves:  time. A gather or reduction is hidden if a layer computes for at least as long.
 // Costs:  memory. In flight are wte and its two gradients, the weights of two units, two gradients,
 //         and a buffer as large as the gradient being reduced. For m > 1 a part of this gradient's
-//         sum is also in flight. With reshard = false a step has 2m passes over the parameters, not
-//         3m, but all units are whole at the end of forward.
+//         sum is also in flight. With reshard = false forward keeps the weights, and a step has 2m
+//         passes over the parameters, not 3m, but all units are whole at the end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. The lesson
 // leaves out a last unit that is kept from forward to backward (torchtitan), a limit on the units
 // in flight (FSDP), and two communications at a time.
@@ -138,7 +138,7 @@ StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, O
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
     prefetch_finish(model); // waits for the first layer's reduction, which nothing hides
     model_fold_tied(model);
-    zero3_reduce(model); // reduce-scatters the gradient of wte, and drops its gathered weights
+    zero3_reduce(model); // reduces the gradient of wte, and drops the weights of wte
 
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));

@@ -9,7 +9,8 @@
 //         gradients have 16 bits, or of 4 Psi bytes if gradients have 32 bits.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
 //         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
-// Costs:  a master, 4 bytes per parameter. fp16 also needs a loss scale, and skips some steps.
+// Costs:  a master (a copy of the weights in fp32), 4 bytes per parameter. fp16 also needs a loss
+//         scale, and skips some steps.
 // The losses must stay close to the losses in fp32. Without the master the losses must be worse.
 // Micikevicius et al. 2018; 2 + 2 + 12: Rajbhandari et al. 2020, section 3.1; fp32 gradients:
 // Megatron-LM's main_grad. ZeRO divides the same state (01_by_hand to 04_zero3).

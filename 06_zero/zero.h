@@ -28,10 +28,10 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
 
 // ---- ZeRO-1: 02_zero1.c ----
 // zero1_allocate, zero2_allocate and zero3_allocate take the place of model_allocate(). The ranks
-// of the group Unit.replicas divide and reduce a unit. The group is dp, unless the description of
-// the unit names another group.
+// of the group Unit.replicas divide a unit and reduce its gradient. The group is dp, unless the
+// description of the unit names another group.
 void zero1_allocate(Model *m, Comm *dp);
-void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g
+void zero1_reduce(Model *m); // fills own_g with the own part of the sum of g over ranks
 void zero1_gather(Model *m); // fills w with the own_w of all ranks; for stages 1 and 2
 ZeroStep zero1_step;
 

@@ -25,7 +25,7 @@
 // Forward keeps the input of every k-th layer; k = 1 keeps the input of every layer. Before
 // backward enters a segment of k layers, all but the last of these layers run forward again from
 // the kept input. Every k gives the same gradients in every bit, because the second forward does
-// the same additions in the same order. Only the most elements kept and the number of
+// the same additions in the same order. Only the peak of kept elements and the number of
 // multiplications depend on k.
 
 static void keep(Count *c, size_t elements) {
@@ -88,8 +88,8 @@ Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     // to a large number, which ends the loop.
     for (size_t lo = (LAYERS - 1) / every * every; lo < LAYERS; lo -= every) {
         size_t hi = lo + every < LAYERS ? lo + every : LAYERS;
-        // The second forward leaves out the segment's last layer, because its backward needs only
-        // the layer's input.
+        // The second forward leaves out the segment's last layer, because no backward needs the
+        // output of this layer.
         for (size_t l = lo; l + 1 < hi; l++) {
             chain_forward(&c, &x[l + 1], &x[l], w[l]);
             keep(&c, 4);

@@ -23,8 +23,8 @@
 // ------------------------------------------------ a block that keeps only its input
 
 // Runs the inner layer's forward and keeps no item. l->inner is the wrapped block. x, y, dy and dx
-// are [B*T, C]. The walk over the layers keeps x, the output of the layer below, until backward. So
-// the block keeps nothing itself.
+// are [B*T, C]. The walk over the layers (walk_forward) keeps x, the output of the layer below,
+// until backward. So the block keeps nothing itself.
 static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s; // stays empty
     Saved forgotten = saved_new();
@@ -79,8 +79,9 @@ void recompute_blocks(Model *m) {
 // Runs the forward of several neighbouring layers that are recomputed together, for example all
 // layers of a stage. The layer l wraps the neighbouring layers, l->inner. range_forward walks
 // through the inner layers and keeps nothing. range_backward walks forward again and then backward.
-// The executor keeps x [B*T, C], which the stage received in its forward, so the second walk
-// receives nothing. The second walk sends nothing either, because the next stage has the output.
+// The executor of the pipeline (chapter 04) keeps x [B*T, C], which the stage received in its
+// forward, so the second walk receives nothing. The second walk sends nothing either, because the
+// next stage has the output.
 static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     // Frees the stash, which holds all kept items, at once.

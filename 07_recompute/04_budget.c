@@ -35,10 +35,10 @@ static size_t passed_on(const BudgetStage *s, size_t i) {
 }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-// Returns the peak of a stage. The micro-batch whose forward or backward runs holds the kept items
-// of the earlier blocks, and all items of one block. In forward that block has not dropped its
-// items yet; in backward it has just computed them again. All other micro-batches hold only kept
-// items.
+// Returns the peak of a stage. The micro-batch whose forward or backward runs holds the inputs and
+// kept items of the earlier blocks, and all items of one block. In forward that block has not
+// dropped its items yet; in backward it has just computed them again. All other micro-batches hold
+// only inputs and kept items.
 static size_t stage_peak(const BudgetStage *s, size_t kept, size_t at_work) {
     size_t waiting = passed_on(s, s->blocks - 1) + kept + s->head;
     return (s->in_flight - s->one) * waiting + s->one * most(at_work, waiting);

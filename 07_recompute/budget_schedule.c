@@ -8,8 +8,8 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------- one micro-batch in one chunk
 
-// Returns the elements that a micro-batch holds between its forward and its backward. These are the
-// inputs of blocks and head, and the items that blocks and head keep.
+// Returns the elements that a micro-batch holds between its forward and its backward. The elements
+// are the inputs of blocks and head, and the items that blocks and head keep.
 static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     size_t kept = (s->blocks + s->last) * s->input + s->head;
     for (size_t i = 0; i < s->blocks; i++) kept += s->block[i].kept[choice[i]];
@@ -91,7 +91,8 @@ static bool is_plain(const BudgetSchedule *s) {
         if (s->list->ops[i].what > BACKWARD) return false;
     return s->chunks == 1;
 }
-// Returns the sizes of micro-batch 0, with the most micro-batches that the list has in flight.
+// Returns the sizes of micro-batch 0. Sets in_flight to the largest number of micro-batches that
+// the list has in flight.
 static BudgetStage plain_stage(const BudgetSchedule *s) {
     size_t now = 0, highest = 0;
     for (size_t i = 0; i < s->list->n; i++) {

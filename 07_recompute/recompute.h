@@ -39,7 +39,7 @@ typedef struct {
     size_t kept[RECOMPUTE_CHOICES];  // elements kept until backward, without the input
     size_t at_work;                  // held while the block's forward or backward runs
     double again[RECOMPUTE_CHOICES]; // work of the recomputation, in any unit
-    size_t deferred;                 // kept between the halves of a backward in two halves (05.06)
+    size_t deferred;                 // kept between the two halves of a backward (05.06)
 } BudgetBlock;
 typedef struct {
     const BudgetBlock *block; // [blocks], in the order of the model
@@ -47,7 +47,7 @@ typedef struct {
     size_t input;     // a block's input, which is always kept, per token
     bool last;        // the head follows the blocks, so the last block's output stays, too
     size_t head;      // elements per token that the head keeps
-    size_t in_flight; // the most tokens between forward and backward
+    size_t in_flight; // the largest number of tokens between forward and backward
     size_t one;       // tokens of a micro-batch
     // The following fields are only for backwards in two halves. The first half of the head's
     // backward allocates head_added elements and frees head_freed elements at its end. The
@@ -78,11 +78,11 @@ typedef struct {
 // block, chunk after chunk.
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
 // Finds choices whose peak is at most `budget` elements. If the list has one chunk, whole backwards
-// and no update, this function calls budget_choose(). `in_flight` is then the largest number of
-// micro-batches that the list has in flight. For other lists the first blocks of the stage are
-// recomputed in full, because the items of the first blocks wait longest. The next blocks are
-// recomputed selectively. The function searches for the numbers of full and selective blocks that
-// need the least work. Returns false if no choices fit.
+// and no update, this function calls budget_choose(). budget_choose() then gets as in_flight the
+// largest number of micro-batches that the list has in flight. For other lists the first blocks of
+// the stage are recomputed in full, because the items of the first blocks wait longest. The next
+// blocks are recomputed selectively. The function searches for the numbers of full and selective
+// blocks that need the least work. Returns false if no choices fit.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
 // Returns the least budget for which budget_within() finds a plan. This budget is the peak of the
 // plan that recomputes every block in full.

@@ -19,7 +19,7 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
     const double m = (double)t->micro_batches;
     const ModelConfig *c = &t->model;
     Share wte = share_of_wte(c, N, dp->rank), others = share_of_others(c, N, dp->rank);
-    double own = (double)(wte.part + others.part); // own is about Psi / N
+    double own = (double)(wte.part + others.part); // the rank's parts: about Psi / N
     double bytes = (double)(weight_bytes(c) + gradient_bytes(c) + adamw_bytes(c));
     Play *play = prefetch_steps(t, N, reshards(run));
     PlayTiming want = play_timing(play);
@@ -28,7 +28,8 @@ static void costs(Run *run, Comm *dp, const Training *t, size_t stage, const Zer
                             { "in-flight", "in flight: 3 wte, units, 2 gradients, a sum", "bytes",
                               BY_PLAY((double)play_peak(play, dp->rank, MEM_COMMUNICATION)),
                               seen->row[ZERO_IN_FLIGHT] },
-                            // With the wall clock the table ends here.
+                            // With the wall clock the table ends here, because real time is not
+                            // predicted.
                             { clock_config()->simulated ? "exposed" : NULL, "exposed, all ranks",
                               "ps", BY_PLAY((double)want.exposed), (double)seen->timing.exposed },
                             { "hidden", "hidden, all ranks", "ps", BY_PLAY((double)want.hidden),

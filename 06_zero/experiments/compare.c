@@ -31,7 +31,7 @@ static void allocate_replica(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate(m);
 }
-// The loss scale of 1 changes no bit.
+// Runs a step of data parallelism. mixed_step() needs a loss scale, and the scale 1 changes no bit.
 static StepResult replica_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                                double clip) {
     return mixed_step(model, dp, &(LossScale){ .factor = 1 }, batch, m, o, clip);

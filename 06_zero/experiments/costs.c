@@ -1,4 +1,4 @@
-// costs.c: counts the sizes of units, and predicts the costs of a step of ZeRO from sizes alone.
+// costs.c: computes the sizes of units, and predicts the costs of a step of ZeRO from sizes alone.
 #include "06_zero/experiments/experiments.h"
 
 // ---------------------------------------------------------------- sizes
@@ -7,7 +7,7 @@ static void add(Share *s, const ModelConfig *c, size_t size, size_t n, size_t ra
     size_t part = range_size(shard_range(size, n, rank));
     s->whole += size;
     s->part += part;
-    // A rank sends (n-1)/n of the unit, rounded up.
+    // A rank sends n - 1 chunks. A chunk is 1/n of the unit, rounded up to whole elements.
     s->reduce_bytes += ring_bytes(ONE_PASS, n, size, gradient_bytes(c));
     s->reduce_time += ring_time(ONE_PASS, n, size, gradient_bytes(c));
     s->gather_bytes += ring_bytes(ONE_PASS, n, size, weight_bytes(c));
@@ -40,11 +40,11 @@ void zero_check(Run *run, const Training *t, const CostRow *row) {
 // ---------------------------------------------------------------- the costs of a step
 
 // Predicts the costs of a step of m micro-batches, and checks the measurements. The table has the
-// elements of a stage, and the passes over the parameters. Psi counts a tied wte once, but
-// embedding and head have a gradient of wte each. `own` is about Psi / N. wte always has one gather
-// and one reduction per step. `unit` is the largest unit. For m > 1 the reduced part of the unit's
-// gradient, [unit/N], is in flight until it is added to own_g. With 16-bit weights a rank also has
-// the masters of its own part.
+// elements that a rank holds in each stage, and the passes over the parameters per step. Psi counts
+// a tied wte once, but embedding and head have a gradient of wte each. `own` is about Psi / N. wte
+// always has one gather and one reduction per step. `unit` is the largest unit besides wte. If
+// m > 1, the reduced part of the unit's gradient, [unit/N], is in flight until it is added to
+// own_g. With 16-bit weights a rank also has the masters of its own part.
 //
 //             weights  gradients  moments  in flight                          gathers  reductions
 //     ZeRO-1  Psi      Psi + wte  2 own    nothing                            1        1

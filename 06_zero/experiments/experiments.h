@@ -21,7 +21,7 @@ typedef enum {
     ZERO_STEP,
     ZERO_ROWS
 } ZeroRow;
-// The measurements of one step on this rank.
+// The measurements of one step: bytes of this rank, and times of all ranks.
 typedef struct {
     StateBytes state;
     Timing timing;
@@ -42,8 +42,8 @@ typedef struct {
 extern const ZeroLesson zero_stages[]; // data parallelism and stages 1 to 3, by number
 
 // ---- compare.c ----
-// Returns a training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and
-// SGD. Calls usage_error() if the options are invalid.
+// Returns a training that follows --steps, --batch, --dropout and --seed, with one micro-batch per
+// rank and SGD. Calls usage_error() if the options are invalid.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // Returns t with AdamW and weight decay, without clipping, in m micro-batches.
 Training zero_adamw(Training t, size_t m);
@@ -75,7 +75,7 @@ void zero_compare_one_and_several(Run *run, Comm *dp, const ZeroLesson *lesson, 
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
     size_t whole;                 // elements of these units
-    size_t part;                  // elements of this rank, about whole / n
+    size_t part;                  // elements of this rank's part, about whole / n
     size_t largest, largest_part; // elements of the largest unit: all, and this rank's part
     // The following fields are for one pass over these units, with one ring per unit.
     //   reduce_*   reduce-scatter of the gradients
@@ -84,10 +84,10 @@ typedef struct {
     //   *_time     picoseconds
     double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
-// Returns the share of wte, the table that embedding and head share. An untied model has two
-// tables.
+// Returns the sizes of wte, the table that embedding and head both use. For an untied model returns
+// the sizes of its two tables.
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
-// Returns the share of all other units: wpe, the blocks and the last norm.
+// Returns the sizes of all other units: wpe, the blocks and the last norm.
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
 // Returns the number of sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);

@@ -2,8 +2,9 @@
 // trainings.
 #include "06_zero/experiments/experiments.h"
 
-// A row of the table has a name, the id of its cost without the prefix "m3.", and a unit. Columns
-// with column 0's lesson, and rows without an id, show the number that this rank measured.
+// A row of the table has a name, the id of its cost without the prefix such as "m3." (m = 3), and a
+// unit. Columns with column 0's lesson, and rows without an id, show the number that this rank
+// measured.
 static const struct {
     const char *name, *cost, *unit;
 } rows[ZERO_ROWS] = {
@@ -44,7 +45,8 @@ static ZeroMeasured measure(Run *run, Comm *dp, const ZeroLesson *lesson, const 
     return seen;
 }
 
-// In stages 2 and 3 a step has calls within a forward or a backward.
+// Prints the sizes and the meaning of the picture's letters. In stages 2 and 3 a forward or a
+// backward contains calls, so the picture shows it in pieces.
 static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);

@@ -1,5 +1,6 @@
-// Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit. A
-// stage keeps every item, the input of every block, or the input of the stage.
+// Compares three ways to keep activations in a GPipe pipeline with the unsplit model. The trainings
+// must be equal in every bit. A stage keeps every item, the input of every block, or the input of
+// the stage.
 #include "07_recompute/experiments/experiments.h"
 #include <string.h>
 
@@ -42,7 +43,8 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
                               BY_FORMULA((double)stage_neighbours(run) * message), now->sent },
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, work.flops)), now->timing.flops },
-                            // With the wall clock the table ends here.
+                            // With the wall clock the table ends here, because real time is not
+                            // predicted.
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(work.time), (double)now->computing },
                             { 0 } };

@@ -1,5 +1,5 @@
-// Compares plans for four budgets in a GPipe pipeline with the unsplit model, bit by bit. The plans
-// go from keeping everything to recomputing every block.
+// Compares plans for four budgets in a GPipe pipeline with the unsplit model. The trainings must be
+// equal in every bit. The plans go from keeping everything to recomputing every block.
 #include "07_recompute/experiments/experiments.h"
 
 static const ModelConfig tiny = {
@@ -27,10 +27,12 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
     const CostRow row[] = { { "peak", "activation peak", "bytes",
                               BY_PLAY((double)budget_walked_peak(t, p, i, plan->choice)),
                               seen->peak },
-                            // Each stage has a plan of its own.
+                            // Each stage has a plan of its own, so the FLOPs of all ranks are
+                            // added.
                             { "flops", "hardware FLOPs, all stages", "FLOPs",
                               BY_FORMULA(sum_of_ranks(run, all.flops)), seen->timing.flops },
-                            // With the wall clock the table ends here.
+                            // With the wall clock the table ends here, because real time is not
+                            // predicted.
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(all.time), (double)seen->computing },
                             { 0 } };
@@ -51,7 +53,7 @@ static void say_last_budget(Run *run, const Training *t) {
     budget_plan_free(&last);
 }
 
-// Rank 0, which prints, is stage 0.
+// Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },

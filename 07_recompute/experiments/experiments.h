@@ -34,8 +34,8 @@ void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
 void recompute_results(Run *run, const char *const *way, const RecomputeSeen *seen,
                        const char *const *columns, Result *row);
 const char *recompute_peak(Run *run, const char *way); // returns the cost WAY.peak as a text
-// Returns how much longer the step is than `before`, such as "2.2 % longer". The wall clock may
-// measure a shorter step. Then the text ends with "shorter".
+// Returns how much longer the step of t is than the step of `before`, such as "2.2 % longer". The
+// wall clock may measure a shorter step. Then the text ends with "shorter".
 const char *recompute_longer(Run *run, int decimals, const Timing *t, const Timing *before);
 
 // ---- budget_plans.c: for 04_budget ----

@@ -11,8 +11,8 @@ typedef struct {
     size_t high, bytes;
 } MemorySample;
 
-void samples_start(MemoryCategory watched); // deletes earlier samples; call this after record_start
-void samples_stop(void);                    // ends the samples; call this after record_stop
+void samples_start(MemoryCategory watched); // starts sampling anew; call this after record_start
+void samples_stop(void);                    // ends the sampling; call this after record_stop
 const MemorySample *samples_recorded(size_t *n);
 void samples_free(void);
 #endif

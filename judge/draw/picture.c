@@ -14,8 +14,8 @@
 static _Thread_local double flops_before; // FLOPs before the recording began
 
 // Sets the start of the wall clock on this rank. Before this call each rank counts from its own
-// start. On one machine all ranks read the same clock, so they all count from rank 0's start. On
-// several machines the ranks take the end of a barrier as the same time.
+// start. On one machine all ranks read the same clock, so after this call all ranks count from rank
+// 0's start. On several machines the ranks take the end of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -137,7 +137,7 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                // A send may end after the step.
+                // A send may end after the step, so the end of a send does not count.
                 bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;
                 if (e->kind > EVENT_UPDATE && !waited) continue;
                 if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
@@ -487,8 +487,9 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-// A page has room for MOST_ROWS rows of a picture. If there are more rows, only the first rows and
-// the last row are drawn.
+// A page has room for MOST_ROWS rows of a picture. If there are more rows, only the first two rows
+// and the last row are drawn, with a line that counts the rows between. With --verbose all rows are
+// drawn.
 enum { MOST_ROWS = 4 };
 static bool row_drawn(Run *run, size_t row, size_t rows) {
     bool room = rows <= MOST_ROWS || run->state->program->verbose;
@@ -510,8 +511,8 @@ static bool update_is_drawn(const Recording *all, size_t width) {
     return false;
 }
 
-// Returns whether two rows of links are equal. A call may begin in another column, so capitals
-// equal small letters.
+// Returns whether two rows of links are equal. A collective may begin in another column, so
+// capitals equal small letters.
 static bool links_alike(const ChartRow *a, const ChartRow *b) {
     for (size_t x = 0; x < a->width; x++)
         if (tolower(a->text[x]) != tolower(b->text[x])) return false;

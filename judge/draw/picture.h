@@ -12,7 +12,7 @@
 // simulated clock, so all ranks must call this function. `watched` is the category of memory in
 // picture_show's strips.
 void picture_begin(Run *run, MemoryCategory watched);
-void picture_end(Run *run); // all ranks must call this function
+void picture_end(Run *run); // ends the recording; all ranks must call this function
 
 // The times of the recorded stretch. The stretch lasts from the first start of a computation or a
 // collective to the last end, also of a received message, on any rank. All ranks get the same
@@ -22,7 +22,7 @@ typedef struct {
     // busy: computation, added over ranks.
     // busiest: computation of the busiest rank, the ideal step time.
     Picoseconds busy, busiest;
-    // The bubble, in two definitions. idle_of_total is 1 - busy / (ranks step), and idle_of_ideal
+    // The bubble, in two definitions. idle_of_total is 1 - busy / (ranks * step), and idle_of_ideal
     // is step / busiest - 1.
     double idle_of_total, idle_of_ideal;
     // exposed: communication while the rank waits, added over ranks.
@@ -31,7 +31,7 @@ typedef struct {
     // True if data may have moved before a wait, under the wall clock. Then `hidden` has no value.
     bool hidden_unknown;
     // flops: added over ranks.
-    // utilisation: flops / (ranks step rate), the MFU under the wall clock.
+    // utilisation: flops / (ranks * step * FLOP/s of a device), the MFU under the wall clock.
     double flops, utilisation;
 } Timing;
 Timing picture_timing(Run *run);
@@ -41,7 +41,7 @@ Timing picture_timing(Run *run);
 //   PICTURE_SAME_SCALE  strips up to the previous picture's peak, if that peak is higher
 //   PICTURE_NO_FILES    only the chart, for programs with several pictures and one --svg or --trace
 //   PICTURE_DETAIL      the chart needs --verbose
-//   PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row (a call's column may differ)
+//   PICTURE_ALIKE_ONCE  neighbouring ranks with equal rows share a row; collectives may be shifted
 //   PICTURE_EVERY_ROW   all rows
 //   PICTURE_NO_LINKS    no rows for the links
 // With more than four rows the chart has only the first two rows and the last row, unless --verbose
@@ -57,7 +57,8 @@ enum {
     PICTURE_NO_LINKS = 64
 };
 void picture_show(Run *run, const char *title, int what);
-// Prints both definitions of the bubble, communication and utilisation.
+// Prints the time of the step, the bubble (idle_of_total) and the communication. With --verbose
+// also prints idle_of_ideal, the FLOPs and the utilisation.
 void picture_summary(Run *run, const Timing *t);
 // Returns the order in which stage `rank` worked, such as "F0 F1 B0", from the events. The caller
 // frees the text. Ranks other than 0 get NULL. With several chunks the order is "F0c0 F0c1 ...".

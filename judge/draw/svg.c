@@ -32,7 +32,7 @@ static double x_of(const Recording *r, Picoseconds t) {
 
 static bool computes(const RecordedEvent *e) { return e->kind <= EVENT_UPDATE; }
 
-// A box on the link is wide enough to be visible.
+// Draws e as a box at height y. Widens a very short box on the link, so that the box is visible.
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     if (on_link(e) && w < 1.5) w = 1.5;

@@ -44,7 +44,7 @@ void recording_show(Run *run, Recording *r, const char *title, int what);
 // (NULL) there is no strip.
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory,
                const char *file);
-void svg_text(FILE *f, const char *text); // escapes the special characters of XML
+void svg_text(FILE *f, const char *text); // writes text, with & and < escaped
 // Writes the JSON of Chrome trace events. A rank is a process with rows for computing and
 // communication. Arrows go from send to recv. `memory` names the category of memory in r.
 void trace_write(const Recording *r, const char *memory, const char *file);

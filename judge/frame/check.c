@@ -242,7 +242,7 @@ static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     f->error = NAN;
     for (size_t i = 0; i < w->print_count; i++) {
         const PartPrint *p = &w->prints[i];
-        size_t first = 0; // the first print of this part
+        size_t first = 0; // the first fingerprint of this part
         while (w->prints[first].places != p->places || w->prints[first].count != p->count) first++;
         if (p->nans > 0) trouble(f, "%s: %zu NaN, put by rank %zu", w->name, p->nans, p->rank);
         if (p->digest != w->prints[first].digest)

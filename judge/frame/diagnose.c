@@ -26,7 +26,7 @@ typedef struct {
     double factor;
     bool fits;
 } Factor;
-enum { TRUSTED_DIGITS = 1000 }; // got may differ from factor * want by one part in this number
+enum { TRUSTED_DIGITS = 1000 }; // got may differ from factor * want by 1/1000 of the largest value
 
 static const char *factor_text(char text[48], double factor) {
     if (fabs(factor) < 1e-9) snprintf(text, 48, "all zero");

@@ -67,9 +67,9 @@ typedef struct {
     bool pass;
     CheckKind kind;
 } CheckRecord;
-// The numbers that each rank sends to rank 0. `predicted` comes from the formula, or from the
-// player if there is no formula. `agree` is true if the player gives no number, or a number equal
-// to `measured`.
+// The numbers that each rank sends to rank 0. `id` is the hash of the cost's id, which must be the
+// same on all ranks. `predicted` comes from the formula, or from the player if there is no formula.
+// `agree` is true if the player gives no number, or a number equal to `measured`.
 typedef struct {
     double predicted, measured;
     uint64_t id;
@@ -139,8 +139,8 @@ void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, 
 const CostRecord *report_cost(Run *run, const char *id);
 
 // ---- snapshot.c ----
-// A summary of the part of a tensor that a rank holds. count is the number of elements. places is
-// the sum of the hashes of the elements' places. digest is the sum of the hashes of places and
+// A summary of the part of a tensor that a rank holds. `count` is the number of elements. `places`
+// is the sum of the hashes of the elements' places. `digest` is the sum of the hashes of places and
 // bits. Sums do not depend on the order, so the summaries of parts can be added.
 typedef struct {
     uint64_t places, digest;
@@ -161,7 +161,7 @@ typedef struct {
 
 struct Snapshot {
     Run *run;
-    char label[32]; // appended to all names
+    char label[32]; // appended to the names of later puts
     char *bytes;    // this rank's puts, serialised, until the join
     size_t size, capacity;
     bool joined, prints;

@@ -186,7 +186,7 @@ static void choose_clock(const Program *p) {
             "--link %s names a link between nodes, but all ranks share one node: give the ranks "
             "per node with --node N, or name one link",
             link);
-    bool own = false; // the planner's own table has --rails, too
+    bool own = false; // true if the program's own table has --rails, as the planner's has
     for (const Option *o = s->own; o && o->name; o++) own = own || !strcmp(o->name, "rails");
     REQUIRE(node->text || !rails->text || own,
             "--rails %s are cards between nodes, but all ranks share one node: give the ranks per "
@@ -223,8 +223,9 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// If the launcher and the program belong to different MPIs, the processes cannot find each other.
-// Every process is then a world of one rank, and usage_error() ends the process.
+// Begins the process. If the launcher and the program belong to different MPIs, the processes
+// cannot find each other. Every process is then a world of one rank, and usage_error() ends the
+// process.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
     process_launched(&rank, &started); // the launcher's numbers, because MPI has not started

@@ -61,12 +61,12 @@ bool option_given(Run *run, const char *name);
 // call. The call may free a text that option_text() returned before.
 void option_default(Run *run, const char *name, const char *text);
 // Returns the element type of --storage. A lesson that can store 16 bits lists STORAGE_OPTION or
-// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson without gradients
-// of weights in 16 bits. REALS_ONLY gives the reason why a lesson stores reals only. The frame
-// rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
+// ONLY_STORAGE_OPTION among its own options. ONLY_STORAGE_OPTION is for a lesson that never stores
+// gradients of weights in 16 bits. REALS_ONLY gives the reason why a lesson stores reals only. The
+// frame rejects --storage bf16 and fp16 for such a lesson, and for programs with none of the three
 // entries.
 Element option_storage(const Run *run);
-bool option_main_gradients(const Run *run); // is also true if the lesson has no --gradients
+bool option_main_gradients(const Run *run); // true for --gradients main, and without --gradients
 #define ONLY_STORAGE_OPTION \
     { "storage", "real|bf16|fp16", "real", NULL }
 #define STORAGE_OPTION \
@@ -82,10 +82,11 @@ void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3))
 // Prints as say() does, but only with --verbose.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Shows the progress of a long loop. After two seconds rank 0 prints a line such as "step 12 of
-// 400" to stderr, if stderr is a terminal and no launcher started the process. The next line of the
-// page replaces this line; done == all clears this line.
+// 400" to stderr. Rank 0 prints no such line if stderr is no terminal, or if a launcher started the
+// process. The next line of the page replaces the progress line; done == all clears that line.
 void progress(Run *run, const char *what, size_t done, size_t all);
-// Adds a setting to the JSON's "config", or replaces the option of this name.
+// Adds a setting to the JSON's "config", or replaces the option of this name, except --reduce and
+// --seed.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
@@ -103,19 +104,19 @@ void report_ended_early(Run *run);
 void require_one_link(Run *run);
 
 // LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
-// another order, relative to the largest element. In 16 bits an error near a tie of the rounding
-// becomes a whole unit in the last place. The next layers pass this unit on. So in 16 bits
-// storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an eighth of
-// storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0 to 2.4
-// times the largest error of two thousand runs of the lessons with 50 seeds. The limits are for
-// trainings that do not diverge, because rounding errors grow with the loss. rounding_limit() and
-// numbers_limit() are the limits of --storage.
+// another order, relative to the largest element. In 16 bits a tiny error can change how a number
+// rounds. The error is then a whole unit in the last place, and the next layers pass this error on.
+// So in 16 bits storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an
+// eighth of storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0
+// to 2.4 times the largest error of two thousand runs of the lessons with 50 seeds. The limits are
+// for trainings that do not diverge, because rounding errors grow with the loss. rounding_limit()
+// and numbers_limit() are the limits of --storage.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
 double numbers_limit(const Run *run);
 // Returns the limit of a sum whose terms are added in the same order. The limit is 0 with --reduce
-// ordered. With --reduce fast the library has its own order, so the limit is rounding_limit().
+// ordered. With --reduce fast MPI or NCCL adds in its own order, so the limit is rounding_limit().
 double exact_limit(const Run *run);
 
 // ---- Snapshots: whole tensors, assembled on rank 0 over the side channel ----
@@ -146,20 +147,20 @@ const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
 // ---- Checks: all ranks call a check. Rank 0 judges and prints; all ranks get the verdict. ----
-// Compares every tensor of got with the tensor of the same name in want. The two snapshots must
+// Compares every tensor of `got` with the tensor of the same name in `want`. The two snapshots must
 // have the same names. No element may be missing, NaN or infinite, and replicas must be identical.
 // The error of a tensor is max |got - want| / max(max |want|, 1e-3 max |want| over all tensors). If
-// want is zero everywhere, the error is absolute. If want comes from the unsplit computation, only
-// rank 0 has put tensors. Up to six tensors get a line each. More tensors share one line, which
-// names the worst tensor.
+// `want` is zero everywhere, the error is absolute. If `want` comes from the unsplit computation,
+// only rank 0 has put tensors. Up to six tensors get a line each. More tensors share one line,
+// which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-// Checks that got and want are equal in every bit.
+// Checks that `got` and `want` are equal in every bit.
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);
 // Checks a snapshot of fingerprints. Some rank must hold each element, no element may be NaN, and
 // ranks with the same part must hold the same bits. Two different parts must not overlap.
 bool check_replicas(Run *run, const char *what, Snapshot *got);
-// Checks numbers that are the same on every rank (losses, norms). Only rank 0 reads want. The error
-// is relative to max(|want|).
+// Checks numbers that are the same on every rank (losses, norms). Only rank 0 reads `want`. The
+// error is relative to max(|want|).
 bool check_numbers(Run *run, const char *what, const char *name, const double *got,
                    const double *want, size_t n, double limit);
 // Checks a statement, which must hold on every rank.
@@ -200,7 +201,7 @@ void check_costs(Run *run, const char *ids, const char *names, const CostRow *ro
 
 // The table of results has a row per quantity, a column per method, and a column of formulas. A
 // cell is NULL, or a text after "=", or the id of a cost, whose measured value the cell shows.
-// columns ends with NULL, rows with {0}. Call results() after the costs; rank 0 prints.
+// `columns` ends with NULL, and `rows` with {0}. Call results() after the costs; rank 0 prints.
 enum { RESULT_COLUMNS = 6 };
 typedef struct {
     const char *what, *formula, *cell[RESULT_COLUMNS];

@@ -226,9 +226,9 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-// Compares a word, which may have hyphens, with as many neighbouring words of the help, joined by
-// hyphens. Returns the smallest distance. For example, lerning-rate has distance 1 from "highest
-// learning rate".
+// The word may have parts with hyphens between. Compares the word with every run of as many
+// neighbouring words of the help, joined by hyphens. Returns the smallest distance. For example,
+// lerning-rate has distance 1 from "highest learning rate".
 static size_t help_distance(const char *word, const char *help) {
     const char *const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     size_t best = SIZE_MAX, words = 1;

@@ -1,4 +1,4 @@
-// process.h: begins and ends a process, which a launcher of MPI may have started.
+// process.h: declares the begin and the end of a process, which a launcher of MPI may have started.
 #ifndef PROCESS_H
 #define PROCESS_H
 #include <stdbool.h>
@@ -11,5 +11,5 @@ void process_begin(int *argc, char ***argv); // starts MPI if a launcher started
 // Chooses a GPU for this process. Returns true if on every host all processes have different GPUs.
 // All processes must call this function.
 bool process_own_gpus(void);
-void process_end(int status); // status: the exit status that main() returns next
+void process_end(int status); // ends MPI; status: the exit status that main() returns next
 #endif

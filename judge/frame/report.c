@@ -233,8 +233,8 @@ void report_costs(Run *run) {
 // ---- JSON ----
 
 // Returns the number of bytes of the UTF-8 character at the beginning of text. Returns 0 if the
-// character is not valid: overlong, half of a surrogate pair, or beyond the last character (RFC
-// 3629).
+// character is not valid (RFC 3629), for example too short, overlong, half of a surrogate pair, or
+// beyond the last character.
 static size_t utf8_length(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
     size_t n = c[0] < 0x80   ? 1

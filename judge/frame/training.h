@@ -79,7 +79,7 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
 Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 
 // ---- The comparison: gradients and weights of every step, losses, norms ----
-// Compares two trainings. Limit 0 compares every bit. what is a name, such as "split = unsplit".
+// Compares two trainings. Limit 0 compares every bit. `what` is a name, such as "split = unsplit".
 // Under AdamW in fp32 or with 16-bit storage, a limit above 0 applies to losses, norms and the
 // gradients of step 0 only. AdamW divides a gradient by its own size, so a rounding error near zero
 // becomes a whole step. After such a step the two trainings have different weights.

@@ -1,8 +1,9 @@
 // play.h: declares the player. An experiment lists the expected steps of each rank, from sizes
 // alone. The steps are products, collectives and messages. The experiment also counts the bytes
 // that each rank holds and drops. The player computes the cost of the lists, which is peaks of
-// memory, the time of the step, and exposed and hidden communication. If the ranks deadlock, the
-// player shows which rank waits for which. The player runs no model and sends no message.
+// memory, the time of the training step, and exposed and hidden communication. If the ranks
+// deadlock, the player shows which rank waits for which. The player runs no model and sends no
+// message.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -75,9 +76,10 @@ bool play_run(Play *p);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
 Picoseconds play_end(const Play *p, size_t rank); // returns the end of this rank's last step
 
-// The times of all ranks, defined as in Timing of judge/draw/picture.h. The field `step` lasts from
-// the first start of a product or collective to the last end of a product, collective or received
-// message. The fields `exposed` and `hidden` are added over the ranks.
+// The times of all ranks, defined as in Timing of judge/draw/picture.h. The field `step` is the
+// time of the training step. This time lasts from the first start of a product or collective to the
+// last end of a product, collective or received message. The fields `exposed` and `hidden` are
+// added over the ranks.
 typedef struct {
     Picoseconds step, exposed, hidden;
 } PlayTiming;
@@ -97,7 +99,7 @@ size_t play_done(const Play *p, size_t rank); // returns the number of steps tha
 const PlayStep *play_step(const Play *p, size_t rank, size_t step);
 // Returns the step at which this rank is stuck, or NULL if the rank is not stuck.
 const PlayStep *play_stuck(const Play *p, size_t rank);
-// Returns a line for each rank that is stuck: its call, and the rank that it waits for. The caller
+// Returns a line for each rank that is stuck: its call, and the ranks that it waits for. The caller
 // frees the text.
 char *play_why(const Play *p);
 #endif
