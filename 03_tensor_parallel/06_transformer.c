@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: All matrices of a GPT are cut. Does it train like the whole GPT, and what does its communication cost?
+// question: The matrices of a GPT are cut. Does it train like the whole GPT, and what does its communication cost?
 //
 // Holds:  each rank has 1/t of every matrix but wpe: attention by heads, the MLP by hidden columns,
 //         wte by entries. Norms, biases of the row-cut matrices, wpe and activations between

@@ -246,7 +246,7 @@ static void tensor_parallel_sizes(void) {
             "InfiniBand",
             sent / BF16 / 1e6, sent / 1e6, 1e3 * sent / NVLINK, 1e3 * sent / IB);
     on_page("= %.2f\\cdot10^{11}$ FLOP, which take %.2f ms", F * A100 / 1e11, 1e3 * F);
-    on_page("%.0f %% of the time over NVLink, %.0f %% over InfiniBand", fast, slow);
+    on_page("%.0f %% of a step over NVLink, and for %.0f %% over InfiniBand", fast, slow);
     on_page("%.1f million parameters. 96 blocks", blocks / 1e6);
     on_page("96 blocks times 16 bytes: %.0f GB", 96 * MIXED * blocks / G);
     on_page("16 replicas … %.1f GB", 12 * MIXED * blocks / G);
@@ -373,8 +373,9 @@ static void one_f_one_b(void) {
     on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
     on_page("*Messages* add [%.1f %%]", 100 * extra / (4 * f));
     page = "05_pipeline_1f1b/reference.md";
-    on_page("$m = 48$ keeps %.1f GB, with the state %.1f GB", 48 * kept_one / G,
-            (48 * kept_one + state) / G);
+    on_page(
+        "$m = 48$, with recomputation, keeps %.1f GB of activations, and with the state %.1f GB",
+        48 * kept_one / G, (48 * kept_one + state) / G);
     on_page("$7/55$ = %.1f %%", 100 * bubble(8, 48));
     on_page("takes %zu units … with 1F1B %zu", 2 * makespan(schedule_gpipe, 8, 48, 1, 2) / 3,
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3);

@@ -96,7 +96,8 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
     say_answer(
         run,
         "A server sends %s per step and receives as much. In a ring each worker sends %s. If "
-        "no worker waits, gradients are of older weights: the loss is %s at equal time (%.2f "
+        "no worker waits, more pushes arrive per ms, but of older weights: the loss is %s at equal "
+        "time (%.2f "
         "against %.2f) and %s at equal work (%.2f against %.2f).",
         value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
         value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
@@ -105,7 +106,7 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
     say_cost(
         run,
         "up to %zu updates between a pull and its push. %d synchronous steps take %s with a link "
-        "for each worker, and %s if the server has one port.",
+        "for each worker, and %s with one port at the server.",
         server_log_look(no_bound).lag, STEPS, cost_text(run, "time.links"),
         cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
@@ -132,8 +133,8 @@ static void parameter_server(Run *run) {
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
         "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
-        "long per\nsequence, and has %zu of the %d sequences. A server only sends weights (>). "
-        "Workers send gradients (<).\n",
+        "long per\nsequence, and has %zu of the %d sequences. Messages: > weights from the server, "
+        "< gradients to it.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "",
         part_size(SEQUENCES, c.workers, 0), SEQUENCES);
     const char *servers = "rank 0 is the server";

@@ -87,7 +87,7 @@ static void transformer(Run *run) {
     CutGpt tp = { .way = WAY_1D, .world = run->world };
     t.recorded = true;
     training_store(run, &t);
-    say(run, "Each rank holds 1/t of each matrix: whole heads, hidden columns, vocabulary "
+    say(run, "Each rank holds 1/t of each matrix but wpe: whole heads, hidden columns, vocabulary "
              "entries.");
     if (run->world->size > 1)
         say(run, "F0, B0: the work between two sums (#): attention or MLP of one block, or the "

@@ -84,7 +84,8 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     say_use_when(
         run,
         "one layer needs more ranks than a node has, and a micro-batch has many "
-        "tokens. In time 2D wins on 8 x 8 ranks from %.1f C tokens on, and never on 2 x 2, "
+        "tokens. With equal links and no latency 2D is faster on 8 x 8 ranks from %.1f C tokens "
+        "on, never on 2 x 2, "
         "because a broadcast's root waits as long as its receivers (grids.md). If only 1D's "
         "activations do not fit, use sequence parallelism (03.07).",
         fewest_in_time(8));

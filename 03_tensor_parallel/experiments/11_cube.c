@@ -64,10 +64,10 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         { 0 },
     };
     results(run, columns, rows);
-    say(run,
-        "  keep: gathered X, W stay. gather again: backward gathers them again. vectors: "
-        "biases, gains.\n  Formulas of bytes count elements, with keep, for M tokens. X, Y and W "
-        "include their gradients.");
+    say(run, "  keep: gathered X, W stay. gather again: backward gathers them again. vectors: "
+             "biases, gains, wpe.\n  Formulas of bytes count elements, with keep, for M tokens. X, "
+             "Y and W "
+             "include their gradients.");
     say(run,
         "  GPT: %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",

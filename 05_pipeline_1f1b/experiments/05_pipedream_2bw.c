@@ -124,18 +124,18 @@ static void two_bw(Run *run) {
             "versions of the weights then suffice (arXiv 2006.09503, section 3.1)",
             t.micro_batches, p);
     double loss[2];
+    const size_t m = p < 4 ? 4 : p;
     say(run,
-        "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
-        "and keeps two versions.",
-        p < 4 ? (size_t)4 : p);
-    say(run,
-        "A batch does not wait for the update of the batch before: batch t reads version t-1 "
-        "(batch "
-        "0 reads\nversion 0). In the list below B%zu is the last op that reads version 0. Then U1 "
-        "replaces version 0\nby version 2. If m >= p, U0 comes before F%zu, the first op that "
-        "reads "
-        "version 1. So two are enough.",
-        2 * (p < 4 ? (size_t)4 : p) - 1, 2 * (p < 4 ? (size_t)4 : p));
+        "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, and keeps "
+        "two versions.\nBatch t reads version t-1 (batch 0: version 0), so it does not wait for "
+        "the "
+        "update before it. When\nU0 makes version 1, stage 0 has begun p-1 later micro-batches. If "
+        "m >= p, all of them belong to\nbatch 1, so batch 2 (from F%zu on) finds version 1. B%zu "
+        "is the "
+        "last op that reads version 0. Then U1\nreplaces version 0 by version 2. So two versions "
+        "are "
+        "enough.",
+        m, 2 * m, 2 * m - 1);
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "
                  "shared table.");

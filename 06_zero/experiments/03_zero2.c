@@ -23,8 +23,8 @@ static void zero2(Run *run) {
             "step. [ ]: if\n"
             "m > 1, also the new sum of the rank's part, until the rank adds it to the earlier "
             "sums.",
-        .notes = "S after a layer's part of B sums its gradient (the first S: the last norm's). G "
-                 "gathers weights.",
+        .notes = "S sums a layer's gradient after its B (first S: last norm). G gathers weights. "
+                 "sent: + loss, norm.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",
                      [ZERO_IN_FLIGHT] = "4 (2 wte + block [+ block/N])",
                      [ZERO_SENT] = "4(N-1)/N ((m+1)(Psi-wte)+2 wte)",

@@ -64,7 +64,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
     say(run,
         "%zu blocks of width %zu; a step of SGD on %zu sequences of %zu tokens, %zu/dp "
         "micro-batches per replica.\n"
-        "dp: replicas of the model. tp: slices of each layer. pp: stages of layers.\n"
+        "dp: replicas of the model. tp: slices of each layer. pp: stages of layers, in 1F1B's "
+        "order.\n"
         "A bar is a step, mean of the ranks, %s per character:  = computation  # communication  . "
         "idle\n\n"
         " dp tp pp              step  in node   between    state    kept bubble",
@@ -107,8 +108,9 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
                          value_text(run, next->sent.inside, "bytes"));
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason = page_text(run,
-                           " The sums over tp and dp stay inside a node, and only messages between "
-                           "stages use the slow link.%s Its bubble is %s.",
+                           " The sums over tp and dp stay inside a node. Only messages between "
+                           "stages, the sum of wte, the loss and the norm use the slow link.%s Its "
+                           "bubble is %s.",
                            less, bubble(run, fast, micro_batches));
     for (size_t i = 1; i < n; i++) {
         slower[cause(fast, &layout[i])]++;
@@ -127,7 +129,8 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     else
         say_answer(run, "%s, %s per step.%s The other %zu lose time: %s.", name, step, reason,
                    n - 1, others);
-    say_cost(run, "no layout hides its sums over dp here. Overlap (01.04) can hide them.%s",
+    say_cost(run,
+             "in every layout here the sums over dp are exposed. Overlap (01.04) can hide them.%s",
              hidden);
     say_use_when(run,
                  "one kind alone is not enough: dp with ZeRO (06) does not fit or waits for its "
