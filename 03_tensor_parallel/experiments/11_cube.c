@@ -56,18 +56,17 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const Result rows[] = {
         { "parameters", "matrices: 1/q³; vectors: 1/q", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
-        { "sent along row", "X, Y: 24 M C (q-1)/q³ a block", BOTH("=0 B", "sent.row") },
-        { "sent along column", "X, Y: 8 M C (q-1)/q³ a block", BOTH("=0 B", "sent.column") },
-        { "sent along depth", "W: 24 C² (q-1)/q³ a block", BOTH("=0 B", "sent.depth") },
+        { "sent along row", "X, Y: 24 M C (q-1)/q³; norms", BOTH("=0 B", "sent.row") },
+        { "sent along column", "X, Y: 8 M C (q-1)/q³", BOTH("=0 B", "sent.column") },
+        { "sent along depth", "W: 24 C² (q-1)/q³", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(one.time, "step") },
         { 0 },
     };
     results(run, columns, rows);
     say(run, "  keep: gathered X, W stay. gather again: backward gathers them again. vectors: "
-             "biases, gains, wpe.\n  Formulas of bytes count elements, with keep, for M tokens. X, "
-             "Y and W "
-             "include their gradients.");
+             "biases, gains, wpe.\n  Formulas of bytes: elements of one block, with keep, for M "
+             "tokens. X, Y, W with their gradients.");
     say(run,
         "  GPT: %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",

@@ -81,10 +81,9 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     say_answer(
         run,
         "Selective recomputation comes first, because it frees a byte with the least work. "
-        "Then the first blocks are recomputed in full. The last block comes last: at the "
-        "peak its backward has all its items anyway, so its recomputation frees only items of "
-        "waiting micro-batches. For %s instead of %s "
-        "stage 0 recomputes %zu of %zu blocks in full, %zu selectively. %s %s more.",
+        "Then blocks are recomputed in full, the last block last: at the peak its backward has all "
+        "its items anyway, so its recomputation frees only items of waiting micro-batches. For %s "
+        "instead of %s stage 0 recomputes %zu of %zu blocks in full, %zu selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);

@@ -109,7 +109,7 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         reason = page_text(run,
                            " The sums over tp and dp stay inside a node. Only messages between "
-                           "stages, the sum of wte, the loss and the norm use the slow link.%s Its "
+                           "stages, the sum of wte, the loss and the norm use the slow link.%s The "
                            "bubble is %s.",
                            less, bubble(run, fast, micro_batches));
     for (size_t i = 1; i < n; i++) {
