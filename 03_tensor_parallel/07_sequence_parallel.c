@@ -37,9 +37,9 @@
 // Gathers all rows, in forward before A (g of Korthikanti et al. 2022). A rank multiplies all rows
 // by its columns of A, but has only its own rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
-// Adds the ranks' dh_i A_i^T, in backward after A. Each product is a partial sum of all rows of dX,
-// over the rank's columns of A. The norm's backward needs the finished sum, but only of the rank's
-// own rows.
+// Adds the ranks' products dh_i A_i^T, in backward after A. Each product has all rows of dX, but
+// sums only over the rank's own columns of A. The norm's backward needs the finished sum, but only
+// for the rank's own rows.
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial) {
     comm_reduce_scatter_rows(tp, d_own, dpartial);
 }

@@ -26,8 +26,9 @@ static void drop(const AttentionHeads *h, Tensor y, Tensor x) {
     op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, place_of(h));
 }
 
-// Sends x [B*T/N, A] round the ring, because every query needs the rows of every rank. visit() gets
-// each rank's rows, and the columns of the scores that belong to these rows.
+// Sends x, this rank's keys or values [B*T/N, K], round the ring, because every query needs the
+// rows of every rank. Without grouped heads K is A. visit() gets each rank's rows, and the columns
+// of the scores that belong to these rows.
 typedef void Visit(const AttentionHeads *h, Tensor scores, Tensor other, Tensor t);
 static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Tensor other,
                            Visit *visit) {

@@ -1,5 +1,5 @@
-// grid_model.c: computes the embedding, the head and the loss of a GPT on a grid, and cuts a
-// model's description into blocks for the ranks of the grid.
+// grid_model.c: computes the embedding, the head and the loss of a GPT on a grid. Cuts each matrix
+// and vector of a model's description into one part per rank of the grid.
 #include "03_tensor_parallel/grid_layers.h"
 #include "common/model/block.h"
 

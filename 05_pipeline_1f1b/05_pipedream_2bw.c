@@ -150,8 +150,8 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
         size_t k = executor_receive(e, at); // B*T*C elements: x from i - 1, or dy from i + 1
         // If the op reads the newest version, this version must include the table's update.
         if (op.version == u.weights.newest) table_finish(&u, m);
-        // In the list of schedule_2bw the ops of batch t name version t - 1, those of batch 0
-        // version 0.
+        // In the list of schedule_2bw the ops of batch t name version t - 1. The ops of batch 0
+        // name version 0.
         weight_versions_attach(&u.weights, m, op.version);
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);

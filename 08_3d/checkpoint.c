@@ -265,7 +265,7 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
                 second = { c, 2, c->params, 0 };
         if (u->w.data)
             unit_fill(u, u->w, (Range){ 0, u->size }, value,
-                      &w); // without ZeRO-3 a rank has all weights
+                      &w); // without ZeRO-3 a rank has the whole unit
         else unit_fill(u, u->own_w, u->own, value, &w);
         if (u->master.data) { // the 16-bit weights are a rounded copy of the master
             unit_fill(u, u->master, u->own, value, &w);

@@ -33,8 +33,9 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
     double all = (double)plan_elements(t, z), shard = (double)sharded(t, z, plan_replicas(l));
-    // Finds the largest unit. The loop leaves out the vision tower, as if ZeRO gathered the tower
-    // block by block, because a block of the tower is smaller than a block of the model.
+    // Finds the largest unit. The plan assumes that ZeRO gathers the vision tower block by block. A
+    // block of the tower is smaller than a block of the model, so the loop leaves out the tower. If
+    // the stage has no block of the model, the result is too small.
     double unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);

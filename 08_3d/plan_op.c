@@ -290,7 +290,9 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }
-// The optimizer reads weight, gradient and state, and writes weight and state.
+// Counts the optimizer's reads of weight, gradient and state, and its writes of weight and state.
+// With 16-bit weights the optimizer reads the master instead of the weight, so the count is
+// slightly too high.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     double elements = (double)plan_elements(t, &s->z) / (l->zero ? (double)plan_replicas(l) : 1);

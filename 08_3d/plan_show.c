@@ -273,7 +273,8 @@ static void ticks(FILE *f, Axis a, bool x, double unit, const char *name) {
         }
 }
 static size_t colour(size_t tp) { return tp < 2 ? 0 : tp < 4 ? 1 : tp < 8 ? 2 : tp == 8 ? 3 : 4; }
-// Draws points, coloured by tp. If several points are in one cell, only the first point is drawn.
+// Draws points, coloured by tp. In each square of CELL x CELL units only the first point is drawn,
+// because thousands of points would cover each other and make the file large.
 static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     enum { X = WIDTH / CELL + 2, Y = HEIGHT / CELL + 2 };
     bool *taken = host_alloc(X * Y * sizeof *taken);

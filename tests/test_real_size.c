@@ -210,9 +210,9 @@ static void accumulation(void) {
     on_page("(4 + 12/8) · 7B = %.1f GB", state / G);
     on_page("Sum: %.0f GB", (state + 2 * single) / G);
     on_page("2 · 7/8 · 7B · 2 B = %.1f GB per GPU", sent / G);
-    on_page("On InfiniBand (25 GB/s, one GPU per node) it takes %.1f s", sent / IB);
+    on_page("On InfiniBand (25 GB/s, one GPU per node) the all-reduce takes %.1f s", sent / IB);
     on_page("6 · 7B · %.2fM tokens = %.1f · 10¹⁶ FLOP", tokens / 1e6, flops / 1e16);
-    on_page("At half of an A100's 312 TFLOP/s it takes %.0f s", computing);
+    on_page("At half of an A100's 312 TFLOP/s the computation takes %.0f s", computing);
     on_page("`no_sync` takes %.1f %%", 100 * sent / IB / computing);
     on_page("takes %.0f s more", 127 * sent / IB);
 }

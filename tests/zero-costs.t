@@ -241,8 +241,9 @@ for my $job (@ahead) {
     );
 
     # The peak is in the backward of a block, while the gradient of the block above is being
-    # reduced. A rank then holds the gradients of both blocks, room for the sum and the arriving
-    # chunk, and the weights of two blocks. If weights are kept, a rank holds the weights of wpe and
+    # reduced. A rank then holds the gradients of both blocks and the weights of two blocks. With
+    # several ranks a rank also holds room for the contributions of all ranks, and with m > 1 also
+    # its chunk of the new sum. If weights are kept, a rank holds the weights of wpe and
     # of three blocks. The weights of wte and its two gradients are in flight, too.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;

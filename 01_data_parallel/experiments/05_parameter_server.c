@@ -96,7 +96,8 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
     say_answer(
         run,
         "A server sends %s per step and receives as much. In a ring each worker sends %s. If "
-        "no worker waits, more pushes arrive per ms, but of older weights: the loss is %s at equal "
+        "no worker waits, more pushes arrive per ms, but with gradients of older weights: the loss "
+        "is %s at equal "
         "time (%.2f "
         "against %.2f) and %s at equal work (%.2f against %.2f).",
         value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
@@ -133,8 +134,9 @@ static void parameter_server(Run *run) {
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
         "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
-        "long per\nsequence, and has %zu of the %d sequences. Messages: > weights from the server, "
-        "< gradients to it.\n",
+        "long per\nsequence, and has %zu of the %d sequences. Messages: > weights (in a server's "
+        "row), "
+        "< gradients.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "",
         part_size(SEQUENCES, c.workers, 0), SEQUENCES);
     const char *servers = "rank 0 is the server";

@@ -297,7 +297,7 @@ static void page(Run *run, size_t cycle) {
         "follow. "
         "names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. K = %zu "
         "cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients. q = %zu "
-        "numbers of e = %zu bytes count them.",
+        "numbers of e = %zu bytes: n counts.",
         K, answers, TENSORS, question_size(N), sizeof(real));
 }
 

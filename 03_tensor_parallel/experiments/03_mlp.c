@@ -31,7 +31,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     Param *p = t->params;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dh = tensor_like(&scratch, s->t[S_FC]);
-    Tensor dact = tensor_col_range(dh, 0, F); // GELU: all of dh; SwiGLU: gate
+    // dact has the memory of dh: with GELU of all columns, with SwiGLU of the gate's columns.
+    Tensor dact = tensor_col_range(dh, 0, F);
     linear_gradients(&p[MLP_B], &p[MLP_B_BIAS], s->t[S_ACT], dy);
     op_matmul_nt(dact, dy, p[MLP_B].w);
     op_activation_backward(dh, s->t[S_FC], dact);

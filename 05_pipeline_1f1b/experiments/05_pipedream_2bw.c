@@ -127,8 +127,7 @@ static void two_bw(Run *run) {
     const size_t m = p < 4 ? 4 : p;
     say(run,
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, and keeps "
-        "two versions.\nBatch t reads version t-1 (batch 0: version 0), so it does not wait for "
-        "the "
+        "two versions.\nBatch t reads version t-1 (batch 0: version 0), so no batch waits for the "
         "update before it. When\nU0 makes version 1, stage 0 has begun p-1 later micro-batches. If "
         "m >= p, all of them belong to\nbatch 1, so batch 2 (from F%zu on) finds version 1. B%zu "
         "is the "

@@ -19,8 +19,9 @@ static void zero2(Run *run) {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
         .explains =
-            "In flight: a block's gradient in its backward, and wte's two gradients for the whole "
-            "step. [ ]: if\n"
+            "In flight: a block's gradient, until its S ends, and wte's two gradients, until "
+            "theirs "
+            "ends. [ ]: if\n"
             "m > 1, also the new sum of the rank's part, until the rank adds it to the earlier "
             "sums.",
         .notes = "S sums a layer's gradient after its B (first S: last norm). G gathers weights. "
@@ -34,13 +35,14 @@ static void zero2(Run *run) {
     ZeroMeasured seen[ZERO_COLUMNS];
     zero_page(run, dp, &t, &page, seen);
     const ZeroMeasured *all = &seen[0], *own = &seen[m > 1 ? 2 : 1];
-    say_answer(run,
-               "A rank keeps the gradients of its own 1/%zu of the parameters, from backward to "
-               "update. It keeps a block's whole gradient only during the block's backward, and "
-               "wte's two gradients during the step. %s at most %s. The state is %s instead of %s.",
-               dp->size, m > 1 ? "With a new sum of its part these take" : "These take",
-               zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
-               zero_text(run, all, ZERO_STATE));
+    say_answer(
+        run,
+        "A rank keeps the gradients of its own 1/%zu of the parameters, from backward to "
+        "update. It keeps a block's whole gradient only until the block's reduce-scatter ends, "
+        "and wte's two until theirs ends. %s at most %s. The state is %s instead of %s.",
+        dp->size, m > 1 ? "With a new sum of its part these take" : "These take",
+        zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
+        zero_text(run, all, ZERO_STATE));
     say_cost(run,
              "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of %s, and "
              "%s per step instead of %s.",

@@ -103,7 +103,7 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
     const char *reason = "", *less = "", *others = "", *hidden = "";
     const Layout *next = n > 1 ? &layout[1] : fast;
     if (fast->n.tp < next->n.tp && fast->sent.inside < next->sent.inside)
-        less = page_text(run, " In a node a rank sends %s, with tp %zu %s.",
+        less = page_text(run, " In a node a rank sends %s; with tp = %zu it would send %s.",
                          value_text(run, fast->sent.inside, "bytes"), next->n.tp,
                          value_text(run, next->sent.inside, "bytes"));
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
@@ -130,7 +130,8 @@ static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batche
         say_answer(run, "%s, %s per step.%s The other %zu lose time: %s.", name, step, reason,
                    n - 1, others);
     say_cost(run,
-             "in every layout here the sums over dp are exposed. Overlap (01.04) can hide them.%s",
+             "in every layout with dp > 1 the sums over dp are exposed here. Overlap (01.04) can "
+             "hide them.%s",
              hidden);
     say_use_when(run,
                  "one kind alone is not enough: dp with ZeRO (06) does not fit or waits for its "

@@ -1,5 +1,5 @@
-// sample_checks.c compares the logits and the text of 08_3d/sample with forwards without a cache,
-// and with the unsplit model.
+// sample_checks.c compares the logits of 08_3d/sample with forwards without a cache and with the
+// unsplit model. The unsplit model must also choose every token of the text, up to rounding.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>

@@ -62,7 +62,9 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
-    o.beta2 = 0.995;  // the average is over many steps, because a step has few sequences
+    // Averages the squared gradients over about 200 steps, because a step has few sequences, so its
+    // gradient is noisy.
+    o.beta2 = 0.995;
     o.epsilon = 1e-8; // far smaller than the gradients of this model
     model_allocate(m);
     optimizer_allocate(&o, m);

@@ -35,9 +35,9 @@ static RecordedEvent *event_new(void) {
 
 bool record_on(void) { return self.on && !ledger_paused(); }
 
-// Under the wall clock, events need the GPU's times. A GPU runs an op later than the host queues
-// the op, and waiting for the GPU at every event would change the times. So events hold marks, and
-// record_stop() replaces the marks by times.
+// On a GPU under the wall clock, events need the GPU's times. A GPU runs an op later than the host
+// queues the op, and waiting for the GPU at every event would change the times. So events hold
+// marks, and record_stop() replaces the marks by times.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
 static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 

@@ -60,7 +60,8 @@ void waits_open(MPI_Comm host) {
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
     // The first process of the node owns the memory of the whole table.
     bytes = rank == 0 ? (MPI_Aint)(this_world_size * slot_bytes) : 0;
-    // If MPI cannot share memory, there is no table, and only --timeout ends a wait.
+    // If MPI cannot share memory, there is no table. Then no rank looks for ended processes or for
+    // a deadlock, so a deadlock lasts until --timeout.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);

@@ -64,8 +64,9 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 // Returns the micro-batch of B sequences from global sequence number `first` on, in a step whose
 // global batch has `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// Returns the same micro-batch as data_batch. The caller computes token_weight = 1 / data_count(d,
-// step, 0, global) once for all micro-batches of a step.
+// Returns the micro-batch of data_batch, but with this token_weight. So the caller counts the
+// tokens of a step once: token_weight is usually 1 / data_count(d, step, 0, global), times the loss
+// scale if the run has one.
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);
 // Returns the number of counted tokens of B sequences of the step, from number `first` on.

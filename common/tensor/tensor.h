@@ -73,6 +73,6 @@ double tensor_sum_of_squares(Tensor t); // adds in the order of tensor_sum()
 // the counts of elements or the element types differ.
 bool tensor_equal(Tensor a, Tensor b);
 
-int *ints_new(Arena *a, size_t n); // returns device memory for tokens, targets or positions
+int *ints_new(Arena *a, size_t n); // returns device memory for n ints, such as tokens
 void ints_upload(int *to, const int *from, size_t n);
 #endif

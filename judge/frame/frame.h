@@ -99,7 +99,7 @@ struct RunState {
     CostRecord *costs;
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
     size_t what_width, name_width; // the largest widths so far of the columns of check lines
-    uint64_t digest;               // a sum of hashes; 0: no hash was added
+    uint64_t digest;               // a sum of hashes of the compared results; 0: none
     double progressed;             // when progress() drew its line; 0: there is no line
     char *wrong;                   // a sentence about the first failed check or cost; NULL: none
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
