@@ -74,10 +74,12 @@ static void negotiate_names(Coordinator *c) {
     free(request);
 }
 
-// Makes the ranks agree in later steps. The sum over ranks of the previous cycle's questions is the
-// answer. A tensor is agreed if its field has counted all ranks. Every rank reads the same sum, so
-// no rank has a special role. If tensors are left, a new question stays in flight until the next
-// cycle.
+// Makes the ranks agree, in later steps, on the tensors that are ready on all ranks. A rank's
+// question has a field per tensor, which is 1 if the tensor is ready on this rank and not yet
+// agreed. The all-reduce that the previous cycle started adds the questions. If a field's sum is
+// the number of ranks, all ranks have the tensor. Every rank reads the same sum, so no rank has a
+// special role. If tensors are left, starts the all-reduce of a new question, for which the next
+// cycle waits.
 static void negotiate_counts(Coordinator *c) {
     const CountFields f = coordinator_fields(c->control);
     const size_t elements = tensor_count(c->question);

@@ -4,7 +4,8 @@
 //
 // Holds:  per rank its coordinates (dp, tp, pp), with --cp a fourth one (03.08), and a communicator
 //         for each of its groups.
-// Sends:  nothing except to split the world. In training, tp ranks send in every layer, dp ranks
+// Sends:  nothing except to split the world into groups, and a pipeline into its tied group. In
+// training, tp ranks send in every layer, dp ranks
 //         once per step without ZeRO, pp ranks once per micro-batch and stage in each direction.
 // Saves:  messages on slow links. tp ranks are neighbours, so most traffic stays inside a node.
 // Costs:  one split per group.

@@ -17,15 +17,15 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     zero3_drop(l, &in_flight);
 }
 // Runs the second half of a backward, which computes the gradients of the weights. This half
-// gathers no weights, because it does not read the weights. zero2_backward_and_reduce() allocates
-// and reduces the gradients, and calls the backward of `half`, a layer that has only the second
-// half.
+// gathers no weights, because it does not read the weights.
 static void second_half(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)dy; // the first half has copied the dy of every product
     (void)dx;
     layer_backward_weights(l->inner, b, x, s);
 }
 static const LayerKind weights_half = { .name = "second half", .backward = second_half };
+// Passes zero2_backward_and_reduce() a layer `half`, whose backward is second_half(). So
+// zero2_backward_and_reduce() allocates and reduces the gradients around the second half alone.
 static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
     Layer half = *l->inner, outer = *l;
     half.kind = &weights_half;

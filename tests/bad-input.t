@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Tests invalid input. One message must name the fix. A mistake that is found before the work must
-# give status 2 and no work, and a later mistake must give status 3. Also tests files that cannot be
-# read or written, and ranks that are killed or hang.
-# slow: each mistake has its own run, and many run as processes, too
+# Tests invalid input. Each run must print exactly one message, which names the fix. A mistake that
+# is found before the work must give status 2 and no work, and a later mistake must give status 3.
+# Also tests files that cannot be read or written, and ranks that are killed or hang.
+# slow: each mistake has its own run, and many of these runs are repeated with processes
 use strict;
 use warnings;
 use FindBin;

@@ -241,8 +241,8 @@ static void test_fill(void) {
     const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
     Tensor t = tensor_new(&storage, 1, 5);
     double half = 0.5;
-    // This rank's part of parameter a is rows 3 and 4. In each of three blocks the part has one of
-    // two columns.
+    // Parameter a is 5 x 6, with three groups of two columns. This rank's part is rows 3 and 4, and
+    // one column of each group.
     unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);
     real *values = downloaded(t);
     const double want[] = { 7026, 7028, 8000, 8001, 8002 };

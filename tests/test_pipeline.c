@@ -566,18 +566,21 @@ static void run_2bw(Comm *pp, void *unused) {
     data_free(&d);
 }
 
-// The half of weights of a linear layer's backward (05.06) must give the bits of the whole
-// backward.
+// The halves of a linear layer's backward (05.06) must give the bits of the whole backward.
 static void test_halves(void) {
     enum { ROWS = 6, IN = 5, OUT = 7 };
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, ROWS, IN), w = tensor_new(&a, IN, OUT);
     Tensor dy = tensor_new(&a, ROWS, OUT), dw = tensor_new(&a, IN, OUT);
+    Tensor dx = tensor_new(&a, ROWS, IN), whole = tensor_new(&a, ROWS, IN);
     Param param = { .w = w, .g = tensor_new(&a, IN, OUT), .gradient_empty = true };
     tensor_randomize(x, 1, 1);
     tensor_randomize(w, 2, 1);
     tensor_randomize(dy, 3, 1);
+    linear_backward_inputs(dx, dy, w);
     linear_backward_weights(dw, x, dy);
+    op_matmul_nt(whole, dy, w);
+    ok(tensor_equal(dx, whole), "B of y = x w is dx of its whole backward, every bit");
     linear_gradients(&param, NULL, x, dy); // as in a layer's whole backward
     ok(tensor_equal(dw, param.g), "W of y = x w is dw of its whole backward, every bit");
     arena_free(&a);

@@ -196,7 +196,7 @@ int main(void) {
        "where the plan plays a part of the micro-batches: within %g %% (%zu of "
        "%zu, worst %.4f %%)",
        100 * MOST_ERROR, near, seen.many, 100 * worst);
-    rings_of_unequal_ranks(n);
+    rings_of_unequal_ranks(n / 3);
     const size_t least = n / 40;
     ok(seen.rings >= least && seen.chunks >= least && seen.sequence >= least &&
            seen.large >= least && seen.full >= least && seen.zero[0] >= least &&

@@ -172,11 +172,10 @@ static void answer(Run *run, bool nodes) {
     const ClockConfig *k = clock_config();
     const size_t N = run->world->size, e = element_size(option_storage(run));
     const char *both = "", *from = "", *over = "";
-    if ((N & (N - 1)) == 0) {
-        both = " Halving-doubling has both here, because N is a power of two.";
-        if (k->simulated && !nodes)
-            both = " Halving-doubling has both here, so no way is faster (N is a power of two).";
-    }
+    if ((N & (N - 1)) == 0)
+        both = k->simulated && !nodes
+                   ? " Halving-doubling has both here, so no way is faster (N is a power of two)."
+                   : " Halving-doubling has both here, because N is a power of two.";
     if (k->simulated && k->between.beta > 0)
         from = page_text(run, " From %s on the ring is no slower than the tree.",
                          value_text(run, (double)way_ring_overtakes(N, e), "bytes"));

@@ -93,21 +93,23 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
                    const ServerLosses *loss) {
     const size_t Psi = config_parameters(z->model), e = gradient_bytes(z->model);
     const double half = loss->half[SERVER_RULES - 1], end = loss->end[SERVER_RULES - 1];
-    say_answer(
-        run,
-        "A server sends %s per step and receives as much. In a ring each worker sends %s. If "
-        "no worker waits, more pushes arrive per ms, but with gradients of older weights: the loss "
-        "is %s at equal "
-        "time (%.2f "
-        "against %.2f) and %s at equal work (%.2f against %.2f).",
-        value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
-        value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
-        lower_or_higher(half, loss->half[0]), half, loss->half[0],
-        lower_or_higher(end, loss->end[0]), end, loss->end[0]);
+    if (z->workers == 1)
+        say_answer(run, "A server sends %s per step and receives as much. One worker never waits.",
+                   value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"));
+    else
+        say_answer(run,
+                   "A server sends %s per step and receives as much. In a ring each worker sends "
+                   "%s. If no worker waits, pushes come sooner, but with gradients of older "
+                   "weights: the loss is %s at equal time (%.2f against %.2f) and %s at equal "
+                   "work (%.2f against %.2f).",
+                   value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
+                   value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
+                   lower_or_higher(half, loss->half[0]), half, loss->half[0],
+                   lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(
         run,
         "up to %zu updates between a pull and its push. %d synchronous steps take %s with a link "
-        "for each worker, and %s with one port at the server.",
+        "for each worker, and %s with one port per server.",
         server_log_look(no_bound).lag, STEPS, cost_text(run, "time.links"),
         cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
@@ -135,8 +137,7 @@ static void parameter_server(Run *run) {
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: a worker may\n"
         "begin a step if it is at most s steps ahead of the slowest. Rank %zu takes %zu time%s as "
         "long per\nsequence, and has %zu of the %d sequences. Messages: > weights (in a server's "
-        "row), "
-        "< gradients.\n",
+        "row), < gradients.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "",
         part_size(SEQUENCES, c.workers, 0), SEQUENCES);
     const char *servers = "rank 0 is the server";

@@ -81,22 +81,19 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         memcpy(rows[i].cell, cell, sizeof cell);
     }
     say(run,
-        "\n  exact  the all-reduce of 02_all_reduce: one call for all gradients\n"
-        "  fp16   every element in 16 bits, scaled so that no sum overflows; N+1 calls per bucket\n"
-        "  top-k  the k largest absolute values, 1 of %d, with their indices; 1 call per bucket\n"
-        "  1-bit  the sign of every element, and one scale per message; N+2 calls per bucket\n"
-        "Each block, each table and the last norm is a bucket, %.0f in all. With top-k and 1-bit a "
-        "rank"
-        "\nadds the residual, the part that it has not sent, to its next gradient.%s",
+        "\n  exact  the all-reduce of 02_all_reduce: one call for all gradients\n  fp16   every "
+        "element in 16 bits, scaled so that no sum overflows; N+1 calls per bucket\n  top-k  the "
+        "k largest absolute values, 1 of %d, with their indices; 1 call per bucket\n  1-bit  the "
+        "sign of every element, and one scale per message; N+2 calls per bucket\nEach block, each "
+        "table and the last norm is a bucket, %.0f in all. With top-k and 1-bit a rank\nadds the "
+        "residual, the part that it has not sent, to its next gradient.%s",
         ONE_OF, seen[TOPK].calls, uneven_shares(run, "\n", SEQUENCES));
     results(run, columns, rows);
     say(run,
         "  sent (rank 0), calls: per step. loss: of another model, after %d steps on a text. no "
-        "residual: "
-        "the"
-        "\n  part that is not sent is dropped. one device: the same rule without ranks and "
-        "messages."
-        "\n  formula: of the bytes sent. N ranks, Psi elements of e bytes, c = 2(N-1)/N.",
+        "residual: the\n  part that is not sent is dropped. one device: the same rule without "
+        "ranks and messages.\n  formula: of the bytes sent. N ranks, Psi elements of e bytes, c = "
+        "2(N-1)/N.",
         COMPRESSION_LONG);
 }
 

@@ -141,7 +141,8 @@ static void deadlock(Run *run) {
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
     say(run,
-        "Each tensor has its own communicator: a call waits until all ranks call.\n%s: %s\n%.*s",
+        "Without an agreed order, if each tensor has its own communicator, a call waits until all "
+        "ranks call.\n%s: %s\n%.*s",
         first_calls(run), stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
@@ -264,29 +265,24 @@ static void page(Run *run, size_t cycle) {
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
-        "finished "
-        "%zu more of\nits %d gradients. Then each rank reports which gradients it has, and all "
-        "ranks "
-        "start one all-reduce\n(fused) for the gradients that are new on all ranks. The first %zu "
-        "of "
-        "%zu cycles%s:\n",
-        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3: as rank 0)" : "");
+        "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
+        "and all ranks start one all-reduce\n(fused) for the gradients that are new on all ranks. "
+        "The first %zu of %zu cycles%s:\n",
+        cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 as 0, ...)" : "");
     picture(run, cycle, shown);
     say(run,
         "\n  fixed order  no messages to agree: one all-reduce per layer (%d gradients): A B C, "
-        "then D "
-        "E F, ...\n"
-        "  names        (first step) in each cycle ranks send rank 0 name and size of their new "
-        "gradients;"
-        "\n               rank 0 broadcasts the names that all ranks have\n"
-        "  cache        (later steps) an all-reduce per cycle counts how many ranks have each "
-        "gradient\n"
-        "  single       as cache, but every gradient has its own all-reduce",
+        "then D E F, ...\n  names        (first step) in each cycle ranks send rank 0 name and "
+        "size of their new gradients;\n               rank 0 broadcasts the names that all ranks "
+        "have\n  cache        (later steps) an all-reduce per cycle counts how many ranks have "
+        "each gradient\n  single       as cache, but every gradient has its own all-reduce",
         BRANCHES);
 #define ROW(id) \
-    { "calls." id, "bytes." id, "sums." id, simulated ? "time." id : "=-" }
+    { "calls." id, "bytes." id, "sums." id, "time." id }
     const bool simulated = clock_config()->simulated;
-    results(run, (const char *const[]){ "calls", "bytes", "all-reduces", "step", NULL },
+    results(run,
+            (const char *const[]){ "calls", "bytes", "all-reduces", simulated ? "step" : NULL,
+                                   NULL },
             (const Result[]){ { "fixed order", NULL, ROW("fixed") },
                               { "names", "calls K+J, 3K+J; bytes (K+n)e, (K+2n)e", ROW("names") },
                               { "cache", "calls K; bytes K rings of q e", ROW("cache") },
@@ -294,10 +290,9 @@ static void page(Run *run, size_t cycle) {
                               { 0 } });
     say(run,
         "  calls, bytes: per rank, of the messages to agree. all-reduces: of gradients, which "
-        "follow. "
-        "names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. K = %zu "
-        "cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients. q = %zu "
-        "numbers of e = %zu bytes: n counts.",
+        "follow. names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. "
+        "K = %zu cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients. "
+        "q = %zu numbers of e = %zu bytes: n counts.",
         K, answers, TENSORS, question_size(N), sizeof(real));
 }
 
@@ -308,7 +303,7 @@ static void answer(Run *run) {
         say_answer(
             run,
             "The next all-reduce adds the gradients that all ranks have. All ranks start the same "
-            "%s fused all-reduces in one order, for %d gradients that were finished in %d "
+            "%s all-reduces in one order, for %d gradients that were finished in %d "
             "different "
             "orders.",
             cost_text(run, "sums.cache"), TENSORS, N < BRANCHES ? (int)N : BRANCHES);

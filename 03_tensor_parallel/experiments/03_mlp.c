@@ -135,7 +135,7 @@ static void mlp(Run *run) {
     const TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     table(run, &r);
-    trial_say_cost(run, "calls");
+    trial_say_cost(run, "");
     say_use_when(run, "a layer is two products with an element-wise function between them, as in "
                       "every MLP of a Transformer.");
 }

@@ -69,14 +69,7 @@ static void ending(Run *run, const char *whole) {
                    "Yes, its training is the same up to rounding. Each rank holds %s of %s of "
                    "parameters, and sends %s per step.",
                    cost_text(run, "parameters"), whole, cost_text(run, "sent"));
-    const char *time = "";
-    if (clock_config()->simulated)
-        time =
-            page_text(run, ": %s of a step of %s on this link",
-                      value_text(run, cost_value(run, "exposed") / (double)run->world->size, "ps"),
-                      cost_text(run, "step"));
-    say_cost(run, "%s all-reduces per step and one for the gradient norm, all exposed%s.",
-             cost_text(run, "calls"), time);
+    trial_say_cost(run, " and one for the gradient norm");
     say_use_when(run, "a model does not fit in one device, and a fast link joins several devices, "
                       "as in a node of 8 GPUs.");
 }

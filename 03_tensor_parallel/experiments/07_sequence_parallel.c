@@ -114,7 +114,8 @@ static void ending(Run *run) {
                          cost_text(run, "step.kept"), cost_text(run, "step.again"),
                          cost_text(run, "step.tensor"));
     say_cost(run,
-             "two collectives for each all-reduce, and a sum per step for gradients of norms and "
+             "two or more collectives for each all-reduce, and a sum per step for gradients of "
+             "norms and "
              "biases.%s",
              time);
     say_use_when(run,

@@ -10,11 +10,6 @@ static double fewest_tokens(const GridPlace *at) {
     return tensor_way_crossover(WAY_2D, WAY_1D, at->q * at->q) * (double)at->c->width;
 }
 
-// BT / C is the tokens of a micro-batch divided by the width. Returns the BT / C from which 2D on
-// q x q ranks is faster than 1D on as many ranks. Latency is left out (grids.md). A negative result
-// means never.
-static double fewest_in_time(double q) { return 36 / (8 * (q - 1 / q) - 21); }
-
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
@@ -49,10 +44,9 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     gpt_say_uneven(run, c, sequences, q, q);
     say(run,
         "  1D: 03.06. vectors: biases, gains. Factor 3: for each product (Y, dX, dW) a rank "
-        "receives "
-        "X or dX\n  along the row, W or dW along the column. 1D receives no weights, so only many "
-        "tokens favour 2D:\n  2D receives less than 1D from %.0f tokens per micro-batch on (here: "
-        "%zu).",
+        "receives X or dX\n  along the row, W or dW along the column. 1D receives no weights, so "
+        "only many tokens favour 2D:\n  2D receives less than 1D from %.0f tokens per micro-batch "
+        "on (here: %zu).",
         fewest_tokens(at), sequences * c->context);
 }
 
@@ -81,14 +75,16 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
              "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is sent while "
              "ranks compute%s.",
              q, q == 1 ? "" : "s", times);
+    // The tokens per column, BT / C, from which 2D is faster on 8 x 8 ranks: 36 / (8 (q - 1/q) -
+    // 21), with q = 8 (grids.md).
+    const double in_time = 36 / (8 * (8 - 1.0 / 8) - 21);
     say_use_when(
         run,
-        "one layer needs more ranks than a node has, and a micro-batch has many "
-        "tokens. With equal links and no latency 2D is faster on 8 x 8 ranks from %.1f C tokens "
-        "on, never on 2 x 2, "
-        "because a broadcast's root waits as long as its receivers (grids.md). If only 1D's "
+        "one layer needs more ranks than a node has, and a micro-batch has many tokens. With "
+        "equal links and no latency 2D is faster on 8 x 8 ranks from %.1f C tokens on, never on 2 "
+        "x 2, because a broadcast's root waits as long as its receivers (grids.md). If only 1D's "
         "activations do not fit, use sequence parallelism (03.07).",
-        fewest_in_time(8));
+        in_time);
 }
 
 static void summa_lesson(Run *run) {
@@ -98,11 +94,9 @@ static void summa_lesson(Run *run) {
     const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
         "A grid of q x q ranks, q = %zu. A rank holds one block of X, of W and of Y = X W. A "
-        "product "
-        "takes q\nturns: in turn l column l of the grid sends X along the rows, row l sends W "
-        "along "
-        "the columns, and\nall ranks multiply. Backward has two such products, dX and dW. Picture: "
-        "one layer. Table: a GPT.",
+        "product takes q\nturns: in turn l column l of the grid sends X along the rows, row l "
+        "sends W along the columns, and\nall ranks multiply. Backward has two such products, dX "
+        "and dW. Picture: one layer. Table: a GPT.",
         q);
     grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));

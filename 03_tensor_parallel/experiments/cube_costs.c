@@ -75,8 +75,8 @@ static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped
 static void sums(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t N, size_t y) {
     pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, at->c->context * N, y);
 }
-// Counts the calls of a linear layer. Backward gathers dY and scatters dX and dW, as many elements
-// as y, x and w in forward. With gather_again backward also gathers x and w.
+// Counts the calls of a linear layer. Backward gathers dY, which is as large as y, and scatters dX
+// and dW, which are as large as x and w. With gather_again backward also gathers x and w.
 static void linear_layer(CubeTraffic *s, const CubePlace *at, bool backward, size_t B, bool swapped,
                          size_t K, size_t N) {
     if (backward) operands(s, at, B, swapped, K, N, gradient(at));

@@ -58,10 +58,10 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // time of all all-reduces, both in ps. In every all-reduce all ranks wait for the slowest rank, and
 // nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
-// Prints the cost on the page: the number of all-reduces, which has the id `calls`. With a
-// simulated clock, also prints how much of a step these all-reduces take, from the costs "step" and
-// "exposed".
-void trial_say_cost(Run *run, const char *calls);
+// Prints the cost on the page: the number of all-reduces, which is the cost "calls", and the text
+// `more`. With a simulated clock, also prints how much of a step these all-reduces take, from the
+// costs "step" and "exposed".
+void trial_say_cost(Run *run, const char *more);
 
 // Makes the simulated clocks of all ranks equal, so that a recording shows one whole step.
 void ranks_together(Comm *ranks);

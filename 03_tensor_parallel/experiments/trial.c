@@ -193,14 +193,14 @@ void trial_times(Run *run, const char *title, double slowest, double communicati
     picture_summary(run, &t);
 }
 
-void trial_say_cost(Run *run, const char *calls) {
+void trial_say_cost(Run *run, const char *more) {
     const char *time = "";
     if (clock_config()->simulated)
         time =
             page_text(run, ": %s of a step of %s on this link",
                       value_text(run, cost_value(run, "exposed") / (double)run->world->size, "ps"),
                       cost_text(run, "step"));
-    say_cost(run, "%s all-reduces per step, all exposed%s.", cost_text(run, calls), time);
+    say_cost(run, "%s all-reduces per step%s, all exposed%s.", cost_text(run, "calls"), more, time);
 }
 
 bool answer_alone(Run *run) {

@@ -73,20 +73,24 @@ static void show(Run *run, const Training *t, const StageCosts *seen) {
         "ranks (04.03).",
         cut_line(run, &t->model), m, m > 1 ? "es" : "", t->sequences / m, t->model.context,
         t->model.width, 100 * (1 - 1 / (double)p));
+    say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
+    if (p == 1) {
+        say_answer(run, "One rank holds all weights: start two or more ranks.");
+        say_cost(run, "nothing is sent.");
+        return;
+    }
     say_answer(run, "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of weights.",
                p, cost_text(run, "parameters"), weights / 1e3);
-    const char *tied = "";
-    if (p > 1)
-        tied = page_text(
-            run, ", %s more on the first and the last rank for wte's gradient",
-            value_text(run, (double)(t->model.vocab * t->model.width * gradient_bytes(&t->model)),
-                       "bytes"));
+    const char *tied =
+        page_text(run, ", %s more on the first and the last rank for wte's gradient",
+                  value_text(run,
+                             (double)(t->model.vocab * t->model.width * gradient_bytes(&t->model)),
+                             "bytes"));
     say_cost(run,
              "only one rank works at a time, so the ranks are idle for %.0f %% of the step. %s of "
              "messages per rank and step, %s for the sums of loss and norm%s.",
              100 * seen->timing.idle_of_total, cost_text(run, "sent.bytes"),
              cost_text(run, "sums.bytes"), tied);
-    say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
 
 // ---------------------------------------------------------------- the lesson

@@ -49,7 +49,7 @@ static void four_ways(Run *run, const Training *t) {
     Schedule list = schedule_2bw(p, m, 3, 0);
     size_t ops = 0;
     while (ops < list.n && !(list.ops[ops].what == UPDATE && list.ops[ops].micro_batch == 1)) ops++;
-    say(run, "Stage 0: each op, and the version of the weights that it reads. U0 makes version 1, "
+    say(run, "Stage 0: ops, and the version of the weights that each reads. U0 makes version 1, "
              "U1 version 2.");
     say_versions(run, &list, ops + 1);
     schedule_free(&list);
@@ -128,12 +128,10 @@ static void two_bw(Run *run) {
     say(run,
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, and keeps "
         "two versions.\nBatch t reads version t-1 (batch 0: version 0), so no batch waits for the "
-        "update before it. When\nU0 makes version 1, stage 0 has begun p-1 later micro-batches. If "
-        "m >= p, all of them belong to\nbatch 1, so batch 2 (from F%zu on) finds version 1. B%zu "
-        "is the "
-        "last op that reads version 0. Then U1\nreplaces version 0 by version 2. So two versions "
-        "are "
-        "enough.",
+        "update before it. When\nU0 makes version 1, stage 0 has begun p-1 later micro-batches. "
+        "If m >= p, all of them belong to\nbatch 1, so batch 2 (from F%zu on) finds version 1. "
+        "B%zu is the last op that reads version 0. Then U1\nreplaces version 0 by version 2. So "
+        "two versions are enough.",
         m, 2 * m, 2 * m - 1);
     if (p > 1)
         say(run, "After a batch the first and the last rank also exchange the gradients of their "

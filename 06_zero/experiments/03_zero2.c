@@ -19,11 +19,9 @@ static void zero2(Run *run) {
         .column = { &zero_stages[0], lesson, m > 1 ? lesson : NULL },
         .m = { m, 1, m },
         .explains =
-            "In flight: a block's gradient, until its S ends, and wte's two gradients, until "
-            "theirs "
-            "ends. [ ]: if\n"
-            "m > 1, also the new sum of the rank's part, until the rank adds it to the earlier "
-            "sums.",
+            "In flight: wte's two gradients, from F0 on, and a block's gradient, until their S "
+            "ends. [ ]: if\nm > 1, also the new sum of the rank's part, until the rank adds it to "
+            "the earlier sums.",
         .notes = "S sums a layer's gradient after its B (first S: last norm). G gathers weights. "
                  "sent: + loss, norm.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",
@@ -39,7 +37,7 @@ static void zero2(Run *run) {
         run,
         "A rank keeps the gradients of its own 1/%zu of the parameters, from backward to "
         "update. It keeps a block's whole gradient only until the block's reduce-scatter ends, "
-        "and wte's two until theirs ends. %s at most %s. The state is %s instead of %s.",
+        "and wte's two gradients until theirs ends. %s at most %s. The state is %s instead of %s.",
         dp->size, m > 1 ? "With a new sum of its part these take" : "These take",
         zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
         zero_text(run, all, ZERO_STATE));

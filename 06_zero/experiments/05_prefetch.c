@@ -112,10 +112,9 @@ static void prefetch(Run *run) {
                     "(#).",
         .notes =
             page_text(run,
-                      "In flight, both: wte with a gradient per use. ZeRO-3: a block's weights and "
-                      "gradient. Prefetch: the\nweights of %s, 2 gradients, and a buffer as large "
-                      "as the gradient "
-                      "being sent.",
+                      "In flight, both: wte with a gradient per use. ZeRO-3: a block's weights "
+                      "and gradient. Prefetch: the\nweights of %s, 2 gradients, and a buffer as "
+                      "large as the gradient being sent.",
                       reshard ? "2 blocks" : "all blocks but one"),
         .formula = { [ZERO_IN_FLIGHT] = reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2",
                      [ZERO_SENT] = reshard ? "the same" : "2m passes, not 3m",

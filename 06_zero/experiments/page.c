@@ -51,6 +51,8 @@ static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
+    static const char *const splits[] = { "", "", ". A call in B0 splits B0",
+                                          ", which splits F0 or B0" };
     const char *parallel = "";
     if (page->column[0]->stage == 0)
         parallel = page_text(run, "; data parallel: m=%zu", page->m[0]);
@@ -58,10 +60,10 @@ static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
         "Psi = %zu parameters: wte (the table of embedding and head) %zu, %zu blocks of %zu, the "
         "rest %zu.\n"
         "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
-        "m: micro-batches per step, on the ranks that have most%s. Ranks with fewer wait.\n"
+        "m: micro-batches per step, at most%s. Ranks with fewer sequences wait.\n"
         "F0: forward of micro-batch 0. On `links` a capital letter begins a call%s.",
         all, wte, c->layers, block, all - wte - c->layers * block, run->world->size, parallel,
-        page->column[1]->stage > 1 ? ", which splits F0 or B0" : "");
+        splits[page->column[1]->stage]);
 }
 
 // Returns true if the page draws the memory in flight under each rank. In stage 3 the ranks' strips

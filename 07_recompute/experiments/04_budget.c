@@ -53,12 +53,27 @@ static void say_last_budget(Run *run, const Training *t) {
     budget_plan_free(&last);
 }
 
-// Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0.
+// Returns a table cell with a letter per block of the stage.
+static const char *letters(Run *run, const BudgetPlan *plan) {
+    const char *cell = "=";
+    for (size_t i = 0; i < plan->stage.blocks; i++) {
+        const Recompute r = plan->choice[i];
+        cell = page_text(run, "%s%c", cell,
+                         r == RECOMPUTE_FULL        ? 'F'
+                         : r == RECOMPUTE_SELECTIVE ? 'S'
+                                                    : '.');
+    }
+    return cell;
+}
+
+// Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0. The row of the
+// blocks has room for 8 blocks.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },
                       { "activations, peak", "at most the budget", { 0 } },
                       { "full, selective", "recomputed, stage 0", { 0 } },
+                      { "blocks of stage 0", "F full, S selective", { 0 } },
                       { "more work", "over all stages", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
@@ -71,8 +86,9 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
         rows[1].cell[w] = page_text(run, "%s.peak", budgeted[w].id);
         rows[2].cell[w] = page_text(run, "=%zu, %zu", budget_count(&plan[w], RECOMPUTE_FULL),
                                     budget_count(&plan[w], RECOMPUTE_SELECTIVE));
-        rows[3].cell[w] = page_text(run, "=+%s", more[w]);
-        rows[4].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
+        rows[3].cell[w] = plan->stage.blocks <= 8 ? letters(run, &plan[w]) : "=-";
+        rows[4].cell[w] = page_text(run, "=+%s", more[w]);
+        rows[5].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
     }
     results(run, columns, rows);
     const size_t p = run->world->size;
@@ -81,9 +97,10 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     say_answer(
         run,
         "Selective recomputation comes first, because it frees a byte with the least work. "
-        "Then blocks are recomputed in full, the last block last: at the peak its backward has all "
-        "its items anyway, so its recomputation frees only items of waiting micro-batches. For %s "
-        "instead of %s stage 0 recomputes %zu of %zu blocks in full, %zu selectively. %s %s more.",
+        "Then blocks are recomputed in full, the last block last: while it runs, memory is at its "
+        "peak and holds all items of this block under any plan. So recomputing this block frees "
+        "only items of waiting micro-batches. For %s instead of %s stage 0 recomputes %zu of %zu "
+        "blocks in full, %zu selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);

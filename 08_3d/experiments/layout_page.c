@@ -1,16 +1,9 @@
-// layout_page.c prints the page of 02_layouts.c: a bar and a row for each layout, and the answer.
+// layout_page.c prints the page of 02_layouts.c: a row with a bar for each layout, and the answer.
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include "08_3d/experiments/experiments.h"
 #include "common/comm/clock.h"
 
-// Writes the name of a layout, such as "dp 2 x tp 2 x pp 2", and returns `text`.
-enum { NAME = 48 };
-static const char *layout_name(char text[NAME], const Layout *l) {
-    snprintf(text, NAME, "dp %zu x tp %zu x pp %zu", l->n.dp, l->n.tp, l->n.pp);
-    return text;
-}
+enum { BAR = 28 }; // characters of the longest bar
 
 // Returns the bubble as a part of a step, such as "1/9", if messages took no time and stages were
 // equal.
@@ -22,8 +15,7 @@ static const char *bubble(Run *run, const Layout *l, size_t micro_batches) {
 // Prints a row: the layout's values, and a bar whose length shows the time of the layout's step.
 // A bar also shows how the ranks spend the step, as a mean over the ranks.
 static void row(Run *run, const Layout *l, const char *order, size_t micro_batches, double sign) {
-    enum { WIDTH = 40 };
-    char bar[WIDTH + 1];
+    char bar[BAR + 1];
     const size_t all = (size_t)(l->step / sign + 0.5);
     const size_t computing = (size_t)(l->computing / sign + 0.5);
     const size_t waits = computing + (size_t)(l->exposed / sign + 0.5);
@@ -49,18 +41,16 @@ static bool tp_crosses(Degrees n) {
 // The fastest layout is first. The layout with the opposite order of ranks is last.
 static void table(Run *run, const Layout *layout, size_t n, const Layout *opposed,
                   const TrainerConfig *c) {
-    enum { SIGNS = 28 }; // of the longest bar
     const size_t micro_batches = c->batch / c->micro_batch;
-    const double sign = fmax(layout[n - 1].step, opposed->step) / SIGNS;
+    const double sign = fmax(layout[n - 1].step, opposed->step) / BAR;
     const Degrees best = opposed->n;
     // The axes in which neighbours differ, in the mesh's order and in the opposite order.
     const char *near = best.tp > 1 ? "tp" : best.dp > 1 ? "dp" : "pp";
     const char *near_opposed = best.pp > 1 ? "pp" : best.dp > 1 ? "dp" : near;
     const char *order = "in the same order here.";
     if (near != near_opposed)
-        order =
-            page_text(run, "numbered so that neighbours differ in %s,\n  not %s.%s", near_opposed,
-                      near, tp_crosses(best) ? " So each tp group has ranks in both nodes." : "");
+        order = page_text(run, "numbered so that neighbours differ in %s,\n  not %s.%s",
+                          near_opposed, near, tp_crosses(best) ? " So tp groups cross nodes." : "");
     say(run,
         "%zu blocks of width %zu; a step of SGD on %zu sequences of %zu tokens, %zu/dp "
         "micro-batches per replica.\n"
@@ -71,15 +61,21 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *oppose
         " dp tp pp              step  in node   between    state    kept bubble",
         c->model.layers, c->model.width, c->batch, c->model.context, micro_batches,
         value_text(run, sign, "ps"));
+    const ClockConfig *k = clock_config();
+    const char *cards = "";
+    if (k->simulated && k->node > 0 && k->node < run->world->size && k->rails == 0)
+        cards =
+            "  Between nodes a call with k ranks per node uses k network cards, so it is k times "
+            "as fast.\n";
     for (size_t i = 0; i < n; i++) row(run, &layout[i], "", micro_batches, sign);
     row(run, opposed, " opposite", micro_batches, sign);
     say(run,
         "  in node: bytes sent to ranks of the same node. between: sent between nodes, all bytes "
-        "of "
-        "calls\n  whose ranks are in both nodes. state: weights and gradients. kept: activations, "
-        "peak. Bytes are\n  the largest of all ranks. bubble: (pp-1)/(%zu/dp + pp-1), if messages "
-        "take no time.\n  opposite: the layout of the first row, with its ranks %s",
-        micro_batches, order);
+        "of calls\n  whose ranks are in several nodes. state: weights and gradients. kept: "
+        "activations, peak. Bytes are\n  the largest of all ranks. bubble: (pp-1)/(%zu/dp + "
+        "pp-1), if messages take no time.\n%s  opposite: the layout of the first row, with its "
+        "ranks %s",
+        micro_batches, cards, order);
 }
 
 static double idle(const Layout *l) { return l->step - l->computing - l->exposed; }
@@ -95,15 +91,17 @@ static Cause cause(const Layout *fast, const Layout *slow) {
 static void answer(Run *run, const Layout *layout, size_t n, size_t micro_batches) {
     static const char *const from[] = { "communication", "idle ranks", "computation" };
     const Layout *fast = &layout[0];
-    char name[NAME];
-    layout_name(name, fast);
+    const ClockConfig *k = clock_config();
+    const char *name =
+        page_text(run, "dp %zu x tp %zu x pp %zu", fast->n.dp, fast->n.tp, fast->n.pp);
     const char *step = value_text(run, fast->step, "ps");
-    size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp, slower[CAUSES] = { 0 };
-    bool inside = node > 0 && stage <= node && node % stage == 0;
+    const size_t node = k->node, stage = fast->n.tp * fast->n.dp;
+    size_t slower[CAUSES] = { 0 };
+    const bool inside = k->simulated && node > 0 && node % stage == 0 && run->world->size > node;
     const char *reason = "", *less = "", *others = "", *hidden = "";
     const Layout *next = n > 1 ? &layout[1] : fast;
     if (fast->n.tp < next->n.tp && fast->sent.inside < next->sent.inside)
-        less = page_text(run, " In a node a rank sends %s; with tp = %zu it would send %s.",
+        less = page_text(run, " In a node a rank sends %s, in the second row (tp %zu) %s.",
                          value_text(run, fast->sent.inside, "bytes"), next->n.tp,
                          value_text(run, next->sent.inside, "bytes"));
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)

@@ -291,7 +291,7 @@ static void reduce_as(char *out, const std::vector<const char *> &parts, size_t 
         reinterpret_cast<T *>(out)[i] = op == ncclAvg ? T(sum / T(parts.size())) : sum;
     }
 }
-// NCCL rounds a sum of 16-bit numbers after each addition.
+// NCCL's ring and tree kernels round a sum of 16-bit numbers after each addition.
 static void reduce_halves(Format f, char *out, const std::vector<const char *> &parts, size_t count,
                           ncclRedOp_t op) {
     const auto element = [&](size_t r, size_t i) {
