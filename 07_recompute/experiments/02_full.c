@@ -62,7 +62,7 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
 static void show(Run *run, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "keep all", "recompute blocks", "recompute stages",
                                            NULL };
-    Result rows[] = { { "activations, peak", "inputs, 1 block (stage), head", { 0 } },
+    Result rows[] = { { "activations, peak", "inputs, block (stage), head", { 0 } },
                       { "sent to neighbours", "nothing is sent again", { 0 } },
                       { "FLOPs, all stages", "3 forwards + recomputation", { 0 } },
                       { "step", "simulated, GPipe's order", { 0 } },
