@@ -66,14 +66,15 @@ static const char *letters(Run *run, const BudgetPlan *plan) {
     return cell;
 }
 
-// Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0. The row of the
-// blocks has room for 8 blocks.
+// Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0. A row shows
+// each block if the stage has at most 8 blocks, otherwise only their numbers.
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
+    const bool few = plan->stage.blocks <= 8;
     Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },
                       { "activations, peak", "at most the budget", { 0 } },
-                      { "full, selective", "recomputed, stage 0", { 0 } },
-                      { "blocks of stage 0", "F full, S selective", { 0 } },
+                      few ? (Result){ "blocks of stage 0", "F full, S selective", { 0 } }
+                          : (Result){ "full, selective", "recomputed, stage 0", { 0 } },
                       { "more work", "over all stages", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
@@ -84,11 +85,11 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
         columns[w] = page_text(run, "budget %s", budgeted[w].name);
         rows[0].cell[w] = value_cell(run, (double)plan[w].budget, "bytes");
         rows[1].cell[w] = page_text(run, "%s.peak", budgeted[w].id);
-        rows[2].cell[w] = page_text(run, "=%zu, %zu", budget_count(&plan[w], RECOMPUTE_FULL),
-                                    budget_count(&plan[w], RECOMPUTE_SELECTIVE));
-        rows[3].cell[w] = plan->stage.blocks <= 8 ? letters(run, &plan[w]) : "=-";
-        rows[4].cell[w] = page_text(run, "=+%s", more[w]);
-        rows[5].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
+        rows[2].cell[w] = few ? letters(run, &plan[w])
+                              : page_text(run, "=%zu, %zu", budget_count(&plan[w], RECOMPUTE_FULL),
+                                          budget_count(&plan[w], RECOMPUTE_SELECTIVE));
+        rows[3].cell[w] = page_text(run, "=+%s", more[w]);
+        rows[4].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
     }
     results(run, columns, rows);
     const size_t p = run->world->size;

@@ -74,8 +74,7 @@ LaunchChoice launch_choose(const LaunchWish *wish) {
     if (!wants_emu) refuse_silent_singletons();
     choice.transport = TRANSPORT_EMU;
     choice.ranks = wish->emulate > 0 ? wish->emulate : wish->default_ranks;
-    if (wish->emulate > 0)
-        snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", wish->emulate);
+    if (wish->emulate > 0) snprintf(choice.why, sizeof choice.why, "--emulate %zu", wish->emulate);
     else
         strcpy(choice.why, wants_emu ? "virtual ranks: --transport emu" : "default: virtual ranks");
     return choice;
