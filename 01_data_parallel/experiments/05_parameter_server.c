@@ -99,13 +99,16 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
     else
         say_answer(run,
                    "A server sends %s per step and receives as much. In a ring each worker sends "
-                   "%s. If no worker waits, pushes come sooner, but with gradients of older "
-                   "weights: the loss is %s at equal time (%.2f against %.2f) and %s at equal "
-                   "work (%.2f against %.2f).",
+                   "%s. If no worker waits, pushes come sooner: the loss is %s at equal time (%.2f "
+                   "against %.2f), but gradients are of older weights. After equal work it is %s "
+                   "(%.2f against %.2f)%s.",
                    value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
                    value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
                    lower_or_higher(half, loss->half[0]), half, loss->half[0],
-                   lower_or_higher(end, loss->end[0]), end, loss->end[0]);
+                   lower_or_higher(end, loss->end[0]), end, loss->end[0],
+                   z->slow > 1 && end > loss->end[0]
+                       ? ", also because fast workers end before the last updates"
+                       : "");
     say_cost(
         run,
         "up to %zu updates between a pull and its push. %d synchronous steps take %s with a link "
@@ -143,11 +146,14 @@ static void parameter_server(Run *run) {
     const char *servers = "rank 0 is the server";
     if (c.servers > 1) servers = page_text(run, "%zu ranks are servers", c.servers);
     ServerRecord no_bound = asynchronous(run, &c, &t, STEPS);
-    picture_show(run, page_text(run, "%d asynchronous steps, no bound; %s", STEPS, servers),
+    picture_show(run,
+                 page_text(run, "%d asynchronous steps of each worker, no bound; %s", STEPS,
+                           servers),
                  PICTURE_NO_FILES);
     ServerRecord bound = asynchronous(run, &c, &t, s);
     picture_show(run,
-                 page_text(run, "%d asynchronous steps, %s; %s", STEPS, bound.log.name, servers),
+                 page_text(run, "%d asynchronous steps of each worker, %s; %s", STEPS,
+                           bound.log.name, servers),
                  PICTURE_CHART | PICTURE_DETAIL);
 
     t.optimizer = adamw(0.01);

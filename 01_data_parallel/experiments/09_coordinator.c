@@ -302,9 +302,8 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The next all-reduce adds the gradients that all ranks have. All ranks start the same "
-            "%s all-reduces in one order, for %d gradients that were finished in %d "
-            "different "
+            "The next all-reduce adds the gradients that are new on all ranks. All ranks start the "
+            "same %s all-reduces in one order, for %d gradients that were finished in %d different "
             "orders.",
             cost_text(run, "sums.cache"), TENSORS, N < BRANCHES ? (int)N : BRANCHES);
     const char *times = "";

@@ -76,10 +76,11 @@ static void show(Run *run, const RecomputeSeen seen[WAYS]) {
                "%s. The second forward makes a step %s.",
                recompute_peak(run, "blocks"), recompute_peak(run, "keep"),
                recompute_longer(run, 1, blocks, keep));
-    say_cost(run,
-             "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs needs %s, because "
-             "backward holds all items of a whole stage.",
-             100 * (blocks->flops / keep->flops - 1), recompute_peak(run, "stages"));
+    say_cost(
+        run,
+        "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs needs %s, because "
+        "backward holds all items of a whole stage. The last stage then recomputes its head, too.",
+        100 * (blocks->flops / keep->flops - 1), recompute_peak(run, "stages"));
     say_use_when(run, "activations do not fit, and selective recomputation (07.03) does not save "
                       "enough.");
 }

@@ -97,11 +97,12 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     if (p > 1) together = page_text(run, "The %zu stages compute", p);
     say_answer(
         run,
-        "Selective recomputation comes first, because it frees a byte with the least work. "
-        "Then blocks are recomputed in full, the last block last: while it runs, memory is at its "
-        "peak and holds all items of this block under any plan. So recomputing this block frees "
-        "only items of waiting micro-batches. For %s instead of %s stage 0 recomputes %zu of %zu "
-        "blocks in full, %zu selectively. %s %s more.",
+        "Selective recomputation frees a byte with less work than full. The last block of a stage "
+        "comes last in both: memory is at its peak in this block's backward, and then all its "
+        "items "
+        "are held under any plan. The order of the other blocks does not change the peak. For %s "
+        "instead of %s stage 0 recomputes %zu of %zu blocks in full, "
+        "%zu selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
