@@ -97,12 +97,11 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     if (p > 1) together = page_text(run, "The %zu stages compute", p);
     say_answer(
         run,
-        "Selective recomputation frees a byte with less work than full. The last block of a stage "
-        "comes last in both: memory is at its peak in this block's backward, and then all its "
-        "items "
-        "are held under any plan. The order of the other blocks does not change the peak. For %s "
-        "instead of %s stage 0 recomputes %zu of %zu blocks in full, "
-        "%zu selectively. %s %s more.",
+        "Selective recomputation frees a byte with less work than full, but it frees only the "
+        "probabilities. If they are too few, blocks are recomputed in full. The last block of a "
+        "stage is chosen last: whenever it runs, all its items are held under any plan, and memory "
+        "is then at or near its peak. For %s instead of %s stage 0 recomputes %zu of %zu blocks in "
+        "full, %zu selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
@@ -130,7 +129,7 @@ static void budget(Run *run) {
     say(run,
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
-        "A block keeps all items for backward, or it is recomputed. Selective: it drops its "
+        "A block keeps all items for backward (.), or it is recomputed. Selective: it drops its "
         "attention\n"
         "probabilities. Full: it keeps only its input. A budget limits a stage's peak of "
         "activations. max:\n"
