@@ -93,16 +93,17 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
                    const ServerLosses *loss) {
     const size_t Psi = config_parameters(z->model), e = gradient_bytes(z->model);
     const double half = loss->half[SERVER_RULES - 1], end = loss->end[SERVER_RULES - 1];
+    const char *sent = value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes");
     if (z->workers == 1)
         say_answer(run, "A server sends %s per step and receives as much. One worker never waits.",
-                   value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"));
+                   sent);
     else
         say_answer(run,
                    "A server sends %s per step and receives as much. In a ring each worker sends "
                    "%s. If no worker waits, pushes come sooner: the loss is %s at equal time (%.2f "
                    "against %.2f), but gradients are of older weights. After equal work it is %s "
                    "(%.2f against %.2f)%s.",
-                   value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
+                   sent,
                    value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
                    lower_or_higher(half, loss->half[0]), half, loss->half[0],
                    lower_or_higher(end, loss->end[0]), end, loss->end[0],

@@ -115,8 +115,7 @@ static void ending(Run *run) {
                          cost_text(run, "step.tensor"));
     say_cost(run,
              "two or more collectives for each all-reduce, and a sum per step for gradients of "
-             "norms and "
-             "biases.%s",
+             "norms and biases.%s",
              time);
     say_use_when(run,
                  "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does. Start "
