@@ -6,7 +6,7 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdlib.h>
 
-enum { SEQUENCES = 7, EVERY = 3, EXACT = 2, LONG = 96, SEEDS = 3, WINDOWS = 8, PLANS = 5 };
+enum { SEQUENCES = 7, EVERY = 3, EXACT = 2, LONG = 96, SEEDS = 3, PLANS = 5 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
@@ -24,19 +24,6 @@ typedef struct {
     Picoseconds time;
 } Course;
 
-static double loss_after(const Training *t, Model *m) {
-    double loss = 0;
-    ledger_pause();
-    for (size_t step = 0; step < WINDOWS; step++) {
-        Arena tokens = arena(MEM_WORKSPACE);
-        Batch b = data_batch(&t->data, &tokens, step, 0, t->sequences, t->sequences);
-        loss += model_loss(m, &b) * b.token_weight / WINDOWS;
-        arena_free(&tokens);
-    }
-    ledger_resume();
-    return loss;
-}
-
 static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course *c) {
     Model *m = whole_model(&t->model);
     Optimizer o = t->optimizer;
@@ -49,7 +36,7 @@ static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course 
     c->time = clock_now() - begin;
     c->sent = comm_bytes_sent(run->world);
     c->state = memory_now(MEM_OPTIMIZER); // of LocalSgd, and with 16-bit storage SGD's masters
-    c->after = loss_after(t, m);
+    c->after = text_loss(t, m);
     c->weights = snapshot_new(run);
     model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL); // of every rank: the bits must agree
     ledger_pause();

@@ -22,6 +22,9 @@ Model *whole_model(const ModelConfig *model);
 // Returns a training of a small model with SGD on the text of --data, because a model cannot learn
 // random sequences.
 Training text_training(Run *run, size_t steps, size_t sequences, double rate);
+// Returns the loss of m's weights on the first 8 batches of the text. The ledger does not count
+// this work.
+double text_loss(const Training *t, Model *m);
 
 // The measured costs of a rank.
 typedef struct {
@@ -279,9 +282,10 @@ typedef struct {
 // step of the result is a step of all workers, or one push of the log. The result has no norms.
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
 
-// The losses of trainings on text, in nats per byte. Every worker makes SERVER_LONG steps. The
-// SERVER_RULES are synchronous, with a bound, and without a bound.
-enum { SERVER_LONG = 40, SERVER_RULES = 3 };
+// The losses of trained weights on a text, in nats per byte, means of SERVER_SEEDS seeds. Every
+// worker makes SERVER_LONG steps. The SERVER_RULES are synchronous, with a bound, and without a
+// bound.
+enum { SERVER_LONG = 40, SERVER_RULES = 3, SERVER_SEEDS = 3 };
 typedef struct {
     double half[SERVER_RULES]; // after took / 2
     double end[SERVER_RULES];  // at the end

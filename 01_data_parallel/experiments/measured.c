@@ -33,6 +33,20 @@ Training text_training(Run *run, size_t steps, size_t sequences, double rate) {
     return t;
 }
 
+double text_loss(const Training *t, Model *m) {
+    enum { BATCHES = 8 };
+    double loss = 0;
+    ledger_pause();
+    for (size_t step = 0; step < BATCHES; step++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Batch b = data_batch(&t->data, &tokens, step, 0, t->sequences, t->sequences);
+        loss += model_loss(m, &b) * b.token_weight / BATCHES;
+        arena_free(&tokens);
+    }
+    ledger_resume();
+    return loss;
+}
+
 Measured measured_now(const Comm *c) {
     Measured m = { .reductions = (double)c->ledger[COMM_ALL_REDUCE].calls,
                    .reduced = (double)c->ledger[COMM_ALL_REDUCE].bytes,

@@ -1,7 +1,6 @@
 // server_training.c: runs a training with servers and workers, and records its weights, losses,
 // messages, memory and times. Measures the effect of staleness on the loss of a training on text.
 #include "01_data_parallel/experiments/experiments.h"
-#include <math.h>
 #include <stdlib.h>
 
 // Gives every rank server 0's log, and the loss of each update. Only the workers know the losses.
@@ -75,42 +74,63 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
 
 // ---------------------------------------------------------------- losses on a text
 
-enum { LAST = 10 }; // last pushes of a worker, whose losses are averaged
-
-// Of each worker's pushes that had arrived at `time`, takes the last LAST pushes and averages their
-// losses. Returns the sum of these averages over the workers, because a push has only its shard's
-// part of the batch's loss. A synchronous step counts as one push, with the loss of all workers.
-static double loss_at(const Trajectory *got, const Cluster *c, const ServerRecord *r, double time) {
-    size_t *pushes = host_alloc(c->workers * sizeof *pushes);
-    double loss = 0;
-    for (size_t v = got->steps; v-- > 0;) {
-        const Served *push = r->log.line ? &r->log.line[v] : NULL;
-        const double step_ends = (double)r->seen.last.step * (double)(v + 1) / SERVER_LONG;
-        const double arrived = push ? (double)(push->arrival - r->log.begin) : step_ends;
-        const size_t worker = push ? push->worker : 0;
-        if (arrived <= time && pushes[worker]++ < LAST) loss += got->loss[v] / LAST;
+// Returns the loss of version `version` of the weights. Call on rank 0, after snapshot_join().
+static double version_loss(Run *run, const Training *t, Snapshot *weights, size_t version) {
+    Model *m = whole_model(&t->model); // version 0
+    for (size_t i = 0; i < m->n_units && version > 0; i++) {
+        const Unit *u = &m->units[i];
+        for (size_t k = 0; k < u->n_params && !u->tied_to; k++) {
+            const Param *p = &u->params[k];
+            const char *name = page_text(run, "%s of step %zu", p->name, version - 1);
+            tensor_upload(p->w, snapshot_values(weights, name));
+        }
     }
-    free(pushes);
+    const double loss = text_loss(t, m);
+    model_free(m);
     return loss;
 }
 
+// Returns the number of updates in the first half of the time of the synchronous training.
+static size_t updates_by(const ServerLog *log, double half) {
+    if (!log->line) return SERVER_LONG / 2;
+    size_t n = 0;
+    while (n < log->workers * log->steps && (double)(log->line[n].arrival - log->begin) <= half)
+        n++;
+    return n;
+}
+
+// Trains on a text with one rule, and adds 1 / SERVER_SEEDS of the losses to *loss.
+static void add_losses(Run *run, const Cluster *c, const Training *text, size_t staleness,
+                       size_t rule, ServerLosses *loss) {
+    ServerRecord record = { 0 };
+    if (rule > 0) record.log = server_log_new(c->workers, SERVER_LONG, staleness);
+    Trajectory got = server_train(run, c, text, &record);
+    if (rule == 0) loss->took = (double)record.seen.last.step;
+    snapshot_join(got.weights);
+    ledger_pause();
+    if (run->world->rank == 0) {
+        const size_t half = updates_by(&record.log, loss->took / 2);
+        loss->half[rule] += version_loss(run, text, got.weights, half) / SERVER_SEEDS;
+        loss->end[rule] += version_loss(run, text, got.weights, got.steps) / SERVER_SEEDS;
+    }
+    ledger_resume();
+    free(record.log.line);
+    trajectory_free(&got);
+}
+
 ServerLosses server_losses(Run *run, const Cluster *c, size_t staleness) {
+    const size_t most[SERVER_RULES] = { 0, staleness, SERVER_LONG };
     Training text = text_training(run, SERVER_LONG, 16, 0.15);
     Cluster cluster = *c;
-    ServerLosses loss;
     cluster.steps = SERVER_LONG;
-    for (size_t rule = 0; rule < SERVER_RULES; rule++) {
-        ServerRecord record = { 0 };
-        if (rule > 0)
-            record.log =
-                server_log_new(c->workers, SERVER_LONG, rule == 1 ? staleness : SERVER_LONG);
-        Trajectory got = server_train(run, &cluster, &text, &record);
-        if (rule == 0) loss.took = (double)record.seen.last.step;
-        loss.half[rule] = loss_at(&got, c, &record, loss.took / 2);
-        loss.end[rule] = loss_at(&got, c, &record, INFINITY);
-        free(record.log.line);
-        trajectory_free(&got);
+    ServerLosses loss = { 0 };
+    for (size_t i = 0; i < SERVER_SEEDS * SERVER_RULES; i++) {
+        progress(run, "training", i, SERVER_SEEDS * SERVER_RULES);
+        text.model.seed = text.data.seed = run->seed + i / SERVER_RULES;
+        add_losses(run, &cluster, &text, most[i % SERVER_RULES], i % SERVER_RULES, &loss);
     }
+    progress(run, "training", SERVER_SEEDS * SERVER_RULES, SERVER_SEEDS * SERVER_RULES);
     data_free(&text.data);
+    side_broadcast(&loss, sizeof loss);
     return loss;
 }

@@ -71,10 +71,10 @@ static const char *letters(Run *run, const BudgetPlan *plan) {
 static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     const bool few = plan->stage.blocks <= 8;
-    Result rows[] = { { "budget of stage 0", "x: min + x(max-min)", { 0 } },
+    Result rows[] = { { "budget of stage 0", "min + x (max - min)", { 0 } },
                       { "activations, peak", "at most the budget", { 0 } },
-                      few ? (Result){ "blocks of stage 0", "F full, S selective", { 0 } }
-                          : (Result){ "full, selective", "recomputed, stage 0", { 0 } },
+                      few ? (Result){ "blocks of stage 0", "first block at left", { 0 } }
+                          : (Result){ "blocks in full, selective", "of stage 0", { 0 } },
                       { "more work", "over all stages", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
@@ -98,10 +98,10 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
     say_answer(
         run,
         "Selective recomputation frees a byte with less work than full, but it frees only the "
-        "probabilities. If they are too few, blocks are recomputed in full. The last block of a "
-        "stage is chosen last: whenever it runs, all its items are held under any plan, and memory "
-        "is then at or near its peak. For %s instead of %s stage 0 recomputes %zu of %zu blocks in "
-        "full, %zu selectively. %s %s more.",
+        "probabilities. If they are too few, blocks are recomputed in full. The plan chooses a "
+        "stage's last block last: in its backward all its items are held under any plan, and "
+        "memory is then at or near its peak. For %s instead of %s stage 0 recomputes %zu of %zu "
+        "blocks in full, %zu selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
@@ -127,15 +127,14 @@ static void budget(Run *run) {
     t.watched = MEM_ACTIVATIONS;
     config_require(&t.model);
     say(run,
-        "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
+        "%zu blocks of width %zu on %zu stage%s; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
-        "A block keeps all items for backward (.), or it is recomputed. Selective: it drops its "
-        "attention\n"
-        "probabilities. Full: it keeps only its input. A budget limits a stage's peak of "
-        "activations. max:\n"
-        "the peak if all blocks keep all items; min: if all keep only inputs. A plan takes the "
-        "least work.",
-        t.model.layers, tiny.width, run->world->size, t.sequences, tiny.context, t.micro_batches);
+        "A block keeps all its items for its backward (.), or drops some and computes them again: "
+        "selective\n(S) drops the attention probabilities, full (F) all but the input. A budget "
+        "limits a stage's peak of\nactivations. max is the peak if nothing is dropped, min if all "
+        "are F. A plan takes the least work.",
+        t.model.layers, tiny.width, run->world->size, run->world->size > 1 ? "s" : "", t.sequences,
+        tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[BUDGETS];
     BudgetPlan plan[BUDGETS];
