@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits?
+// question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits for the slowest?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  each of k servers has Psi/k weights, their gradient and optimizer state, and a buffer of
@@ -37,8 +37,9 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     return loss;
 }
 
-// Sends server s piece s of the gradient [Psi/k], S bytes in all. A send returns when the server
-// has received the piece. A push does not wait for other workers or for an update.
+// Sends server s piece s of the gradient [Psi/k], S bytes in all. On the
+// simulated clock the sends to several servers overlap, because each pair of ranks has its own
+// link. A push does not wait for other workers or for an update.
 static void push(const Cluster *c, Model *m) {
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
 }

@@ -55,8 +55,9 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     const size_t n = tensor_count(g);
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
-    // Sends one element. All ranks need the same scale, because the scaled elements are added. The
-    // largest absolute value on any rank gives a scale with which no sum overflows.
+    // Sends 2(N-1) elements, for the all-reduce of one. All ranks need the same scale, because the
+    // scaled elements are added. The largest absolute value on any rank gives a scale with which no
+    // sum overflows.
     comm_all_reduce_max(dp, most);
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);

@@ -196,9 +196,9 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
 
 // ---- cube_model.c ----
 // Cuts the parameters of a described model over the cube and replaces the model's layers. c must
-// live as long as m. Calls usage_error() if a rank has no head or vocabulary entry, or if the model
-// is not a GPT-2. Every rank gets the tokens of all sequences. The loss layer's y is 0 on ranks
-// whose tokens another rank counts, so the sum over all ranks is the loss. Gradients of vectors and
-// of wpe are partial sums until model_partial_sums() adds them.
+// live as long as m. Calls usage_error() if the model has fewer than q heads or q vocabulary
+// entries, or is not a GPT-2. Every rank gets the tokens of all sequences. The loss layer's y is 0
+// on ranks whose tokens another rank counts, so the sum over all ranks is the loss. Gradients of
+// vectors and of wpe are partial sums until model_partial_sums() adds them.
 void cube_parallel(Model *m, const Cube *c);
 #endif

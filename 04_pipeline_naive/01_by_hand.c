@@ -84,8 +84,8 @@ typedef struct {
 } Ends;
 
 // Returns whether the input of `op` on device i is there. *ready becomes the time at which the op
-// that computes this input ends. If no op computes this input, or this op has not run, *ready
-// becomes 0.
+// that computes this input ends. *ready becomes 0 if no op computes this input, or if
+// the op that computes this input has not run.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
     if (op.what == 'F' && i == 0) return true; // device 0 reads the samples

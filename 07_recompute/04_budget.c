@@ -1,6 +1,6 @@
 // ranks: 2
 // level: extra
-// question: Which blocks should be computed again, when the memory for activations is given?
+// question: Which blocks should be computed again if the memory for activations is limited?
 // vary: width 12|18|24, context 8..13, vocab 31..50
 //
 // Holds:  for every block and token, from forward to backward, the items of the block's choice
@@ -28,10 +28,10 @@
 
 // ---------------------------------------------------------------- the peak of a plan
 
-// Counts the elements of the inputs of blocks 0..i, and of the output of block i, unless that
-// output leaves the stage.
-static size_t passed_on(const BudgetStage *s, size_t i) {
-    return (i + 1 + (i + 1 < s->blocks || s->last)) * s->input;
+// Counts the elements of the inputs of the first n blocks, and of the output of the last of these
+// blocks, unless that output leaves the stage.
+static size_t passed_on(const BudgetStage *s, size_t n) {
+    return (n + (n < s->blocks || s->last)) * s->input;
 }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -40,14 +40,14 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 // dropped its items yet; in backward it has just computed them again. All other micro-batches hold
 // only inputs and kept items.
 static size_t stage_peak(const BudgetStage *s, size_t kept, size_t at_work) {
-    size_t waiting = passed_on(s, s->blocks - 1) + kept + s->head;
+    size_t waiting = passed_on(s, s->blocks) + kept + s->head;
     return (s->in_flight - s->one) * waiting + s->one * most(at_work, waiting);
 }
 
 size_t budget_peak(const BudgetStage *s, const Recompute *choice) {
     size_t kept = 0, at_work = 0;
     for (size_t i = 0; i < s->blocks; i++) {
-        at_work = most(at_work, passed_on(s, i) + kept + s->block[i].at_work);
+        at_work = most(at_work, passed_on(s, i + 1) + kept + s->block[i].at_work);
         kept += s->block[i].kept[choice[i]];
     }
     return stage_peak(s, kept, at_work);
@@ -108,7 +108,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
         for (size_t k = lo; k < hi; k++)
             for (Recompute c = RECOMPUTE_NONE; c <= RECOMPUTE_FULL; c++) {
                 Plan rest = all.plan[k]; // a copy, because plans_add may move the list
-                size_t here = passed_on(s, i) + rest.kept + s->block[i].at_work;
+                size_t here = passed_on(s, i + 1) + rest.kept + s->block[i].at_work;
                 plans_add(&all, hi,
                           (Plan){ .kept = rest.kept + s->block[i].kept[c],
                                   .at_work = most(rest.at_work, here),

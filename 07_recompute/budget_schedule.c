@@ -115,7 +115,8 @@ static void choose_first(size_t blocks, size_t full, size_t selective, Recompute
 }
 // Tries all pairs of `full`, the number of blocks that are recomputed in full, and `selective`, the
 // number of blocks that are recomputed selectively. There are about blocks^2 / 2 pairs. Chooses the
-// pair within the budget with the least work. All blocks of a stage have the same work.
+// pair within the budget with the least work. All blocks of a stage have the same work. Other plans
+// with the same numbers are not tried, so a cheaper plan may exist.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;
@@ -128,8 +129,8 @@ static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *cho
             if (block)
                 again = (double)full * block->again[RECOMPUTE_FULL] +
                         (double)selective * block->again[RECOMPUTE_SELECTIVE];
-            choose_first(blocks, full, selective, choice);
             if (least >= 0 && again >= least) continue;
+            choose_first(blocks, full, selective, choice);
             if (budget_schedule_peak(s, choice) > budget) continue;
             least = again;
             best_full = full;

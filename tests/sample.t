@@ -12,9 +12,8 @@ use List::Util qw(max sum);
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-my %sample = map { $_ => program_of($_, '08_3d/sample.c') } qw(fp32 fp64);
-my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
-plan skip_all => "$sample{fp32} is not built" if grep { !-x } values %sample, values %train;
+my ($sample, $train) = map { program_of('fp32', "08_3d/$_.c") } qw(sample train);
+plan skip_all => "$sample or $train is not built" unless -x $sample && -x $train;
 my @how = ('--timeout', $hang);
 sub run { my ($job, %how) = @_; $job->{$_} = $how{$_} for keys %how; run_jobs([$job]); return $job }
 
@@ -50,7 +49,7 @@ fine(
     run(
         emu(
             4,
-            $train{fp32},
+            $train,
             qw(--dp 1 --tp 2 --pp 2 --layers 6 --width 30 --heads 5 --context 12 --batch 8
                 --steps 30 --eval-every 0 --data),
             $text,
@@ -69,7 +68,7 @@ for my $from ($dir, "$work/model.st") {
         my ($ranks, @options) = @$layout;
         for my $choice ([qw(--temperature 0)], [qw(--top-k 5)], [qw(--temperature 1.5 --seed 7)]) {
             my $job = run(
-                emu($ranks, $sample{fp32}, '--from', $from, @options, @$choice, '--check', @how));
+                emu($ranks, $sample, '--from', $from, @options, @$choice, '--check', @how));
             fine($job, "$ranks ranks @options @$choice: all checks hold");
             $said{"@$choice"}{ config($job, 'text_written') }++;
         }
@@ -82,7 +81,7 @@ is(scalar keys %{ $said{$_} },
 is(scalar(keys %{ { map { (keys %{ $said{$_} })[0] => 1 } keys %said } }),
     3, 'each way to choose tokens gives another text');
 my $greedy = (keys %{ $said{'--temperature 0'} })[0];
-my $one = run(emu(1, $sample{fp32}, '--from', $dir, qw(--top-k 1 --seed 9), @how));
+my $one = run(emu(1, $sample, '--from', $dir, qw(--top-k 1 --seed 9), @how));
 is(config($one, 'text_written'), $greedy, '--top-k 1 is greedy, whatever the seed');
 like(
     $one->{out},
@@ -100,7 +99,7 @@ sub gpt2 {
     my ($ranks, $file, @options) = @_;
     return run(
         emu(
-            $ranks, $sample{fp32}, '--from', $file, @options, '--ids', $ids,
+            $ranks, $sample, '--from', $file, @options, '--ids', $ids,
             qw(--tokens 1 --check --logits),
             "$work/logits", @how
         )
@@ -158,7 +157,7 @@ for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
     my ($among, $k, $ranks) = @$case;
     my $job = run(
         emu(
-            $ranks, $sample{fp32}, '--from', "$work/equal.st",
+            $ranks, $sample, '--from', "$work/equal.st",
             qw(--heads 3 --ids 5 --tokens 1100 --temperature 1 --top-k),
             $k, @how
         )
@@ -183,7 +182,7 @@ rewrite(
         substr($$data, $h->{'transformer.ln_f.bias'}{data_offsets}[0], 4) = pack 'f<', 'NaN';
     }
 );
-my $nan = run(emu(2, $sample{fp32}, '--from', "$work/nan.st", qw(--heads 3 --ids 5), @how));
+my $nan = run(emu(2, $sample, '--from', "$work/nan.st", qw(--heads 3 --ids 5), @how));
 ok($nan->{status} == 2 && $nan->{err} =~ /element 0 of \S+ is not a finite number/,
     'weights with a NaN: status 2')
     or diag(complain($nan));
@@ -251,7 +250,7 @@ for my $case (
     ],
 ) {
     my ($name, $words, $ranks, @options) = @$case;
-    my $job = run(emu($ranks, $sample{fp32}, @options, @how));
+    my $job = run(emu($ranks, $sample, @options, @how));
     is($job->{status}, 2, "$name: status 2") or diag(complain($job));
     my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
     ok(@messages == 1 && $messages[0] =~ $words, "$name: one message names the mistake")
@@ -280,7 +279,7 @@ END
 { open my $f, '>', "$work/tokenizer.json" or die; close $f }
 my $by_ids = run(
     emu(
-        2, $sample{fp32}, qw(--from tests/gpt2.safetensors --heads 3 --ids),
+        2, $sample, qw(--from tests/gpt2.safetensors --heads 3 --ids),
         '7,4,10', qw(--tokens 5 --temperature 0), @how
     )
 );

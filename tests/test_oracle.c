@@ -82,8 +82,8 @@ static void put(Snapshot *s, FILE *f, const char *what, const Param *p) {
     arena_free(&a);
 }
 
-// Returns PyTorch's values of every tensor of the whole model, under the heading `what`. Only rank
-// 0 gets values.
+// Returns PyTorch's values of every tensor of the whole model, from the lines whose names begin
+// with `what` and a dot. Only rank 0 has the file, so the other ranks get an empty snapshot.
 static Snapshot *expected(Run *run, FILE *f, const char *what) {
     Snapshot *s = snapshot_new(run);
     if (!f) return s;

@@ -19,9 +19,9 @@ my $text = "$work/text.txt";    # the beginning of the tree's text
     close $f or die "$text: $!";
 }
 
-# The unsplit model adds its gradients per replica, with the same compression. Without
-# tensor-parallel slices the bits are the same. Products of other sizes round differently, and
-# PowerSGD may enlarge that difference.
+# The unsplit model adds its gradients per replica, with the same compression. With
+# --tp 1 the trainer has the bits of the unsplit model. With --tp 2 or 3 the products have other
+# sizes and round differently, and PowerSGD may enlarge this difference.
 my @model = (
     qw(--layers 4 --width 24 --heads 3 --context 9 --batch 7 --micro-batch 1 --steps 6
         --eval-every 0 --check --reduce ordered --data),

@@ -33,8 +33,9 @@ my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
 
-# possible tp groups: --tensor, tp, the ranks of a row, and further required options. 2d takes q x q
-# ranks, 2.5d q x q x depth ranks with depth <= q, and 3d q x q x q ranks.
+# possible tp groups: --tensor, tp, the ranks of a row, and further options. 2d takes q x q ranks,
+# 2.5d q x q x depth ranks with depth <= q, and 3d q x q x q ranks. Without --depth the trainer
+# takes the smallest possible depth.
 my @grids =
     $help =~ /--tensor \S*3d/
     ? (

@@ -253,13 +253,9 @@ typedef struct {
 } ServerLog;
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 
-typedef struct {
-    // The largest number of versions between the weights at which a gradient was taken and the
-    // weights that the gradient changes.
-    size_t lag;
-    double pushes; // per millisecond, until the first worker has finished
-} ServerLogSeen;
-ServerLogSeen server_log_look(const ServerLog *log);
+// Returns the largest age of a gradient: the number of updates between the weights at which the
+// gradient was taken and the weights that it changes.
+size_t server_log_oldest(const ServerLog *log);
 
 // Checks that the pushes were served in the order of their arrival. Of pushes that arrive at the
 // same time, the push of the worker with the lower number is first. Also checks the bound on the
@@ -287,9 +283,10 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
 // bound.
 enum { SERVER_LONG = 40, SERVER_RULES = 3, SERVER_SEEDS = 3 };
 typedef struct {
-    double half[SERVER_RULES]; // after took / 2
-    double end[SERVER_RULES];  // at the end
-    double took;               // picoseconds of the synchronous training
+    double half[SERVER_RULES];   // after took / 2
+    double end[SERVER_RULES];    // at the end
+    size_t pushes[SERVER_RULES]; // in the weights after took / 2
+    double took;                 // picoseconds of the synchronous training
 } ServerLosses;
 ServerLosses server_losses(Run *run, const Cluster *c, size_t staleness);
 #endif

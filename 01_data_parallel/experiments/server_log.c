@@ -5,27 +5,24 @@
 #include <stdlib.h>
 
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness) {
-    ServerLog log = {
-        workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)), 0
-    };
+    ServerLog log = { .workers = workers,
+                      .steps = steps,
+                      .staleness = staleness,
+                      .name = "no bound",
+                      .line = host_alloc(workers * steps * sizeof(Served)) };
     if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
     return log;
 }
 
 // ---------------------------------------------------------------- checks
 
-ServerLogSeen server_log_look(const ServerLog *log) {
-    ServerLogSeen seen = { 0 };
-    size_t *done = host_alloc(log->workers * sizeof *done); // pushes in the lines so far
+size_t server_log_oldest(const ServerLog *log) {
+    size_t oldest = 0;
     for (size_t v = 0; v < log->workers * log->steps; v++) {
-        const Served *l = &log->line[v];
-        if (v - l->taken > seen.lag) seen.lag = v - l->taken;
-        done[l->worker]++;
-        if (done[l->worker] < log->steps || seen.pushes > 0) continue;
-        seen.pushes = (double)(v + 1) * 1e9 / (double)(l->arrival - log->begin);
+        const size_t age = v - log->line[v].taken;
+        if (age > oldest) oldest = age;
     }
-    free(done);
-    return seen;
+    return oldest;
 }
 
 // The log has n workers, and staleness at most s. A worker begins step j only when every worker has
@@ -33,7 +30,7 @@ ServerLogSeen server_log_look(const ServerLog *log) {
 // steps. So each of the n - 1 other workers pushes at most 2 s + 1 times between this worker's pull
 // and its push.
 void server_log_check(Run *run, const ServerLog *log) {
-    const size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
+    const size_t bound = (log->workers - 1) * (2 * log->staleness + 1);
     bool in_order = true;
     for (size_t v = 1; v < log->workers * log->steps; v++) {
         const Served *a = &log->line[v - 1], *b = &log->line[v];
@@ -42,7 +39,7 @@ void server_log_check(Run *run, const ServerLog *log) {
     }
     check_true(run, log->name, "the pushes are served in the order of arrival", in_order);
     check_true(run, log->name, "no gradient is older than (n-1)(2s+1)",
-               server_log_look(log).lag <= oldest);
+               server_log_oldest(log) <= bound);
 }
 
 // ---------------------------------------------------------------- replay

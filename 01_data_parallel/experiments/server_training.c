@@ -90,7 +90,8 @@ static double version_loss(Run *run, const Training *t, Snapshot *weights, size_
     return loss;
 }
 
-// Returns the number of updates in the first half of the time of the synchronous training.
+// Returns the number of updates in the first half of the time of the synchronous training. All
+// steps of this training take the same time.
 static size_t updates_by(const ServerLog *log, double half) {
     if (!log->line) return SERVER_LONG / 2;
     size_t n = 0;
@@ -110,6 +111,7 @@ static void add_losses(Run *run, const Cluster *c, const Training *text, size_t 
     ledger_pause();
     if (run->world->rank == 0) {
         const size_t half = updates_by(&record.log, loss->took / 2);
+        loss->pushes[rule] = record.log.line ? half : half * c->workers;
         loss->half[rule] += version_loss(run, text, got.weights, half) / SERVER_SEEDS;
         loss->end[rule] += version_loss(run, text, got.weights, got.steps) / SERVER_SEEDS;
     }

@@ -126,7 +126,7 @@ struct CutGpt {
     TensorWay way;
     Comm *world;
     KeptInput input;                // for SP
-    const AttentionKind *attention; // for the ring
+    const AttentionKind *attention; // for ring attention
     CommGrid grid;                  // for 2D and 2.5D
     Cube cube;                      // for 3D
     // If begin_step is not NULL, gpt_train() calls begin_step before each step. Then gpt_train()

@@ -18,11 +18,17 @@ static const VersionsWay late = {
     .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
 };
 
+// Returns m of the picture and of the training on text. 2BW needs at least one per stage.
+static size_t page_micro_batches(const Run *run) {
+    const size_t p = run->world->size;
+    return p < 4 ? 4 : p;
+}
+
 // Trains on text. The mean loss of the last LAST batches becomes loss[0] with a flush, and loss[1]
 // with 2BW. Returns the number of blocks of the trained model.
 enum { LONG = 80, LAST = 20 };
 static size_t losses_on_text(Run *run, double loss[2]) {
-    const size_t p = run->world->size, m = p < 4 ? 4 : p;
+    const size_t m = page_micro_batches(run);
     Training t = versions_text(run, LONG, m, m);
     loss[0] = versions_last_loss(run, &t, &flushed, LAST);
     loss[1] = versions_last_loss(run, &t, &late, LAST);
@@ -36,7 +42,7 @@ enum { WAYS = 4 };
 static const size_t ways[WAYS] = { WAY_GPIPE, WAY_1F1B, WAY_PIPEDREAM, WAY_2BW };
 
 static void four_ways(Run *run, const Training *t) {
-    size_t p = run->world->size, m = p < 4 ? 4 : p;
+    const size_t p = run->world->size, m = page_micro_batches(run);
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     for (size_t k = 0; k < WAYS; k++)
         equal_stages(run, &equal_ways[ways[k]], &stack, m,
@@ -124,7 +130,7 @@ static void two_bw(Run *run) {
             "versions of the weights then suffice (arXiv 2006.09503, section 3.1)",
             t.micro_batches, p);
     double loss[2];
-    const size_t m = p < 4 ? 4 : p;
+    const size_t m = page_micro_batches(run);
     say(run,
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, and keeps "
         "two versions.\nBatch t reads version t-1 (batch 0: version 0), so no batch waits for the "

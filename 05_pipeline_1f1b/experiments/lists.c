@@ -97,7 +97,8 @@ size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) 
     size_t freed = kept_block_bytes(&z) * stack->sequences * stack->model.context;
     for (size_t n = 0; n < list->n; n++) {
         PipeOp op = list->ops[n];
-        size_t kept = stack_kept(&part, v * p, op.chunk * p + i); // after a forward
+        // the bytes that a forward of this chunk keeps for its backward
+        size_t kept = stack_kept(&part, v * p, op.chunk * p + i);
         switch (op.what) {
         case FORWARD: now += kept; break;
         case BACKWARD: now -= kept; break;

@@ -59,7 +59,8 @@ static void conclude(Run *run, const Count c[WAYS]) {
     double all = (double)(c[0].forward_products + c[0].backward_products);
     double more = (double)(c[best].forward_products + c[best].backward_products) / all - 1;
     say(run, "If a layer keeps n times its input, k = sqrt(L/n) is best, which makes sqrt(L n) "
-             "segments. In a\nTransformer block n is about 16 (07.02).");
+             "segments. In a\nTransformer block n is about 16 without attention probabilities, and "
+             "21.3 in 07.02.");
     say_answer(run,
                "Backward needs every layer's input, kept or computed again. Of %d inputs it "
                "is best to keep every %zuth: %zu elements at the peak instead of %zu.",

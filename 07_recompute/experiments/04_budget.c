@@ -42,15 +42,13 @@ static void costs(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
 
 // ---------------------------------------------------------------- the page
 
-// Prints the budget of the last stage, because the table has only the budget of stage 0.
-static void say_last_budget(Run *run, const Training *t) {
+// Returns the budget of the last stage, in bytes. On rank 0 the plans are those of stage 0.
+static double last_budget(Run *run, const Training *t, double share) {
     const size_t p = run->world->size;
-    if (p == 1) return;
-    BudgetPlan last = budget_plan(t, p, p - 1, budgeted[DRAWN].share);
-    say(run,
-        "Each stage has its own budget. At %s the last stage, which also has the head, has %s.",
-        budgeted[DRAWN].name, value_text(run, (double)last.budget, "bytes"));
+    BudgetPlan last = budget_plan(t, p, p - 1, share);
+    const double budget = (double)last.budget;
     budget_plan_free(&last);
+    return budget;
 }
 
 // Returns a table cell with a letter per block of the stage.
@@ -68,13 +66,15 @@ static const char *letters(Run *run, const BudgetPlan *plan) {
 
 // Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0. A row shows
 // each block if the stage has at most 8 blocks, otherwise only their numbers.
-static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
+static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
+                 const BudgetPlan *plan) {
     const char *columns[BUDGETS + 1] = { 0 };
     const bool few = plan->stage.blocks <= 8;
-    Result rows[] = { { "budget of stage 0", "min + x (max - min)", { 0 } },
+    Result rows[] = { { "budget, last stage", "min + x(max-min)", { 0 } },
+                      { "budget, stage 0", "min + x(max-min)", { 0 } },
                       { "activations, peak", "at most the budget", { 0 } },
-                      few ? (Result){ "blocks of stage 0", "first block at left", { 0 } }
-                          : (Result){ "blocks in full, selective", "of stage 0", { 0 } },
+                      few ? (Result){ "blocks, stage 0", "block 0 at left", { 0 } }
+                          : (Result){ "full, selective blocks", "of stage 0", { 0 } },
                       { "more work", "over all stages", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
@@ -83,33 +83,37 @@ static void show(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *
         const double work = seen[w].timing.flops / seen[0].timing.flops;
         more[w] = page_text(run, "%.1f %%", 100 * (work - 1));
         columns[w] = page_text(run, "budget %s", budgeted[w].name);
-        rows[0].cell[w] = value_cell(run, (double)plan[w].budget, "bytes");
-        rows[1].cell[w] = page_text(run, "%s.peak", budgeted[w].id);
-        rows[2].cell[w] = few ? letters(run, &plan[w])
+        rows[0].cell[w] = value_cell(run, last_budget(run, t, budgeted[w].share), "bytes");
+        rows[1].cell[w] = value_cell(run, (double)plan[w].budget, "bytes");
+        rows[2].cell[w] = page_text(run, "%s.peak", budgeted[w].id);
+        rows[3].cell[w] = few ? letters(run, &plan[w])
                               : page_text(run, "=%zu, %zu", budget_count(&plan[w], RECOMPUTE_FULL),
                                           budget_count(&plan[w], RECOMPUTE_SELECTIVE));
-        rows[3].cell[w] = page_text(run, "=+%s", more[w]);
-        rows[4].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
+        rows[4].cell[w] = page_text(run, "=+%s", more[w]);
+        rows[5].cell[w] = value_cell(run, (double)seen[w].timing.step, "ps");
     }
-    results(run, columns, rows);
+    results(run, columns, run->world->size > 1 ? rows : rows + 1);
     const size_t p = run->world->size;
     const char *together = "It then computes";
     if (p > 1) together = page_text(run, "The %zu stages compute", p);
     say_answer(
         run,
         "Selective recomputation frees a byte with less work than full, but it frees only the "
-        "probabilities. If they are too few, blocks are recomputed in full. The plan chooses a "
-        "stage's last block last: in its backward all its items are held under any plan, and "
-        "memory is then at or near its peak. For %s instead of %s stage 0 recomputes %zu of %zu "
-        "blocks in full, %zu selectively. %s %s more.",
+        "probabilities. If that is too little, blocks are recomputed in full. Recomputing a "
+        "stage's "
+        "last block frees the least, because in its backward, at or near the peak, all its items "
+        "are "
+        "held anyway. For %s instead of %s stage 0 recomputes %zu of %zu blocks in full, %zu "
+        "selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
-    say_cost(run,
-             "more work, and a plan before training. All blocks in full would need %s on stage 0, "
-             "with %s more work%s.",
-             value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
-             p > 1 ? " over all stages" : "");
+    say_cost(
+        run,
+        "the step is longer, and a plan must be made. All blocks in full would need %s on stage 0, "
+        "with %s more work%s.",
+        value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
+        p > 1 ? " over all stages" : "");
     say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
                       "With FlashAttention no probabilities are stored: choose blocks for full "
                       "recomputation.");
@@ -130,9 +134,9 @@ static void budget(Run *run) {
         "%zu blocks of width %zu on %zu stage%s; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
         "A block keeps all its items for its backward (.), or drops some and computes them again: "
-        "selective\n(S) drops the attention probabilities, full (F) all but the input. A budget "
-        "limits a stage's peak of\nactivations. max is the peak if nothing is dropped, min if all "
-        "are F. A plan takes the least work.",
+        "selective\n(S) drops the attention probabilities, full (F) all but the input. max is a "
+        "stage's activation peak\nif nothing is dropped, min if all blocks are F. The plan for a "
+        "budget has the least extra work.",
         t.model.layers, tiny.width, run->world->size, run->world->size > 1 ? "s" : "", t.sequences,
         tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
@@ -153,8 +157,7 @@ static void budget(Run *run) {
                          PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
         costs(run, &t, w, &plan[w], &seen[w]);
     }
-    say_last_budget(run, &t);
-    show(run, seen, plan);
+    show(run, &t, seen, plan);
     for (size_t w = 0; w < BUDGETS; w++) budget_plan_free(&plan[w]);
     trajectory_free(&unsplit);
     data_free(&t.data);

@@ -37,7 +37,6 @@ BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
     size_t block = kept_block_bytes(&z) / e;
     BudgetBlock *list = host_alloc(z.blocks * sizeof *list);
     Recompute *choice = host_alloc(z.blocks * sizeof *choice);
-    size_t peak[RECOMPUTE_CHOICES];
     for (size_t k = 0; k < z.blocks; k++)
         list[k] = (BudgetBlock){ .kept = { block, block - kept_scores(&z), 0 },
                                  .at_work = block,
@@ -50,12 +49,11 @@ BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
                       .head = z.last ? kept_head_bytes(&z) / e : 0,
                       .in_flight = t->sequences * z.T,
                       .one = stage_tokens(t, 0) };
-    for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
-        for (size_t k = 0; k < z.blocks; k++) choice[k] = how;
-        peak[how] = budget_walked_peak(t, p, i, choice) / e;
-    }
-    size_t least = peak[RECOMPUTE_FULL], room = peak[RECOMPUTE_NONE] - least;
-    size_t budget = least + (size_t)(share * (double)room);
+    for (size_t k = 0; k < z.blocks; k++) choice[k] = RECOMPUTE_NONE;
+    const size_t all = budget_walked_peak(t, p, i, choice) / e;
+    for (size_t k = 0; k < z.blocks; k++) choice[k] = RECOMPUTE_FULL;
+    const size_t least = budget_walked_peak(t, p, i, choice) / e;
+    const size_t budget = least + (size_t)(share * (double)(all - least));
     return (BudgetPlan){ .stage = s, .budget = budget * e, .choice = choice };
 }
 void budget_plan_free(BudgetPlan *plan) {

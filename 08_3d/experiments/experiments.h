@@ -183,8 +183,9 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
 // Checks, after the training, the losses and norms of these steps, and the weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want);
-// Returns the choice of the tensors that every rank compares. These are all tensors. Under --reduce
-// fast the copies within a replica are left out.
+// Returns the filter for the tensors that every rank compares. Under --reduce ordered the filter is
+// NULL, which means all tensors. Under --reduce fast the filter leaves out copies within a replica,
+// because their bits may differ.
 Which train_originals(const Run *run);
 
 // --------------------------------------------------- the state of a resumed run (train_saved.c)

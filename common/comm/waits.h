@@ -23,7 +23,9 @@
 // these functions.
 void waits_open(MPI_Comm host);
 void waits_close(void);
-void waits_search(double deadlock); // sets after how many seconds waits_look() searches; 0: never
+// waits_look() searches once this rank's wait is longer than `deadlock` seconds, plus a second per
+// 10 MB. If `deadlock` is 0, waits_look() never searches.
+void waits_search(double deadlock);
 // Returns whether all ranks are on this node, and this process can see whether each of them has
 // ended.
 bool waits_see_all(void);

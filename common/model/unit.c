@@ -1,4 +1,4 @@
-// unit.c: describes, places and initialises parameters.
+// unit.c: describes parameters, gives them memory and initial values, and adds up gradients.
 #include "common/model/unit.h"
 #include <stdio.h>
 #include <stdlib.h>

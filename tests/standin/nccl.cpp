@@ -528,7 +528,9 @@ static void start(const std::vector<Task> &tasks) {
     for (Stream *s : on) {
         auto work = std::make_shared<Work>();
         std::vector<Access> uses;
-        size_t apart = 0; // a message is compared with uses[0] to uses[apart - 1]
+        // A message is compared with uses[0] to uses[apart - 1], because two messages of a group
+        // must not use the same memory.
+        size_t apart = 0;
         for (const Task &t : tasks)
             if (find_stream(t.stream) == s) {
                 work->add(t);
