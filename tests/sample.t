@@ -67,8 +67,8 @@ for my $from ($dir, "$work/model.st") {
     for my $layout ([1], [2], [3, '--pp', 3], [4, '--pp', 2], [6, '--pp', 6]) {
         my ($ranks, @options) = @$layout;
         for my $choice ([qw(--temperature 0)], [qw(--top-k 5)], [qw(--temperature 1.5 --seed 7)]) {
-            my $job = run(
-                emu($ranks, $sample, '--from', $from, @options, @$choice, '--check', @how));
+            my $job =
+                run(emu($ranks, $sample, '--from', $from, @options, @$choice, '--check', @how));
             fine($job, "$ranks ranks @options @$choice: all checks hold");
             $said{"@$choice"}{ config($job, 'text_written') }++;
         }
@@ -279,8 +279,9 @@ END
 { open my $f, '>', "$work/tokenizer.json" or die; close $f }
 my $by_ids = run(
     emu(
-        2, $sample, qw(--from tests/gpt2.safetensors --heads 3 --ids),
-        '7,4,10', qw(--tokens 5 --temperature 0), @how
+        2, $sample,
+        qw(--from tests/gpt2.safetensors --heads 3 --ids), '7,4,10',
+        qw(--tokens 5 --temperature 0), @how
     )
 );
 my $letters = join '', map { chr(ord('a') + $_) } split /,/, config($by_ids, 'ids_written');

@@ -61,7 +61,7 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], const
                       { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
                       { "most updates, pull to push", "bound s: <= (n-1)(2s+1)", { 0 } },
                       { "pushes at equal time", NULL, { 0 } },
-                      { "loss at equal time", "on the same text", { 0 } },
+                      { "loss at equal time", "on the training text", { 0 } },
                       { "loss at equal work", NULL, { 0 } },
                       { 0 } };
     rows[3].formula = page_text(run, "after %.0f ms", loss->took / 2 * 1e-9);
@@ -87,11 +87,18 @@ static const char *lower_or_higher(double a, double b) {
     return fabs(a - b) < seen ? "about the same" : a < b ? "lower" : "higher";
 }
 
-static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
-                   const ServerLosses *loss) {
+// `staleness` is the bound of loss->pushes[1].
+static void answer(Run *run, const ServerSizes *z, size_t staleness, const ServerLosses *loss) {
     const size_t Psi = config_parameters(z->model), e = gradient_bytes(z->model);
     const double half = loss->half[SERVER_RULES - 1], end = loss->end[SERVER_RULES - 1];
+    const size_t waiting = loss->pushes[0], no_bound = loss->pushes[SERVER_RULES - 1];
     const char *sent = value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes");
+    const char *pushes = page_text(run, "as many pushes arrive in equal time (%zu)", waiting);
+    if (no_bound > waiting)
+        pushes =
+            page_text(run,
+                      "more pushes arrive in equal time (%zu, not %zu; %zu with staleness %zu)",
+                      no_bound, waiting, loss->pushes[1], staleness);
     if (z->workers == 1)
         say_answer(run, "A server sends %s per step and receives as much. One worker never waits.",
                    sent);
@@ -99,17 +106,20 @@ static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
         say_answer(
             run,
             "A server sends %s per step and receives as much. In a ring without servers a worker "
-            "sends %s. If no worker waits, more pushes arrive in equal time (%zu against %zu), and "
-            "the loss is %s (%.2f against %.2f). But gradients are computed with older weights. At "
-            "equal work the loss is %s (%.2f against %.2f).",
+            "sends %s. If no worker waits, %s. The loss is then %s (%.2f against %.2f), although "
+            "gradients use older weights. At equal work it is %s (%.2f against %.2f).",
             sent, value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
-            loss->pushes[SERVER_RULES - 1], loss->pushes[0], lower_or_higher(half, loss->half[0]),
-            half, loss->half[0], lower_or_higher(end, loss->end[0]), end, loss->end[0]);
+            pushes, lower_or_higher(half, loss->half[0]), half, loss->half[0],
+            lower_or_higher(end, loss->end[0]), end, loss->end[0]);
+}
+
+static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
     say_cost(
         run,
-        "without waiting, gradients are up to %zu updates old. %d synchronous steps take %s with a "
-        "link for each worker, and %s if a server's messages pass one by one.",
-        server_log_oldest(no_bound), STEPS, cost_text(run, "time.links"),
+        "gradients up to %zu updates old. Rank %zu ends after %s with and %s without waiting. With "
+        "one link, used in the workers' order, %d synchronous steps take %s.",
+        server_log_oldest(&no_bound->log), z->servers, cost_text(run, "time.links"),
+        value_text(run, (double)no_bound->seen.last.step, "ps"), STEPS,
         cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
@@ -162,7 +172,8 @@ static void parameter_server(Run *run) {
     const ServerLosses loss = server_losses(run, &c, s < SERVER_LONG ? s : SERVER_LONG);
     const ServerLog *logs[] = { &bound.log, &no_bound.log };
     table(run, &z, logs, page_text(run, "staleness %zu", s), &loss);
-    answer(run, &z, &no_bound.log, &loss);
+    answer(run, &z, s, &loss);
+    cost(run, &z, &no_bound);
     free(bound.log.line);
     free(no_bound.log.line);
     data_free(&t.data);

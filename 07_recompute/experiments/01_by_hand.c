@@ -58,9 +58,10 @@ static void conclude(Run *run, const Count c[WAYS]) {
         if (c[i].most < c[best].most) best = i;
     double all = (double)(c[0].forward_products + c[0].backward_products);
     double more = (double)(c[best].forward_products + c[best].backward_products) / all - 1;
-    say(run, "If a layer keeps n times its input, k = sqrt(L/n) is best, which makes sqrt(L n) "
-             "segments. In a\nTransformer block n is about 16 without attention probabilities, and "
-             "21.3 in 07.02.");
+    say(run,
+        "If a layer's items take n times its input, the peak is about L/k + k n inputs, least "
+        "at\nk = sqrt(L/n). A Transformer block has n = 16 or more, so k = 1 is best up to L = 32 "
+        "blocks.");
     say_answer(run,
                "Backward needs every layer's input, kept or computed again. Of %d inputs it "
                "is best to keep every %zuth: %zu elements at the peak instead of %zu.",

@@ -101,19 +101,19 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
         "Selective recomputation frees a byte with less work than full, but it frees only the "
         "probabilities. If that is too little, blocks are recomputed in full. Recomputing a "
         "stage's "
-        "last block frees the least, because in its backward, at or near the peak, all its items "
-        "are "
-        "held anyway. For %s instead of %s stage 0 recomputes %zu of %zu blocks in full, %zu "
-        "selectively. %s %s more.",
+        "last block frees the least: its backward comes first, at or near the peak, and then all "
+        "its items are held under any plan. For %s instead of %s stage 0 recomputes %zu of %zu "
+        "blocks in full, %zu selectively. %s %s more.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
         budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
-    say_cost(
-        run,
-        "the step is longer, and a plan must be made. All blocks in full would need %s on stage 0, "
-        "with %s more work%s.",
-        value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
-        p > 1 ? " over all stages" : "");
+    say_cost(run,
+             "the step takes %s instead of %s, and a plan must be made. All blocks in full would "
+             "need %s on stage 0, with %s more work%s.",
+             value_text(run, (double)seen[DRAWN].timing.step, "ps"),
+             value_text(run, (double)seen[0].timing.step, "ps"),
+             value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
+             p > 1 ? " over all stages" : "");
     say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
                       "With FlashAttention no probabilities are stored: choose blocks for full "
                       "recomputation.");
@@ -135,8 +135,8 @@ static void budget(Run *run) {
         "micro-batches, all in flight.\n"
         "A block keeps all its items for its backward (.), or drops some and computes them again: "
         "selective\n(S) drops the attention probabilities, full (F) all but the input. max is a "
-        "stage's activation peak\nif nothing is dropped, min if all blocks are F. The plan for a "
-        "budget has the least extra work.",
+        "stage's activation peak\nif nothing is dropped, min if all blocks are F, x the column's "
+        "%%. A plan has the least extra work.",
         t.model.layers, tiny.width, run->world->size, run->world->size > 1 ? "s" : "", t.sequences,
         tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
