@@ -95,19 +95,18 @@ static void answer(Run *run, const ServerSizes *z, size_t staleness, const Serve
     const char *sent = value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes");
     const char *pushes = page_text(run, "as many pushes arrive in equal time (%zu)", waiting);
     if (no_bound > waiting)
-        pushes =
-            page_text(run,
-                      "more pushes arrive in equal time (%zu, not %zu; %zu with staleness %zu)",
-                      no_bound, waiting, loss->pushes[1], staleness);
+        pushes = page_text(run, "%zu pushes arrive in equal time, not %zu (%zu with staleness %zu)",
+                           no_bound, waiting, loss->pushes[1], staleness);
     if (z->workers == 1)
         say_answer(run, "A server sends %s per step and receives as much. One worker never waits.",
                    sent);
     else
         say_answer(
             run,
-            "A server sends %s per step and receives as much. In a ring without servers a worker "
-            "sends %s. If no worker waits, %s. The loss is then %s (%.2f against %.2f), although "
-            "gradients use older weights. At equal work it is %s (%.2f against %.2f).",
+            "A server sends %s per step and receives as much. In a ring all-reduce a worker sends "
+            "%s. If no worker waits, %s. The loss is then %s (%.2f against %.2f), although "
+            "gradients "
+            "use older weights. At equal work the loss is %s (%.2f against %.2f).",
             sent, value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
             pushes, lower_or_higher(half, loss->half[0]), half, loss->half[0],
             lower_or_higher(end, loss->end[0]), end, loss->end[0]);
@@ -116,9 +115,9 @@ static void answer(Run *run, const ServerSizes *z, size_t staleness, const Serve
 static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
     say_cost(
         run,
-        "gradients up to %zu updates old. Rank %zu ends after %s with and %s without waiting. With "
-        "one link, used in the workers' order, %d synchronous steps take %s.",
-        server_log_oldest(&no_bound->log), z->servers, cost_text(run, "time.links"),
+        "gradients up to %zu updates old. Rank %zu's %d steps take %s synchronously, %s with no "
+        "bound. If workers share a server's port, %d synchronous steps take %s.",
+        server_log_oldest(&no_bound->log), z->servers, STEPS, cost_text(run, "time.links"),
         value_text(run, (double)no_bound->seen.last.step, "ps"), STEPS,
         cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

@@ -94,19 +94,16 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     }
     results(run, columns, run->world->size > 1 ? rows : rows + 1);
     const size_t p = run->world->size;
-    const char *together = "It then computes";
-    if (p > 1) together = page_text(run, "The %zu stages compute", p);
     say_answer(
         run,
-        "Selective recomputation frees a byte with less work than full, but it frees only the "
-        "probabilities. If that is too little, blocks are recomputed in full. Recomputing a "
-        "stage's "
-        "last block frees the least: its backward comes first, at or near the peak, and then all "
-        "its items are held under any plan. For %s instead of %s stage 0 recomputes %zu of %zu "
-        "blocks in full, %zu selectively. %s %s more.",
+        "Blocks are first recomputed selectively: this frees a byte with less work than full, but "
+        "only bytes of probabilities. If these are too few, blocks are recomputed in full. "
+        "Recomputing stage 0's last block frees the least: when it runs, at or near the peak, all "
+        "its items are held anyway. The order of the other blocks does not matter. For %s instead "
+        "of %s stage 0 recomputes %zu of %zu blocks in full, %zu selectively.",
         value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
         budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
-        budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE), together, more[DRAWN]);
+        budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
     say_cost(run,
              "the step takes %s instead of %s, and a plan must be made. All blocks in full would "
              "need %s on stage 0, with %s more work%s.",
@@ -115,8 +112,8 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
              value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
              p > 1 ? " over all stages" : "");
     say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
-                      "With FlashAttention no probabilities are stored: choose blocks for full "
-                      "recomputation.");
+                      "With FlashAttention no probabilities are stored, so a plan chooses none or "
+                      "full.");
 }
 
 static void budget(Run *run) {
@@ -136,7 +133,7 @@ static void budget(Run *run) {
         "A block keeps all its items for its backward (.), or drops some and computes them again: "
         "selective\n(S) drops the attention probabilities, full (F) all but the input. max is a "
         "stage's activation peak\nif nothing is dropped, min if all blocks are F, x the column's "
-        "%%. A plan has the least extra work.",
+        "%%. The plan has the least extra work.",
         t.model.layers, tiny.width, run->world->size, run->world->size > 1 ? "s" : "", t.sequences,
         tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
