@@ -117,10 +117,10 @@ sub draw {
             beside => $beside,
             exact => $exact,
 
-        # Some groups of dp or tp are in one node, other groups in two. So ZeRO's sums and the
-        # ring wait for each other within a micro-batch. In a ring with unequal ranks each rank
-        # waits differently for each message. With unequal replicas the plan puts the most sequences
-        # on the slowest links, also where the trainer has fewer sequences there.
+            # Some groups of dp or tp are in one node, other groups in two. So ZeRO's sums and
+            # the ring wait for each other within a micro-batch. In a ring with unequal ranks each
+            # rank waits differently for each message. With unequal replicas the plan puts the most
+            # sequences on the slowest links, also where the trainer has fewer sequences there.
             limit => $estimated ? 0.25
             : !$ring ? 0.04
             : 0.02,
@@ -184,7 +184,7 @@ while (my ($planned, $trained) = splice @jobs, 0, 2) {
         my ($limit, $error) = ($planned->{limit}, $p->{step} / $t->{step_ps} - 1);
         ok(
             $error > -$limit && $error < (1 + $limit) * $planned->{longer} - 1,
-            sprintf 'the step within %g %%, and as the replicas differ, %.2f (%.3f %%): %s',
+            sprintf 'the step within %g %%, times %.2f for unequal replicas (%.3f %%): %s',
             100 * $limit,
             $planned->{longer},
             100 * $error,
