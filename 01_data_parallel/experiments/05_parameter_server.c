@@ -115,9 +115,9 @@ static void answer(Run *run, const ServerSizes *z, size_t staleness, const Serve
 static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
     say_cost(
         run,
-        "gradients up to %zu updates old. Rank %zu's %d steps take %s synchronously, %s with no "
-        "bound. If workers share a server's port, %d synchronous steps take %s.",
-        server_log_oldest(&no_bound->log), z->servers, STEPS, cost_text(run, "time.links"),
+        "gradients up to %zu updates old. The slowest, rank %zu, saves no time: %s synchronously, "
+        "%s with no bound. If workers share a server's port, %d synchronous steps take %s.",
+        server_log_oldest(&no_bound->log), z->servers, cost_text(run, "time.links"),
         value_text(run, (double)no_bound->seen.last.step, "ps"), STEPS,
         cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

@@ -96,14 +96,14 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     const size_t p = run->world->size;
     say_answer(
         run,
-        "Blocks are first recomputed selectively: this frees a byte with less work than full, but "
-        "only bytes of probabilities. If these are too few, blocks are recomputed in full. "
-        "Recomputing stage 0's last block frees the least: when it runs, at or near the peak, all "
-        "its items are held anyway. The order of the other blocks does not matter. For %s instead "
-        "of %s stage 0 recomputes %zu of %zu blocks in full, %zu selectively.",
-        value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
-        budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
-        budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
+        "Selective recomputation frees a byte with less work than full, but frees only "
+        "probabilities. So a plan has F blocks only if S in all blocks frees too little. "
+        "Recomputing stage 0's last block frees the least: memory is %s its peak while this block "
+        "runs, and then all its items are held in every plan. For %s instead of %s stage 0 "
+        "recomputes %zu of %zu blocks in full, %zu selectively.",
+        run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
+        value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
+        plan[DRAWN].stage.blocks, budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
     say_cost(run,
              "the step takes %s instead of %s, and a plan must be made. All blocks in full would "
              "need %s on stage 0, with %s more work%s.",
@@ -112,8 +112,7 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
              value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
              p > 1 ? " over all stages" : "");
     say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
-                      "With FlashAttention no probabilities are stored, so a plan chooses none or "
-                      "full.");
+                      "With FlashAttention no probabilities are stored, so S frees nothing.");
 }
 
 static void budget(Run *run) {
