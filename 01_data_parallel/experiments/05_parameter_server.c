@@ -7,6 +7,7 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 // STEPS is the number of steps of every worker.
 enum { SEQUENCES = 7, STEPS = 6 };
@@ -113,13 +114,15 @@ static void answer(Run *run, const ServerSizes *z, size_t staleness, const Serve
 }
 
 static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
-    say_cost(
-        run,
-        "gradients up to %zu updates old. The slowest, rank %zu, saves no time: %s synchronously, "
-        "%s with no bound. If workers share a server's port, %d synchronous steps take %s.",
-        server_log_oldest(&no_bound->log), z->servers, cost_text(run, "time.links"),
-        value_text(run, (double)no_bound->seen.last.step, "ps"), STEPS,
-        cost_text(run, "time.one-port"));
+    const char *waiting = cost_text(run, "time.links");
+    const char *took = value_text(run, (double)no_bound->seen.last.step, "ps");
+    took = strcmp(took, waiting) ? page_text(run, "%s, not %s", took, waiting)
+                                 : page_text(run, "%s with and without waiting", took);
+    say_cost(run,
+             "gradients up to %zu updates old. The slowest, rank %zu, saves no time: %d steps take "
+             "%s, or %s synchronously if workers share a server's port.",
+             server_log_oldest(&no_bound->log), z->servers, STEPS, took,
+             cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
 }
