@@ -59,8 +59,10 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], const
     const size_t pushed = config_parameters(z->model) * gradient_bytes(z->model);
     const char *worker = value_cell(run, (double)pushed, "bytes");
     Result rows[] = { { "a server sends, per step", "n S/k, weights", { served, served, served } },
-                      { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
-                      { "most updates, pull to push", "bound s: <= (n-1)(2s+1)", { 0 } },
+                      { "a worker sends, per step",
+                        "S, gradients; ring: 2(n-1)/n S",
+                        { worker, worker, worker } },
+                      { "oldest gradient, updates", "bound s: <= (n-1)(2s+1)", { 0 } },
                       { "pushes at equal time", NULL, { 0 } },
                       { "loss at equal time", "on the training text", { 0 } },
                       { "loss at equal work", NULL, { 0 } },
@@ -120,7 +122,7 @@ static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
                                  : page_text(run, "%s with and without waiting", took);
     say_cost(run,
              "gradients up to %zu updates old. The slowest, rank %zu, saves no time: %d steps take "
-             "%s, or %s synchronously if workers share a server's port.",
+             "%s, or %s synchronously with one port per server.",
              server_log_oldest(&no_bound->log), z->servers, STEPS, took,
              cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

@@ -99,7 +99,7 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
         "Selective recomputation frees a byte with less work than full, but frees only "
         "probabilities. So a plan has F blocks only if S in all blocks frees too little. "
         "Recomputing stage 0's last block frees the least: memory is %s its peak while this block "
-        "runs, and then all its items are held in every plan. For %s instead of %s stage 0 "
+        "runs, so only waiting micro-batches hold fewer of its items. For %s instead of %s stage 0 "
         "recomputes %zu of %zu blocks in full, %zu selectively.",
         run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
         value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
@@ -111,7 +111,7 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
              value_text(run, (double)seen[0].timing.step, "ps"),
              value_text(run, seen[BUDGETS - 1].peak, "bytes"), more[BUDGETS - 1],
              p > 1 ? " over all stages" : "");
-    say_use_when(run, "activations almost fit, so that not every block needs a second forward. "
+    say_use_when(run, "activations do not fit, but F in every block would free more than needed. "
                       "With FlashAttention no probabilities are stored, so S frees nothing.");
 }
 
@@ -130,9 +130,9 @@ static void budget(Run *run) {
         "%zu blocks of width %zu on %zu stage%s; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.\n"
         "A block keeps all its items for its backward (.), or drops some and computes them again: "
-        "selective\n(S) drops the attention probabilities, full (F) all but the input. max is a "
-        "stage's activation peak\nif nothing is dropped, min if all blocks are F, x the column's "
-        "%%. The plan has the least extra work.",
+        "selective\n(S) drops the attention probabilities, full (F) all but the input. max: a "
+        "stage's activation peak\nif nothing is dropped. min: if all blocks are F. x: the column's "
+        "%%. Each plan adds the least work.",
         t.model.layers, tiny.width, run->world->size, run->world->size > 1 ? "s" : "", t.sequences,
         tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
