@@ -122,7 +122,7 @@ static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
                                  : page_text(run, "%s with and without waiting", took);
     say_cost(run,
              "gradients up to %zu updates old. The slowest, rank %zu, saves no time: %d steps take "
-             "%s, or %s synchronously with one port per server.",
+             "%s. On one shared link synchronous steps take %s.",
              server_log_oldest(&no_bound->log), z->servers, STEPS, took,
              cost_text(run, "time.one-port"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "

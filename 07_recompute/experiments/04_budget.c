@@ -64,6 +64,12 @@ static const char *letters(Run *run, const BudgetPlan *plan) {
     return cell;
 }
 
+// Returns the work of this recomputation of a block, divided by the elements that it frees.
+static double work_per_byte(const BudgetPlan *plan, Recompute how) {
+    const BudgetBlock *b = &plan->stage.block[0];
+    return b->again[how] / (double)(b->kept[RECOMPUTE_NONE] - b->kept[how]);
+}
+
 // Prints the table of results. Rank 0 prints, so `plan` has the plans of stage 0. A row shows
 // each block if the stage has at most 8 blocks, otherwise only their numbers.
 static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
@@ -96,11 +102,12 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     const size_t p = run->world->size;
     say_answer(
         run,
-        "Selective recomputation frees a byte with less work than full, but frees only "
-        "probabilities. So a plan has F blocks only if S in all blocks frees too little. "
+        "Per byte freed, F takes %.1f times the work of S, but S frees only probabilities. So a "
+        "plan has F blocks only if S in all blocks frees too little. "
         "Recomputing stage 0's last block frees the least: memory is %s its peak while this block "
-        "runs, so only waiting micro-batches hold fewer of its items. For %s instead of %s stage 0 "
+        "runs, with all items. Only waiting micro-batches hold fewer. For %s instead of %s stage 0 "
         "recomputes %zu of %zu blocks in full, %zu selectively.",
+        work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
         run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
         value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
         plan[DRAWN].stage.blocks, budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
