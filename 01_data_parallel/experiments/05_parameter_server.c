@@ -79,8 +79,8 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], const
     say(run,
         "\nSynchronous: a server waits for all pushes, then updates once. Otherwise every push is "
         "an update.\nn = %zu worker%s, k = %zu server%s. S: bytes of all weights. The last three "
-        "rows are of another model,\non a text (means of %d seeds), with a link for each worker. "
-        "Equal time: half the synchronous time.\n",
+        "rows are of another model,\non a text (means of %d seeds), with a link per worker. "
+        "Equal time: half the synchronous training.\n",
         z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", SERVER_SEEDS);
     results(run, (const char *const[]){ "synchronous", bound, "no bound", NULL }, rows);
 }
@@ -122,11 +122,11 @@ static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
                                  : page_text(run, "%s with and without waiting", took);
     say_cost(run,
              "gradients up to %zu updates old. The slowest, rank %zu, saves no time: %d steps take "
-             "%s. On one shared link synchronous steps take %s.",
-             server_log_oldest(&no_bound->log), z->servers, STEPS, took,
+             "%s. On one shared link %d synchronous steps take %s.",
+             server_log_oldest(&no_bound->log), z->servers, STEPS, took, STEPS,
              cost_text(run, "time.one-port"));
-    say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
-                      "For dense models use an all-reduce.");
+    say_use_when(run, "speeds change, workers come and go, or workers touch few rows of a large "
+                      "table. For dense models use an all-reduce.");
 }
 
 static void parameter_server(Run *run) {

@@ -13,8 +13,8 @@ static Model *model_of(Run *run, const Training *t, StageModel *stage) {
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     require_one_link(run);
-    REQUIRE(p <= model->layers, "%zu stages need at least as many blocks: start at most %zu ranks",
-            p, model->layers);
+    REQUIRE(p <= model->layers, "%zu stages need at least as many blocks: start at most %zu rank%s",
+            p, model->layers, model->layers > 1 ? "s" : "");
     REQUIRE(m >= 1 && m <= sequences,
             "--micro-batches %zu: the batch has %zu sequences: choose 1 to %zu", m, sequences,
             sequences);

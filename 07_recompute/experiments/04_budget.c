@@ -102,11 +102,12 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     const size_t p = run->world->size;
     say_answer(
         run,
-        "Per byte freed, F takes %.1f times the work of S, but S frees only probabilities. So a "
-        "plan has F blocks only if S in all blocks frees too little. "
-        "Recomputing stage 0's last block frees the least: memory is %s its peak while this block "
-        "runs, with all items. Only waiting micro-batches hold fewer. For %s instead of %s stage 0 "
-        "recomputes %zu of %zu blocks in full, %zu selectively.",
+        "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
+        "probabilities. "
+        "So a plan has F blocks if S in all blocks frees too little. Recomputing stage 0's last "
+        "block frees the least, only its items in waiting micro-batches: memory is %s its peak "
+        "while this block runs and has all its items. For %s instead of %s stage 0 recomputes %zu "
+        "of %zu blocks in full, %zu selectively.",
         work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
         run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
         value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
