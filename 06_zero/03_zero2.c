@@ -81,7 +81,7 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);                    // sends under sequence parallelism (03.07)
+        unit_partial_sums(u);                    // sends if a parameter has partial sums
         zero2_reduce_gradient(u, u->replicas);   // reduce-scatters g
         unit_attach_gradients(u, (Tensor){ 0 }); // detaches the whole gradient
     }

@@ -51,7 +51,8 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     const LayerTimes first = layer_times(t, l, 0);
     double least = 0, others = 0; // others: ops and messages of the stages before i
     for (size_t i = 0; i < pp; i++) {
-        // If nodes cut groups, the bound counts the communication of only two stages at each end.
+        // If nodes cut groups, each stage has its own communication times. Then the bound leaves
+        // out the communication in layers of all stages but two at each end, and stays cheap.
         const bool local = !alike && i > 0 && (i == 1 || i + 2 >= pp);
         const LayerTimes own = local ? layer_times(t, l, i) : first;
         double ops = 0;

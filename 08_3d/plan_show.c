@@ -148,8 +148,8 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
              "micro-batch),");
     say(run, "chunks (per stage), ZeRO, sp (sequence parallelism), recompute. GB held: by the "
              "fullest GPU;");
-    say(run, "all = state (weights, gradients, optimizer) + act (activations)%s%s.",
-        has(list, most, PLAN_GATHERED) ? " + gathered" : "",
+    say(run, "all = state (weights, gradients, optimizer) + act (activations%s)%s%s.",
+        t->blockwise ? "; FlashAttention" : "", has(list, most, PLAN_GATHERED) ? " + gathered" : "",
         has(list, most, PLAN_RING) ? " + ring" : "");
     say(run,
         "step: in s. idle: the bubble. MFU: model FLOPs, divided by what the GPUs could compute "

@@ -1,6 +1,7 @@
 // zero_step.h declares one set of functions for all stages of ZeRO. As in DeepSpeed, stage 0 is
-// plain data parallelism. A step of the trainer runs zero_begin, forwards and backwards,
-// model_partial_sums, the tied sum, zero_reduce, norm, optimizer_step, zero_end.
+// plain data parallelism. A step of the trainer calls zero_begin(), runs forwards and backwards,
+// and calls model_partial_sums() and pipeline_tied_sum(). Then the step calls zero_reduce(),
+// model_grad_norm(), optimizer_step() and zero_end().
 #ifndef ZERO_STEP_H
 #define ZERO_STEP_H
 #include "06_zero/zero.h"

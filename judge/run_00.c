@@ -125,8 +125,9 @@ static double gradient_check(Run *run, const Data *data) {
     }
     say(run,
         "Finite differences: a tensor w moves to w + h v and w - h v; derivative = change of the "
-        "loss / 2h.\nv is a direction in w. For a gain or bias v has a single 1, so one element "
-        "moves. In a matrix v\nmoves all elements by random amounts; %d such v are tested.",
+        "loss / 2h.\nv is a direction in w. In a gain or bias each v moves one element, and every "
+        "element is tested.\nIn a matrix v moves all elements by random amounts; %d such v are "
+        "tested.",
         MIXTURES);
     say(run,
         "%zu tensors, worst %s: its error is %.1e of its largest derivative\nTensors have the "

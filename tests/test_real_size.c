@@ -155,16 +155,16 @@ static void overlapped(void) {
     on_page("`wte`: %.0f MB … 1.75 · %.0f MB / β + 14 · 5 µs = %.0f ms",
             BF16 * (double)of.wte / 1e6, last / 1e6, 1e3 * (14.0 / 8 * last / IB + 14 * alpha));
     page = "01_data_parallel/README.md";
-    on_page("computes %.0f ms", 1e3 * end - 3e3 * F);
+    on_page("%.0f − %.0f = %.0f ms are exposed", 1e3 * end, 3e3 * F, 1e3 * end - 3e3 * F);
 }
 
 static void server(void) {
     double S = 14, link = IB / G;
     page = "01_data_parallel/05_parameter_server.md";
     on_page("8 · 14 = %.0f GB", 8 * S);
-    on_page("%.0f ÷ 25 = %.2f s", 8 * S, 8 * S / link);
+    on_page("%.0f ÷ 25 = %.2f s … then pulls: %.2f s", 8 * S, 8 * S / link, 16 * S / link);
     on_page("2 · 7/8 · 14 = %.1f GB … %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
-    on_page("carries 14 GB: %.2f s to push", S / link);
+    on_page("carries 14 GB: %.2f s to push … overlap pushes: about %.2f s", S / link, S / link);
 }
 
 static void compressed(void) {
@@ -186,12 +186,12 @@ static void compressed(void) {
 static void balance(void) {
     double single = 6 * 7e9 * 2048, t = single / A100, S = 7.5, share = 64 / S, most = ceil(share);
     page = "01_data_parallel/07_balance.md";
-    on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.3f s", single / 1e13, t);
-    on_page("8 · 2 · %.3f = %.2f s", t, 16 * t);
+    on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.4f s", single / 1e13, t);
+    on_page("8 · 2 · %.4f = %.2f s", t, 16 * t);
     on_page("64 ÷ 7.5 = %.2f sequences", share);
     on_page("%.0f for the slow GPU, at most %.0f for each other GPU", floor(share / 2), most);
-    on_page("%.0f · %.3f = %.2f s, %.0f %% less", most, t, most * t, 100 * (1 - most / 16));
-    on_page("%.2f · %.3f = %.2f s", share, t, share * t);
+    on_page("%.0f · %.4f = %.2f s, %.0f %% less", most, t, most * t, 100 * (1 - most / 16));
+    on_page("%.2f · %.4f = %.2f s", share, t, share * t);
 }
 
 // ---- 02_grad_accumulation ----
@@ -540,7 +540,7 @@ static void recomputation(void) {
     double n = all / full, k = round(sqrt(16 * 6 / n)), F = work_block(&whole, 1).flops;
     double work = 100 * 4 * s * s * h / (3 * F);
     double more = 100 * s / (6 * h + s), more_530 = 100 * s / (6 * 20480 + s);
-    double left = (all - dense) / G, room = (54 - 96 * dense / G) / left;
+    double left = (all - dense) / G, room = (54 - 96 * dense / G) / (16 * left);
     page = "07_recompute/README.md";
     on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
@@ -572,10 +572,10 @@ static void recomputation(void) {
     page = "07_recompute/04_budget.md";
     on_page("block takes %.0f MB, or %.0f MB", all / 1e6, dense / 1e6);
     on_page("$96 \\cdot %.3f = %.1f$ GB", dense / G, 96 * dense / G);
-    on_page("$%.3f - %.3f = %.3f$ GB", all / G, dense / G, left);
     on_page("So %.0f GB are left", 80 - state - 4);
-    on_page("$(54 - %.1f)/%.3f$ is between %.0f and %.0f", 96 * dense / G, left, floor(room),
-            floor(room) + 1);
+    on_page("$16 \\cdot (%.3f - %.3f) = %.2f$ GB", all / G, dense / G, 16 * left);
+    on_page("$(54 - %.1f)/%.2f = %.1f$. So five of the six", 96 * dense / G, 16 * left, room);
+    on_page("the items take %.1f GB", 96 * dense / G);
 }
 
 // ---- 08_3d ----

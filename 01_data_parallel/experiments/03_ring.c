@@ -196,7 +196,7 @@ static void answer(Run *run, bool nodes) {
              2 * (N - 1), 2 * way_height(N));
     say_use_when(run,
                  "ring: large tensors. Tree: small tensors on many ranks. Halving-doubling: far "
-                 "links as fast as near links. Hierarchical: few nodes with faster links inside.");
+                 "links as fast as near links. Hierarchical: links inside nodes are faster.");
 }
 
 static void ring(Run *run) {

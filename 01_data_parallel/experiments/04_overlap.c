@@ -128,7 +128,8 @@ static void answer(Run *run, const ModelConfig *c, size_t capacity, const Measur
     else
         say_answer(run,
                    "%s: %zu bucket%s hide%s %s of communication behind backward (mean of the "
-                   "ranks%s), with the same bits. A step takes %s, with one all-reduce at the end "
+                   "ranks%s). The weights stay equal in every bit. A step takes %s, with one "
+                   "all-reduce at the end "
                    "%s.",
                    buckets->step < late->step ? "There is no need to wait"
                                               : "Waiting is no slower here",

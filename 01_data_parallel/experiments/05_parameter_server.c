@@ -78,9 +78,9 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], const
     }
     say(run,
         "\nSynchronous: a server waits for all pushes, then updates once. Otherwise every push is "
-        "an update.\nn = %zu worker%s, k = %zu server%s. S: bytes of all weights. The last three "
-        "rows are of another model,\non a text (means of %d seeds), with a link per worker. "
-        "Equal time: half the synchronous training.\n",
+        "an update.\nn = %zu worker%s, k = %zu server%s. S: bytes of all weights. Each worker has "
+        "its own link. The last three\nrows: another model, on a text (means of %d seeds). Equal "
+        "time: half the synchronous time.\n",
         z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", SERVER_SEEDS);
     results(run, (const char *const[]){ "synchronous", bound, "no bound", NULL }, rows);
 }

@@ -107,9 +107,10 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         say_answer(
             run,
             "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-            "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. This is "
-            "too short a training to rank the methods. But %zu ranks train as one device with "
-            "the same rule (within %.2f), and worse without the residual (%.2f and %.2f).",
+            "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. These are too "
+            "few "
+            "steps to rank the methods. But %zu ranks train as one device with the same rule "
+            "(within %.2f). Without the residual they train worse (%.2f and %.2f).",
             compression_share(&seen[FP16], &seen[EXACT]),
             compression_share(&seen[TOPK], &seen[EXACT]),
             compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
@@ -125,9 +126,10 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
         "from %zu ranks on top-k sends at least as much as the exact sum. Top-k and 1-bit keep a "
         "residual of %s per rank. 1-bit also keeps a residual of %s for its part of the sum.%s",
         as_much, value_text(run, workers, "bytes"), value_text(run, servers, "bytes"),
-        clock_config()->simulated ? " The times leave out packing, and let the N-1 sends of a "
-                                    "bucket overlap, as if a rank had N-1 ports."
-                                  : "");
+        clock_config()->simulated
+            ? " The times leave out packing. They let the N-1 sends "
+              "per bucket of fp16 and 1-bit overlap, as if a rank had N-1 ports."
+            : "");
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits.");
 }

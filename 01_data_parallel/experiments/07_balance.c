@@ -119,13 +119,13 @@ static void answer(Run *run, double ideal) {
                helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing",
                STEPS, cost_text(run, "time.equal"), cost_text(run, "time.static"),
                cost_text(run, "time.dynamic"), value_text(run, ideal, "ps"));
-    say_cost(
-        run,
-        "%s more per rank and step to tell all ranks the measured times, and up to %s of "
-        "activations on one rank instead of %s. After a change one step has the old shares, and "
-        "the next steps have shares between old and new.",
-        value_text(run, speeds, "bytes"), value_text(run, cost_value(run, "peak.dynamic"), "bytes"),
-        value_text(run, cost_value(run, "peak.equal"), "bytes"));
+    say_cost(run,
+             "%s more per rank and step to tell all ranks the measured times, and up to %s of "
+             "activations per rank instead of %s. After a change one step has the old shares, and "
+             "the next steps have shares between old and new.",
+             value_text(run, speeds, "bytes"),
+             value_text(run, cost_value(run, "peak.dynamic"), "bytes"),
+             value_text(run, cost_value(run, "peak.equal"), "bytes"));
     say_use_when(run, "devices differ in speed or slow down, and each device has so many "
                       "sequences that one more changes its time only a little.");
 }

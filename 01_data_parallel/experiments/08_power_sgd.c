@@ -82,11 +82,12 @@ static void power_sgd(Run *run) {
     check_learning(run, last);
     say(run,
         "\nThe gradient G [a, b] of a matrix is sent as P [a, r] and Q [b, r], here with r = %d "
-        "columns:\n(a + b) r numbers instead of a b. P Q^T takes the place of G. In each step: P "
-        "= G Q with the last\nstep's Q, whose columns are made orthonormal (length 1, at right "
-        "angles); all-reduce of P, which is\nmade orthonormal, too; Q = G^T P; all-reduce of Q. "
-        "Vectors (biases and gains) are sent whole. A rank\nadds the residual, the part of G that "
-        "P Q^T lacks, to its next G. N ranks, e bytes per number.%s\n",
+        "columns:\n(a + b) r numbers instead of a b. P Q^T replaces the sum of G. Each step: the "
+        "columns of the last Q\nare made orthonormal (length 1, at right angles). P = G Q; "
+        "all-reduce of P. P is made orthonormal,\ntoo. Q = G^T P; all-reduce of Q. Vectors (biases "
+        "and gains) are sent whole. To its next G a rank\nadds the residual G - P Q^T / N. "
+        "Products "
+        "with P and Q are drawn as idle. N ranks, e bytes each.%s\n",
         RANK, uneven_shares(run, "\n", SEQUENCES));
     table(run, seen, last);
     answer(run, seen, last);

@@ -291,8 +291,8 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "  calls, bytes: per rank, of the messages to agree. all-reduces: of gradients, which "
         "follow. names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. "
-        "K = %zu cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients. "
-        "q = %zu numbers of e = %zu bytes: n counts.",
+        "K = %zu cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients, "
+        "counted in q = %zu numbers of e = %zu bytes.",
         K, answers, TENSORS, question_size(N), sizeof(real));
 }
 
@@ -309,11 +309,11 @@ static void answer(Run *run) {
     const char *times = "";
     if (clock_config()->simulated)
         times = page_text(run,
-                          " With the cache this answer travels while ranks compute: %s per step, "
-                          "names %s, fixed order %s.",
+                          " With the cache the ranks compute while they agree: %s per step, names "
+                          "%s, fixed order %s.",
                           cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
-    say_cost(run, "a gradient waits for its cycle's end and the answer.%s", times);
+    say_cost(run, "a gradient waits until its cycle ends and the ranks agree.%s", times);
     say_use_when(
         run,
         "no order is known before the step, and each rank finishes every gradient. Here "

@@ -222,12 +222,12 @@ static void local_sgd(Run *run) {
     const size_t text_parameters = learn(run, last);
     say(run,
         "\nA round: each rank takes k steps of SGD alone, then the ranks average their weights. "
-        "DiLoCo 16:\nk = 16, and a second optimizer with Nesterov momentum. Its gradient d: the "
-        "weights at the start of\nthe round minus the mean at its end. v <- momentum v + d, w <- "
-        "start - rate (d + momentum v).\n(DiLoCo's paper has AdamW in the rounds, here SGD.) N "
-        "ranks, Psi parameters of e bytes, R: an\nall-reduce, F: forward of a shard (a backward "
-        "takes 2F). The table is of another model, on a text\n(Psi e = %s). The picture's model "
-        "has %s.%s\n",
+        "DiLoCo 16:\nk = 16, and an outer step: a second optimizer with Nesterov momentum. Its "
+        "gradient d: the weights\nat the start of the round minus the mean at its end. v <- "
+        "momentum v + d, w <- start - rate (d +\nmomentum v). (DiLoCo's paper has AdamW in the "
+        "rounds, here SGD.) N ranks, Psi parameters of e bytes,\nR: an all-reduce, F: forward of a "
+        "shard (a backward takes 2F). The table is of another model, on a\ntext (Psi e = %s). The "
+        "picture's model has %s.%s\n",
         value_text(run, (double)(text_parameters * sizeof(real)), "bytes"),
         value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
         uneven_shares(run, "\n", SEQUENCES));

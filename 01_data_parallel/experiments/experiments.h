@@ -212,7 +212,8 @@ typedef struct {
     Measured costs;                            // of a measured training only
 } BalanceRecord;
 BalanceRecord balance_forecast(Policy p, const Devices *d);
-// Returns the picoseconds of a step if sequences could be cut.
+// Returns the picoseconds of a step, with its all-reduce, if sequences could be cut so that all
+// devices finish at the same time.
 double balance_ideal(const Devices *d, size_t step);
 
 // ---- balance_page.c ----

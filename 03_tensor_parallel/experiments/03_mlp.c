@@ -136,8 +136,8 @@ static void mlp(Run *run) {
     costs(run, &r);
     table(run, &r);
     trial_say_cost(run, "");
-    say_use_when(run, "a layer is two products with an element-wise function between them, as in "
-                      "every MLP of a Transformer.");
+    say_use_when(run, "a layer is two products with an element-wise function between them, as in a "
+                      "Transformer's MLP. Llama's first product is gate and up side by side.");
 }
 
 static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };

@@ -97,12 +97,12 @@ static void ending(Run *run) {
     const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
     const char *compared = "as with tensor parallelism";
     if (strcmp(kept, tensor)) compared = page_text(run, "with tensor parallelism %s", tensor);
-    const char *verdict = "Nearly. In the layers no more is sent:";
-    if (more) verdict = "Only where t divides the rows. Here the layers send";
+    const char *verdict = "Nearly. In the layers a rank sends";
+    if (more) verdict = "Only where t divides the rows. Here in the layers a rank sends";
     if (!answer_alone(run))
         say_answer(
             run,
-            "%s %s per rank, %s. Once per step %s are added, for gradients of norms and biases. "
+            "%s %s, %s. Once per step %s are added, for gradients of norms and biases. "
             "Activations fall from %s to %s. If inputs are gathered again, activations fall to %s, "
             "and a rank sends %s.",
             verdict, kept, compared, cost_text(run, "partial.sent.kept"),
@@ -114,8 +114,8 @@ static void ending(Run *run) {
                          cost_text(run, "step.kept"), cost_text(run, "step.again"),
                          cost_text(run, "step.tensor"));
     say_cost(run,
-             "two or more collectives for each all-reduce, and a sum per step for gradients of "
-             "norms and biases.%s",
+             "two or more collectives for each all-reduce, and sums once per step for gradients "
+             "of norms and biases.%s",
              time);
     say_use_when(run,
                  "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does. Start "

@@ -75,8 +75,8 @@ static void ending(Run *run) {
              cost_text(run, "sent.zigzag"), enough);
     say_use_when(run,
                  "one sequence is too long for a device. Take zigzag chunks if attention is "
-                 "causal. Ulysses (03.14) sends less, if there is at least one head of k and v for "
-                 "each rank.");
+                 "causal. Ulysses (03.14) sends less if k and v have as many heads as q, at least "
+                 "one per rank.");
 }
 
 static void ring(Run *run) {

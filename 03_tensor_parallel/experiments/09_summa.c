@@ -81,9 +81,9 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     say_use_when(
         run,
         "one layer needs more ranks than a node has, and a micro-batch has many tokens. With "
-        "equal links and no latency 2D is faster on 8 x 8 ranks from %.1f C tokens on, never on 2 "
-        "x 2, because a broadcast's root waits as long as its receivers (grids.md). If only 1D's "
-        "activations do not fit, use sequence parallelism (03.07).",
+        "equal links and no latency 2D is faster than 1D on 8 x 8 ranks from %.1f C tokens on. On "
+        "2 x 2 ranks 2D is never faster (grids.md). If only 1D's activations do not fit, use "
+        "sequence parallelism (03.07).",
         in_time);
 }
 
@@ -94,9 +94,10 @@ static void summa_lesson(Run *run) {
     const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
         "A grid of q x q ranks, q = %zu. A rank holds one block of X, of W and of Y = X W. A "
-        "product takes q\nturns: in turn l column l of the grid sends X along the rows, row l "
+        "product takes q\nturns. In turn l, column l of the grid sends X along the rows, row l "
         "sends W along the columns, and\nall ranks multiply. Backward has two such products, dX "
-        "and dW. Picture: one layer. Table: a GPT.",
+        "and "
+        "dW. Picture: one layer. Table: a GPT.",
         q);
     grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));

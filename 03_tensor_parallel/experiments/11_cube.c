@@ -112,9 +112,8 @@ static void introduction(Run *run, size_t q) {
     say_line(run, "column", q, q, page_text(run, stores, "X", q));
     say_line(run, "depth", q * q, q, page_text(run, stores, "W", q));
     say_line(run, "row", 1, q, "multiply, add their products, and each keeps a part of the sum Y");
-    say(run,
-        "Y is cut as X is, with row and col swapped. So the next layer gathers its X along the "
-        "row, and\nadds its products along the column.");
+    say(run, "Y is cut as X is, with row and col swapped. So the model's next layer gathers its X "
+             "along the row,\nand adds its products along the column.");
 }
 
 // Trains both ways with one optimizer: backward reads the gathered X and W that forward kept, or

@@ -61,15 +61,15 @@ static void equal_stages(Run *run, const Stack *stack, double unequal) {
     results(run, columns, row);
     const char *times = "";
     if (timed)
-        times = page_text(run, " Forward f = %.3g us, backward b = 2f, message d = %.3g us.",
+        times = page_text(run, "Forward f = %.3g us, backward b = 2f, message d = %.3g us. ",
                           (double)f / 1e6, (double)d / 1e6);
     say(run,
         "  p = %zu stages of two blocks. A micro-batch has one sequence, so a batch has m "
         "sequences.\n"
         "  kept: activations of rank 0. The naive order idles and keeps as much as GPipe with m = "
         "1.\n"
-        "  Unequal stages, m = %zu: idle %.1f %%.%s",
-        p, option_size(run, "micro-batches"), 100 * unequal, times);
+        "  %sUnequal stages, m = %zu: idle %.1f %%.",
+        p, times, option_size(run, "micro-batches"), 100 * unequal);
     const char *const *idle = row[IDLE].cell, *const *kept = row[KEPT].cell;
     say_answer(run,
                "%zu equal stages are idle for %s of the step with m = 1, %s with m = 8, %s with "

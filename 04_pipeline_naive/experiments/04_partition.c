@@ -137,8 +137,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     }
     results(run, columns, rows);
     say(run,
-        "  Step: sum(f+b) + (m-1)(max f + max b) + messages; m = %zu. f, b: of a stage. A: sums of "
-        "gradients.",
+        "  Step: sum(f+b) + (m-1)(max f + max b) + messages; m = %zu. f, b: of a stage. A: as in "
+        "04.02.",
         t->micro_batches);
 }
 

@@ -53,7 +53,7 @@ static void answer(Run *run) {
         time = page_text(run, " in %s, %s GPipe", cost_text(run, "step.1f1b"), step);
     }
     say_answer(run,
-               "Yes. 1F1B gives the same bits%s. Micro-batches in memory per rank: %s instead "
+               "Yes. 1F1B gives the same weights%s. Micro-batches in memory per rank: %s instead "
                "of %d.",
                time, cost_text(run, "flight.1f1b"), MICRO);
     say_cost(run, "no extra messages. But in its steady state a stage waits for the gradient of an "

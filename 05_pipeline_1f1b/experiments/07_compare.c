@@ -71,7 +71,7 @@ static void table(Run *run) {
     }
     results(run, columns, rows);
     say(run,
-        "Each number is the largest of all ranks. Flush: the pipeline runs empty before an "
+        "The largest of all ranks; idle: their mean. Flush: the pipeline runs empty before an "
         "update.\n"
         "PipeDream and 2BW have no flush. With n versions of the weights their gradients are up to "
         "n - 1\n"
@@ -92,9 +92,8 @@ static size_t fastest(Run *run, size_t from, size_t to) {
 static void answer(Run *run) {
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
                       "still too large; 2BW only if late gradients are acceptable.");
-    say_cost(run,
-             "compared with 1F1B, GPipe, interleaved and ZB-H1 keep more activations. Interleaved "
-             "also sends more messages. PipeDream and 2BW keep more versions of the weights.");
+    say_cost(run, "GPipe, interleaved and ZB-H1 keep more activations than 1F1B. Interleaved "
+                  "also sends more messages. PipeDream and 2BW keep more versions of the weights.");
     if (!run->is_root) return;
     if (!clock_config()->simulated) {
         say_answer(run,

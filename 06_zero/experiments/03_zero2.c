@@ -36,9 +36,9 @@ static void zero2(Run *run) {
     say_answer(
         run,
         "A rank keeps the gradients of its own 1/%zu of the parameters, from backward to "
-        "update. It keeps a block's whole gradient only until the block's reduce-scatter ends, "
-        "and wte's two gradients until theirs ends. %s at most %s. The state is %s instead of %s.",
-        dp->size, m > 1 ? "With a new sum of its part these take" : "These take",
+        "update. A block's whole gradient and wte's two gradients stay only until their S ends. "
+        "%s take at most %s. The state is %s instead of %s.",
+        dp->size, m > 1 ? "These gradients and a new sum of the rank's part" : "These gradients",
         zero_text(run, own, ZERO_IN_FLIGHT), zero_text(run, own, ZERO_STATE),
         zero_text(run, all, ZERO_STATE));
     say_cost(run,

@@ -20,8 +20,8 @@ static void zero3(Run *run) {
                     "its backward; wte's\n"
                     "weights and two gradients in the whole step. [ ]: if m > 1, also a new sum, "
                     "until the rank adds it.",
-        .notes = "G before a layer's part of F and of B gathers its weights; S after its part of B "
-                 "sums its gradient.",
+        .notes = "Before F and before B of a layer, G gathers the layer's weights. After B, S sums "
+                 "its gradient.",
         .formula = { [ZERO_STATE] = "16/N Psi",
                      [ZERO_IN_FLIGHT] = "4 (3 wte+2 blocks [+ block/N])",
                      [ZERO_SENT] = "4(N-1)/N (3m(Psi-wte)+2 wte)",

@@ -60,7 +60,7 @@ static void say_sizes(Run *run, const Training *t, const ZeroPage *page) {
         "Psi = %zu parameters: wte (the table of embedding and head) %zu, %zu blocks of %zu, the "
         "rest %zu.\n"
         "N = %zu ranks. The formulas are for fp32: 4 bytes per element.\n"
-        "m: micro-batches per step, at most%s. Ranks with fewer sequences wait.\n"
+        "m: the most micro-batches of a rank in a step%s. Ranks with fewer sequences wait.\n"
         "F0: forward of micro-batch 0. On `links` a capital letter begins a call%s.",
         all, wte, c->layers, block, all - wte - c->layers * block, run->world->size, parallel,
         splits[page->column[1]->stage]);

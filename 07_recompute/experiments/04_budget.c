@@ -104,10 +104,10 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
         run,
         "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
         "probabilities. "
-        "So a plan has F blocks if S in all blocks frees too little. Recomputing stage 0's last "
-        "block frees the least, only its items in waiting micro-batches: memory is %s its peak "
-        "while this block runs and has all its items. For %s instead of %s stage 0 recomputes %zu "
-        "of %zu blocks in full, %zu selectively.",
+        "So a plan has F blocks if S in all blocks frees too little. Memory is %s its peak while "
+        "stage 0's last block runs and has all its items. So recomputing this block frees least: "
+        "only its items in the other micro-batches. For %s instead of %s stage 0 recomputes %zu of "
+        "%zu blocks in full, %zu selectively.",
         work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
         run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
         value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),

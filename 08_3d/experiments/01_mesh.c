@@ -131,7 +131,7 @@ static const char *members(Run *run, Degrees n, const Kind *kind) {
     if (kind->degree == 1) return "one rank";
     const char *ranks = page_text(run, "every %zu%s rank%s", step, ordinal_ending(step),
                                   kind->axes == MESH_DP ? " of a stage" : "");
-    if (step == 1) ranks = page_text(run, "%zu neighbours", kind->degree);
+    if (step == 1) ranks = page_text(run, "%zu neighbour ranks", kind->degree);
     if (!clock_config()->simulated) return ranks;
     return page_text(run, "%s (%s link)", ranks, links_of(run, n, kind->axes));
 }

@@ -25,7 +25,9 @@ typedef struct {
     // The product of this matrix is added to the residual path, so GPT-2 scales the matrix's
     // initial values by 1 / sqrt(2 L).
     bool into_residual;
-    size_t ratio; // the first column block is as wide as this many others (grouped heads)
+    // width of the first column block (q) / width of another column block (k or v); 1 without
+    // grouped heads
+    size_t ratio;
 } BlockTensor;
 // Writes the table of one block's tensors, in the order of the block's unit (unit.h).
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);
