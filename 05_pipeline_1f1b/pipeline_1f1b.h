@@ -7,12 +7,13 @@
 // --------------------------------------------------------- 02_1f1b.c: one forward, one backward
 
 PipelineLoop pipeline_1f1b; // runs a step's forwards, backwards and messages in loops
-Schedule schedule_1f1b(size_t p, size_t m, size_t i); // returns the order of pipeline_1f1b
+// Returns the ops of stage i, in the order in which pipeline_1f1b runs them.
+Schedule schedule_1f1b(size_t p, size_t m, size_t i);
 
 // --------------------------------------------------------- 03_interleaved.c: v chunks per stage
 
-// Returns the list of stage i. If v > 1, m must be a multiple of p. If v = 1, the list equals that
-// of schedule_1f1b.
+// Returns the ops of stage i, in the order in which the stage runs them. If v > 1, m must be a
+// multiple of p. If v = 1, the ops are those of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
 // Describes the chunks of stage i, which are parts i, p + i, ... of v p parts. blocks [v p] has the
 // number of blocks of each part. If blocks is NULL, the parts are as equal as possible. This

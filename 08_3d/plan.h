@@ -161,7 +161,7 @@ void plan_op_add(PlanOp *sum, PlanOp op, double times);
 typedef struct {
     PlanLayout layout;
     PlanMemory fullest; // memory of the stage that holds most
-    PlanMemory largest; // the largest value of each category
+    PlanMemory largest; // of each category the largest value of any stage
     size_t stage;       // the number of the fullest stage
     // Bytes that a rank sends per step, on the stage that sends most. dp_bytes: over dp x cp.
     double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;

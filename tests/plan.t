@@ -377,7 +377,7 @@ my ($herd) = run_jobs(
     ]
 );
 my ($quoted) = slurp('08_3d/reference.md') =~
-    /gives an MFU of ([\d.]+) %, which also counts .* hides\. The plan needs 95 GB/;
+    /gives an MFU of ([\d.]+) %, which also counts .* hides\. With this layout the plan needs 95 GB/;
 is(sprintf('%.1f', 100 * $herd->{page}{config}{mfu}),
     $quoted, "the plan of Llama 3's 405B: MFU as the page says");
 is(sprintf('%.0f', 1e-9 * $herd->{page}{config}{memory}),

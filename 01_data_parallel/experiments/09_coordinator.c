@@ -246,7 +246,7 @@ static void picture(Run *run, size_t cycle, size_t cycles) {
         const bool all = row == BRANCHES;
         if (row >= N && !all) continue;
         const char *line =
-            all ? "  new on all ranks " : page_text(run, "  rank %zu finishes  ", row);
+            all ? "  now on all ranks " : page_text(run, "  rank %zu finishes  ", row);
         for (size_t j = 0; j < cycles; j++) {
             const char *cell = "";
             for (size_t k = 0; k < cycles * cycle; k++)
@@ -266,7 +266,7 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
         "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
-        "and all ranks start one all-reduce\n(fused) for the gradients that are new on all ranks. "
+        "and all ranks start one all-reduce\n(fused) for gradients that are only now on all ranks. "
         "The first %zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 as 0, ...)" : "");
     picture(run, cycle, shown);
@@ -291,7 +291,7 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "  calls, bytes: per rank, of the messages to agree. all-reduces: of gradients, which "
         "follow. names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. "
-        "K = %zu cycles; in J = %zu of\n  them a gradient is new on all ranks. n = %d gradients, "
+        "K = %zu cycles; in J = %zu of\n  them a gradient is now on all ranks. n = %d gradients, "
         "counted in q = %zu numbers of e = %zu bytes.",
         K, answers, TENSORS, question_size(N), sizeof(real));
 }
@@ -302,7 +302,8 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The next all-reduce adds the gradients that are new on all ranks. All ranks start the "
+            "The next all-reduce adds the gradients that are only now on all ranks. All ranks "
+            "start the "
             "same %s all-reduces in one order, for %d gradients that were finished in %d different "
             "orders.",
             cost_text(run, "sums.cache"), TENSORS, N < BRANCHES ? (int)N : BRANCHES);

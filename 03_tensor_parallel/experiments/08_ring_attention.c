@@ -71,7 +71,8 @@ static void ending(Run *run) {
         enough =
             page_text(run, "c is at least e P/beta = %.0f (P: FLOP/s, beta: bytes/s)",
                       (double)element_size(option_storage(run)) * k->device.flops / k->link.beta);
-    say_cost(run, "%s sent per rank, hidden if %s; q k^T is computed twice.",
+    say_cost(run,
+             "%s sent per rank. All but the last dk and dv hide if %s; q k^T is computed twice.",
              cost_text(run, "sent.zigzag"), enough);
     say_use_when(run,
                  "one sequence is too long for a device. Take zigzag chunks if attention is "

@@ -109,9 +109,9 @@ double stage_sums_time(const ModelConfig *c, size_t p);
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
-// Checks messages and memory of a training by a lesson's own loop. The loop has the order of this
-// rule and `flight` micro-batches in flight. Under the simulated clock also runs the loop on equal
-// stages, and checks the time of the step.
+// Checks messages and memory of a training by a lesson's own loop. The loop runs the ops in the
+// order of `rule`, with `flight` micro-batches in flight. Under the simulated clock also runs the
+// loop on equal stages, and checks the time of the step.
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 

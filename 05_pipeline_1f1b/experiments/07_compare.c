@@ -71,13 +71,11 @@ static void table(Run *run) {
     }
     results(run, columns, rows);
     say(run,
-        "The largest of all ranks; idle: their mean. Flush: the pipeline runs empty before an "
-        "update.\n"
-        "PipeDream and 2BW have no flush. With n versions of the weights their gradients are up to "
-        "n - 1\n"
-        "updates late. Formula: of idle, without messages. v = %zu chunks per stage; F, B, W: a "
-        "forward,\n"
-        "a backward's halves.",
+        "Each value is the largest over the ranks, but idle is the mean. Flush: the pipeline runs "
+        "empty\nbefore an update. PipeDream and 2BW have no flush. With n versions of the weights, "
+        "a "
+        "gradient is up\nto n - 1 updates late. The formula gives idle without messages. v = %zu "
+        "chunks per stage. F is a\nforward; B and W are the two halves of a backward.",
         (size_t)CHUNKS);
 }
 

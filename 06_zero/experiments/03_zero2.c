@@ -20,8 +20,8 @@ static void zero2(Run *run) {
         .m = { m, 1, m },
         .explains =
             "In flight: wte's two gradients, from F0 on, and a block's gradient, until their S "
-            "ends. [ ]: if\nm > 1, also the new sum of the rank's part, until the rank adds it to "
-            "the earlier sums.",
+            "ends. Formula's\n[ ]: if m > 1, also the new sum of the rank's part, until the rank "
+            "adds it to the earlier sums.",
         .notes = "S sums a layer's gradient after its B (first S: last norm). G gathers weights. "
                  "sent: + loss, norm.",
         .formula = { [ZERO_STATE] = "(4 + 12/N) Psi",

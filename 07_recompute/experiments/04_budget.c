@@ -100,18 +100,19 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     }
     results(run, columns, run->world->size > 1 ? rows : rows + 1);
     const size_t p = run->world->size;
-    say_answer(
-        run,
-        "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
-        "probabilities. "
-        "So a plan has F blocks if S in all blocks frees too little. Memory is %s its peak while "
-        "stage 0's last block runs and has all its items. So recomputing this block frees least: "
-        "only its items in the other micro-batches. For %s instead of %s stage 0 recomputes %zu of "
-        "%zu blocks in full, %zu selectively.",
-        work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
-        run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
-        value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
-        plan[DRAWN].stage.blocks, budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
+    say_answer(run,
+               "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
+               "probabilities. "
+               "So a plan has F blocks if S in all blocks frees too little. Memory is %s its peak "
+               "while stage 0's last block runs. This block then has all items of one "
+               "micro-batch, so its recomputation frees only items of the others. For %s instead "
+               "of %s stage 0 recomputes %zu of "
+               "%zu blocks in full, %zu selectively.",
+               work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
+               run->world->size > 1 ? "at" : "at or near",
+               value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
+               budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
+               budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
     say_cost(run,
              "the step takes %s instead of %s, and a plan must be made. All blocks in full would "
              "need %s on stage 0, with %s more work%s.",

@@ -103,14 +103,14 @@ void report_ended_early(Run *run);
 // the work.
 void require_one_link(Run *run);
 
-// LIMIT_ROUNDING, storage_limit() and rounding_limit() are limits of a sum whose terms are added in
-// another order, relative to the largest element. In 16 bits a tiny error can change how a number
-// rounds. The error is then a whole unit in the last place, and the next layers pass this error on.
-// So in 16 bits storage_limit() is 8 units in the last place of 1. In 16 bits numbers_limit() is an
-// eighth of storage_limit(), because losses are sums of many elements. In 16 bits each limit is 1.0
-// to 2.4 times the largest error of two thousand runs of the lessons with 50 seeds. The limits are
-// for trainings that do not diverge, because rounding errors grow with the loss. rounding_limit()
-// and numbers_limit() are the limits of --storage.
+// The limits of a sum whose terms are added in another order, relative to the largest element. The
+// limits are for trainings that do not diverge, because rounding errors grow with the loss.
+// storage_limit(e) is the limit of a tensor stored as e. For reals it is LIMIT_ROUNDING. In 16 bits
+// a tiny error can change how a number rounds. The error is then a whole unit in the last place,
+// and the next layers pass this error on. So in 16 bits storage_limit() is 8 units in the last
+// place of 1. rounding_limit() is storage_limit() of the type that --storage names.
+// numbers_limit() is the limit of losses: in 16 bits an eighth of rounding_limit(), because a loss
+// is a sum of many elements. 06_zero/reference.md has the largest errors that were measured.
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
