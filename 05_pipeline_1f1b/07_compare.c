@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Seven ways to run a pipeline: what does each cost in time, memory, messages and old gradients?
+// question: Seven ways to run a pipeline: what does each cost in time, memory, messages and late gradients?
 //
 // Holds: rank i has stage i.
 //     Micro-batches in flight, m >= p: naive 1, GPipe m, ZB-H1 p; 1F1B, PipeDream and 2BW p - i.

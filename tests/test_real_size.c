@@ -232,7 +232,7 @@ static void tensor_parallel_sizes(void) {
     on_page("AdamW | %.0f GB | %.1f GB |", MIXED * psi_whole, MIXED * psi);
     const double flash = all * (kept(&z) - scores(&z));
     const double flash_whole = all * (kept(&whole) - scores(&whole));
-    on_page("with stored scores | %.1f GB | %.1f GB |", all * kept(&whole), all * kept(&z));
+    on_page("with stored probabilities | %.1f GB | %.1f GB |", all * kept(&whole), all * kept(&z));
     on_page("with FlashAttention | %.1f GB | %.1f GB |", flash_whole, flash);
     on_page("over NVLink | 100 %% | %.0f %% |", fast);
     on_page("over InfiniBand | 100 %% | %.0f %% |", slow);

@@ -141,8 +141,9 @@ static void deadlock(Run *run) {
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
     say(run,
-        "Without an agreed order, if each tensor has its own communicator, a call waits until all "
-        "ranks call.\n%s: %s\n%.*s",
+        "If no order is agreed and each tensor has its own group, an all-reduce waits for calls of "
+        "all "
+        "ranks.\n%s: %s\n%.*s",
         first_calls(run), stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
@@ -264,10 +265,11 @@ static void page(Run *run, size_t cycle) {
     size_t answers = 0;
     for (size_t j = 0; j < K; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
-        "\nSo the ranks agree on an order while they compute. A cycle ends when a rank has "
+        "\nSo the ranks agree on an order during backward. A cycle ends when a rank has "
         "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
-        "and all ranks start one all-reduce\n(fused) for gradients that are only now on all ranks. "
-        "The first %zu of %zu cycles%s:\n",
+        "and all ranks start one all-reduce\n(fused) for gradients that all ranks have now, not "
+        "before. "
+        "First %zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 as 0, ...)" : "");
     picture(run, cycle, shown);
     say(run,
@@ -289,10 +291,12 @@ static void page(Run *run, size_t cycle) {
                               { "single", "as cache", ROW("single") },
                               { 0 } });
     say(run,
-        "  calls, bytes: per rank, of the messages to agree. all-reduces: of gradients, which "
-        "follow. names:\n  of rank 0, of another rank; a broadcast's bytes count at rank 0 only. "
-        "K = %zu cycles; in J = %zu of\n  them a gradient is now on all ranks. n = %d gradients, "
-        "counted in q = %zu numbers of e = %zu bytes.",
+        "  calls, bytes: per rank, of the messages to agree. all-reduces: those of gradients. "
+        "names: first of\n  rank 0, then of another rank; a broadcast's bytes count at rank 0 "
+        "only. "
+        "K = %zu cycles; in J = %zu of\n  them all ranks get a gradient in common. n = %d "
+        "gradients, in "
+        "q = %zu numbers of e = %zu bytes.",
         K, answers, TENSORS, question_size(N), sizeof(real));
 }
 
@@ -302,7 +306,8 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The next all-reduce adds the gradients that are only now on all ranks. All ranks "
+            "The next all-reduce adds the gradients that all ranks have now, but did not have a "
+            "cycle ago. All ranks "
             "start the "
             "same %s all-reduces in one order, for %d gradients that were finished in %d different "
             "orders.",
@@ -314,7 +319,7 @@ static void answer(Run *run) {
                           "%s, fixed order %s.",
                           cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
-    say_cost(run, "a gradient waits until its cycle ends and the ranks agree.%s", times);
+    say_cost(run, "a gradient that all ranks have waits until they agree.%s", times);
     say_use_when(
         run,
         "no order is known before the step, and each rank finishes every gradient. Here "

@@ -11,7 +11,8 @@ enum { CHUNK = 192, HEADS = 8, D = 4, DEVIATION = 16 };
 // Runs attention alone with both kinds of chunks, and checks the costs. The page shows both
 // forwards. --picture chooses the forward that --svg and --trace write.
 static void attention_alone(Run *run) {
-    static const char *const title[] = { "Contiguous chunks, forward", "Zigzag chunks, forward" };
+    static const char *const title[] = { "Contiguous chunks, forward",
+                                         "Zigzag chunks, forward (own scale)" };
     const size_t T = run->world->size * CHUNK;
     const ContextSizes z = { 1, T, HEADS, HEADS, D, option_storage(run), DEVIATION, 0, 0 };
     const bool zigzag = !strcmp(option_text(run, "picture"), "zigzag");
@@ -69,10 +70,12 @@ static void ending(Run *run) {
     const char *enough = "chunks are long enough";
     if (k->simulated && k->link.beta > 0)
         enough =
-            page_text(run, "c is at least e P/beta = %.0f (P: FLOP/s, beta: bytes/s)",
+            page_text(run,
+                      "c is at least e P/beta = %.0f (without latency; P: FLOP/s, beta: bytes/s)",
                       (double)element_size(option_storage(run)) * k->device.flops / k->link.beta);
     say_cost(run,
-             "%s sent per rank. All but the last dk and dv hide if %s; q k^T is computed twice.",
+             "%s sent per rank. All messages but the last dk and dv are hidden if %s; q k^T is "
+             "computed twice.",
              cost_text(run, "sent.zigzag"), enough);
     say_use_when(run,
                  "one sequence is too long for a device. Take zigzag chunks if attention is "

@@ -96,9 +96,8 @@ static void summa_lesson(Run *run) {
     say(run,
         "A grid of q x q ranks, q = %zu. A rank holds one block of X, of W and of Y = X W. A "
         "product takes q\nturns. In turn l, column l of the grid sends X along the rows, row l "
-        "sends W along the columns, and\nall ranks multiply. Backward has two such products, dX "
-        "and "
-        "dW. Picture: one layer. Table: a GPT.",
+        "sends W along the columns, and\nall ranks multiply. Backward also reduces partial "
+        "sums (dX, dW). Picture: one layer. Table: a GPT.",
         q);
     grid_linear_compare(run, &g, (LinearSizes){ M, 1, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));

@@ -75,7 +75,8 @@ static void table(Run *run) {
         "empty\nbefore an update. PipeDream and 2BW have no flush. With n versions of the weights, "
         "a "
         "gradient is up\nto n - 1 updates late. The formula gives idle without messages. v = %zu "
-        "chunks per stage. F is a\nforward; B and W are the two halves of a backward.",
+        "chunks per stage. F is a\nforward; B and W are the halves of a backward: B computes dx, W "
+        "the gradients of the weights.",
         (size_t)CHUNKS);
 }
 

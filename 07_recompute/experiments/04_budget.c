@@ -100,19 +100,18 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     }
     results(run, columns, run->world->size > 1 ? rows : rows + 1);
     const size_t p = run->world->size;
-    say_answer(run,
-               "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
-               "probabilities. "
-               "So a plan has F blocks if S in all blocks frees too little. Memory is %s its peak "
-               "while stage 0's last block runs. This block then has all items of one "
-               "micro-batch, so its recomputation frees only items of the others. For %s instead "
-               "of %s stage 0 recomputes %zu of "
-               "%zu blocks in full, %zu selectively.",
-               work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
-               run->world->size > 1 ? "at" : "at or near",
-               value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
-               budget_count(&plan[DRAWN], RECOMPUTE_FULL), plan[DRAWN].stage.blocks,
-               budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
+    say_answer(
+        run,
+        "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
+        "probabilities. "
+        "So a plan has F blocks if S in all blocks frees too little. Memory is %s its peak when "
+        "stage 0's last block begins its backward. This block then has all items of one "
+        "micro-batch, so recomputing it frees the least. For %s instead of %s stage 0 recomputes "
+        "%zu of %zu blocks in full, %zu selectively.",
+        work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
+        run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
+        value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
+        plan[DRAWN].stage.blocks, budget_count(&plan[DRAWN], RECOMPUTE_SELECTIVE));
     say_cost(run,
              "the step takes %s instead of %s, and a plan must be made. All blocks in full would "
              "need %s on stage 0, with %s more work%s.",
@@ -141,7 +140,7 @@ static void budget(Run *run) {
         "A block keeps all its items for its backward (.), or drops some and computes them again: "
         "selective\n(S) drops the attention probabilities, full (F) all but the input. max: a "
         "stage's activation peak\nif nothing is dropped. min: if all blocks are F. x: the column's "
-        "%%. Each plan adds the least work.",
+        "%%. Plan: least work in the budget.",
         t.model.layers, tiny.width, run->world->size, run->world->size > 1 ? "s" : "", t.sequences,
         tiny.context, t.micro_batches);
     Trajectory unsplit = training_unsplit(run, &t, 1);
