@@ -276,8 +276,8 @@ static void page(Run *run, size_t cycle) {
         "\n  fixed order  no messages to agree: one all-reduce per layer (%d gradients): A B C, "
         "then D E F, ...\n  names        (first step) in each cycle ranks send rank 0 name and "
         "size of their new gradients;\n               rank 0 broadcasts the names that all ranks "
-        "have\n  cache        (later steps) an all-reduce per cycle counts how many ranks have "
-        "each gradient\n  single       as cache, but every gradient has its own all-reduce",
+        "have\n  cache        (later steps) an all-reduce per cycle counts the ranks; used one "
+        "cycle later\n  single       as cache, but every gradient has its own all-reduce",
         BRANCHES);
 #define ROW(id) \
     { "calls." id, "bytes." id, "sums." id, "time." id }
@@ -319,7 +319,7 @@ static void answer(Run *run) {
                           "%s, fixed order %s.",
                           cost_text(run, "time.cache"), cost_text(run, "time.names"),
                           cost_text(run, "time.fixed"));
-    say_cost(run, "a gradient that all ranks have waits until they agree.%s", times);
+    say_cost(run, "a gradient ready on all ranks waits until the ranks agree.%s", times);
     say_use_when(
         run,
         "no order is known before the step, and each rank finishes every gradient. Here "

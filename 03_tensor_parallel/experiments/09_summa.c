@@ -66,9 +66,8 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     }
     if (!answer_alone(run))
         say_answer(run,
-                   "Yes. A rank holds %s of parameters and %s of activations. For every product it "
-                   "receives blocks of X and of W, or of their gradients. Together that is %s per "
-                   "step%s.",
+                   "Yes. A rank holds %s of parameters and %s of activations. For every product a "
+                   "rank receives blocks of X and W, or of their gradients: %s per step%s.",
                    cost_text(run, "parameters"), cost_text(run, "kept"), cost_text(run, "received"),
                    compared);
     say_cost(run,
