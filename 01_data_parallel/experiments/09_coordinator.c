@@ -141,9 +141,8 @@ static void deadlock(Run *run) {
     check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
     char *why = play_why(p); // the first line is enough
     say(run,
-        "If no order is agreed and each tensor has its own group, an all-reduce waits for calls of "
-        "all "
-        "ranks.\n%s: %s\n%.*s",
+        "An all-reduce waits for all ranks. Without an agreed order, and with a group per tensor:\n"
+        "%s: %s\n%.*s",
         first_calls(run), stuck ? "deadlock" : "no deadlock", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
@@ -294,10 +293,10 @@ static void page(Run *run, size_t cycle) {
         "  calls, bytes: per rank, of the messages to agree. all-reduces: those of gradients. "
         "names: first of\n  rank 0, then of another rank; a broadcast's bytes count at rank 0 "
         "only. "
-        "K = %zu cycles; in J = %zu of\n  them all ranks get a gradient in common. n = %d "
-        "gradients, in "
-        "q = %zu numbers of e = %zu bytes.",
-        K, answers, TENSORS, question_size(N), sizeof(real));
+        "K = %zu cycles; in J = %zu of\n  them a gradient becomes ready on all ranks. q = %zu "
+        "numbers of "
+        "e = %zu bytes count n = %d gradients.",
+        K, answers, question_size(N), sizeof(real), TENSORS);
 }
 
 static void answer(Run *run) {
@@ -306,11 +305,10 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The next all-reduce adds the gradients that all ranks have now, but did not have a "
-            "cycle ago. All ranks "
-            "start the "
-            "same %s all-reduces in one order, for %d gradients that were finished in %d different "
-            "orders.",
+            "The ranks agree which gradients all of them have. The next all-reduce adds the "
+            "gradients "
+            "that are new in this list. All ranks start the same %s all-reduces in one order, for "
+            "%d gradients that were finished in %d different orders.",
             cost_text(run, "sums.cache"), TENSORS, N < BRANCHES ? (int)N : BRANCHES);
     const char *times = "";
     if (clock_config()->simulated)
