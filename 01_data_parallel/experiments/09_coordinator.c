@@ -266,17 +266,17 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "\nSo the ranks agree on an order during backward. A cycle ends when a rank has "
         "finished %zu more of\nits %d gradients. Then each rank reports which gradients it has, "
-        "and all ranks start one all-reduce\n(fused) for gradients that all ranks have now, not "
-        "before. "
-        "First %zu of %zu cycles%s:\n",
+        "and all ranks start one all-reduce\n(fused) for gradients newly ready on all ranks. First "
+        "%zu of %zu cycles%s:\n",
         cycle, TENSORS, shown, K, N > BRANCHES ? " (rank 3 as 0, ...)" : "");
     picture(run, cycle, shown);
     say(run,
         "\n  fixed order  no messages to agree: one all-reduce per layer (%d gradients): A B C, "
         "then D E F, ...\n  names        (first step) in each cycle ranks send rank 0 name and "
         "size of their new gradients;\n               rank 0 broadcasts the names that all ranks "
-        "have\n  cache        (later steps) an all-reduce per cycle counts the ranks; used one "
-        "cycle later\n  single       as cache, but every gradient has its own all-reduce",
+        "have\n  cache        (later steps) an all-reduce per cycle counts ranks; the next cycle "
+        "uses "
+        "the counts\n  single       as cache, but every gradient has its own all-reduce",
         BRANCHES);
 #define ROW(id) \
     { "calls." id, "bytes." id, "sums." id, "time." id }
@@ -305,7 +305,8 @@ static void answer(Run *run) {
     else
         say_answer(
             run,
-            "The ranks agree which gradients all of them have. The next all-reduce adds the "
+            "The ranks agree on the list of gradients that all ranks have. The next all-reduce "
+            "adds the "
             "gradients "
             "that are new in this list. All ranks start the same %s all-reduces in one order, for "
             "%d gradients that were finished in %d different orders.",
