@@ -306,10 +306,8 @@ static void answer(Run *run) {
         say_answer(
             run,
             "The ranks agree on the list of gradients that all ranks have. The next all-reduce "
-            "adds the "
-            "gradients "
-            "that are new in this list. All ranks start the same %s all-reduces in one order, for "
-            "%d gradients that were finished in %d different orders.",
+            "adds the gradients that are new in this list. All ranks start the same %s all-reduces "
+            "in one order, for %d gradients that were finished in %d different orders.",
             cost_text(run, "sums.cache"), TENSORS, N < BRANCHES ? (int)N : BRANCHES);
     const char *times = "";
     if (clock_config()->simulated)
