@@ -37,9 +37,9 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     return loss;
 }
 
-// Sends server s piece s of the gradient [Psi/k], S bytes in all. On the
-// simulated clock the sends to several servers overlap, because each pair of ranks has its own
-// link. A push does not wait for other workers or for an update.
+// Sends server s piece s of the gradient [Psi/k], S bytes in all. On the simulated clock the sends
+// to several servers overlap, because each pair of ranks has its own link. A push does not wait for
+// other workers or for an update.
 static void push(const Cluster *c, Model *m) {
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
 }

@@ -174,8 +174,8 @@ static cJSON *index_of(const RunOptions *options, const Optimizer *o, const Rank
     cJSON_AddStringToObject(index, "run", saved->id);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
-    // With --check some sequences end early, so the token counts differ. So a resumed run must have
-    // --check if the saved run had --check, and must not have it otherwise.
+    // Some sequences end early under --check, so the token counts differ. So a resumed run must
+    // have --check if the saved run had --check, and must not have it otherwise.
     cJSON_AddBoolToObject(index, "check", run_option(options, "check") != NULL);
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");

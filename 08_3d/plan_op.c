@@ -291,7 +291,7 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     return op;
 }
 // Counts the optimizer's reads of weight, gradient and state, and its writes of weight and state.
-// With 16-bit weights the optimizer reads the master instead of the weight, so the count is
+// The optimizer reads the master instead of the weight if weights have 16 bits, so the count is
 // slightly too high.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;

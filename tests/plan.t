@@ -18,6 +18,7 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my ($plan, $train) = map { program_of('fp32', $_) } '08_3d/plan.c', '08_3d/train.c';
 plan skip_all => "$plan is not built" unless -x $plan && -x $train;
+my $random = $all || defined $ENV{TEST_SEED};
 my $seed = $ENV{TEST_SEED} // ($all ? time % 1000000 : 1);
 note("TEST_SEED=$seed draws these layouts again");
 srand $seed;
@@ -121,10 +122,11 @@ sub draw {
             # the ring wait for each other within a micro-batch. In a ring with unequal ranks each
             # rank waits differently for each message. With unequal replicas the plan puts the most
             # sequences on the slowest links, also where the trainer has fewer sequences there.
-            limit => $estimated ? 0.25
+            # The layouts of the default seed stay within 15 %.
+            limit => $estimated ? ($random ? 0.25 : 0.15)
             : !$ring ? 0.04
             : 0.02,
-            longer => $estimated ? ceil($batch / $dp) / floor($batch / $dp) : 1
+            longer => $estimated && $random ? ceil($batch / $dp) / floor($batch / $dp) : 1
         },
         {
             %{

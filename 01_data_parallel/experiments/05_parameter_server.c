@@ -108,14 +108,13 @@ static void answer(Run *run, const ServerSizes *z, size_t staleness, const Serve
             run,
             "A server sends %s per step and receives as much. In a ring all-reduce a worker sends "
             "%s. If no worker waits, %s. The loss is then %s (%.2f against %.2f), although "
-            "gradients "
-            "use older weights. At equal work the loss is %s (%.2f against %.2f).",
+            "gradients use older weights. At equal work the loss is %s (%.2f against %.2f).",
             sent, value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
             pushes, lower_or_higher(half, loss->half[0]), half, loss->half[0],
             lower_or_higher(end, loss->end[0]), end, loss->end[0]);
 }
 
-static void cost(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
+static void ending(Run *run, const ServerSizes *z, const ServerRecord *no_bound) {
     const char *waiting = cost_text(run, "time.links");
     const char *took = value_text(run, (double)no_bound->seen.last.step, "ps");
     took = strcmp(took, waiting) ? page_text(run, "%s, not %s", took, waiting)
@@ -159,7 +158,7 @@ static void parameter_server(Run *run) {
                  page_text(run, "%d asynchronous steps of each worker, no bound; %s", STEPS,
                            servers),
                  PICTURE_NO_FILES);
-    ServerRecord bound = asynchronous(run, &c, &t, s < STEPS ? s : STEPS);
+    ServerRecord bound = asynchronous(run, &c, &t, s);
     picture_show(run,
                  page_text(run, "%d asynchronous steps of each worker, %s; %s", STEPS,
                            bound.log.name, servers),
@@ -173,11 +172,11 @@ static void parameter_server(Run *run) {
     got = server_train(run, &c, &t, &port);
     trajectory_free(&got);
     server_costs(run, &z, &sync.seen, port.seen.last.step);
-    const ServerLosses loss = server_losses(run, &c, s < SERVER_LONG ? s : SERVER_LONG);
+    const ServerLosses loss = server_losses(run, &c, s);
     const ServerLog *logs[] = { &bound.log, &no_bound.log };
     table(run, &z, logs, page_text(run, "staleness %zu", s), &loss);
     answer(run, &z, s, &loss);
-    cost(run, &z, &no_bound);
+    ending(run, &z, &no_bound);
     free(bound.log.line);
     free(no_bound.log.line);
     data_free(&t.data);

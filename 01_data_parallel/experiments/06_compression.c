@@ -106,9 +106,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     else
         say_answer(
             run,
-            "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-            "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. These are too "
-            "few "
+            "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d steps "
+            "their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. These are too few "
             "steps to rank the methods. But %zu ranks train as one device with the same rule "
             "(within %.2f). Without the residual they train worse (%.2f and %.2f).",
             compression_share(&seen[FP16], &seen[EXACT]),

@@ -84,10 +84,9 @@ static void power_sgd(Run *run) {
         "\nThe gradient G [a, b] of a matrix is sent as P [a, r] and Q [b, r], here with r = %d "
         "columns:\n(a + b) r numbers instead of a b. P Q^T replaces the sum of G. Each step: the "
         "columns of the last Q\nare made orthonormal (length 1, at right angles). P = G Q; "
-        "all-reduce of P. P is made orthonormal,\ntoo. Q = G^T P; all-reduce of Q. Vectors (biases "
-        "and gains) are sent whole. To its next G a rank\nadds the residual G - P Q^T / N. "
-        "Products "
-        "with P and Q are drawn as idle. N ranks, e bytes each.%s\n",
+        "all-reduce of P. P is made orthonormal,\ntoo. Q = G^T P; all-reduce of Q. Vectors "
+        "(biases and gains) are sent whole. To its next G a rank\nadds the residual G - P Q^T / "
+        "N. Products with P and Q are drawn as idle. N ranks, e bytes each.%s\n",
         RANK, uneven_shares(run, "\n", SEQUENCES));
     table(run, seen, last);
     answer(run, seen, last);

@@ -275,8 +275,7 @@ static void page(Run *run, size_t cycle) {
         "then D E F, ...\n  names        (first step) in each cycle ranks send rank 0 name and "
         "size of their new gradients;\n               rank 0 broadcasts the names that all ranks "
         "have\n  cache        (later steps) an all-reduce per cycle counts ranks; the next cycle "
-        "uses "
-        "the counts\n  single       as cache, but every gradient has its own all-reduce",
+        "uses the counts\n  single       as cache, but every gradient has its own all-reduce",
         BRANCHES);
 #define ROW(id) \
     { "calls." id, "bytes." id, "sums." id, "time." id }
@@ -292,10 +291,8 @@ static void page(Run *run, size_t cycle) {
     say(run,
         "  calls, bytes: per rank, of the messages to agree. all-reduces: those of gradients. "
         "names: first of\n  rank 0, then of another rank; a broadcast's bytes count at rank 0 "
-        "only. "
-        "K = %zu cycles; in J = %zu of\n  them a gradient becomes ready on all ranks. q = %zu "
-        "numbers of "
-        "e = %zu bytes count n = %d gradients.",
+        "only. K = %zu cycles; in J = %zu of\n  them a gradient becomes ready on all ranks. q = "
+        "%zu numbers of e = %zu bytes count n = %d gradients.",
         K, answers, question_size(N), sizeof(real), TENSORS);
 }
 

@@ -53,12 +53,11 @@ void balance_table(Run *run, const Devices *d, const BalanceRecord *seen, double
                         NULL,
                         { "peak.equal", "peak.static", "peak.dynamic", "=-" } };
     say(run,
-        "\nequal: the same share of the %zu sequences for all. static: in proportion to the speeds "
-        "before step\n0. dynamic: to the mean of the old and the last measured speed. ideal: by "
-        "the "
-        "present speeds, in\nfractions of a sequence. A step: the slowest rank's computation, then "
-        "the all-reduce. A rank keeps\n%s of activations per sequence. --slow %s: the devices' "
-        "times per sequence. Device 0\nbecomes %zu times slower in step %zu.\n",
+        "\nequal: the same share of the %zu sequences for all. static: in proportion to the "
+        "speeds before step\n0. dynamic: to the mean of the old and the last measured speed. "
+        "ideal: by the present speeds, in\nfractions of a sequence. A step: the slowest rank's "
+        "computation, then the all-reduce. A rank keeps\n%s of activations per sequence. --slow "
+        "%s: the devices' times per sequence. Device 0\nbecomes %zu times slower in step %zu.\n",
         d->sequences, value_text(run, (double)activations_bytes(&z, 1), "bytes"),
         option_text(run, "slow"), d->changed, d->change);
     results(run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL }, rows);

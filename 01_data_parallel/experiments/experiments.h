@@ -247,7 +247,7 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
 typedef struct {
     size_t workers;
     size_t steps;      // of each worker
-    size_t staleness;  // the bound (no bound if staleness = steps)
+    size_t staleness;  // the bound, at most steps, because no worker can be further ahead
     char name[24];     // "staleness 1", "no bound"
     Served *line;      // [workers * steps], or NULL if the server is synchronous
     Picoseconds begin; // when version 0 was sent

@@ -7,7 +7,7 @@
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness) {
     ServerLog log = { .workers = workers,
                       .steps = steps,
-                      .staleness = staleness,
+                      .staleness = staleness < steps ? staleness : steps,
                       .name = "no bound",
                       .line = host_alloc(workers * steps * sizeof(Served)) };
     if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);

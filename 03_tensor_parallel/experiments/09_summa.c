@@ -82,8 +82,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
         "one layer needs more ranks than a node has, and a micro-batch has many tokens. With "
         "equal links and no latency 2D is faster than 1D on 8 x 8 ranks from %.1f C tokens on. On "
         "2 x 2 ranks 2D can receive less than 1D, but is never faster (why: grids.md). If only "
-        "1D's activations do not fit, use "
-        "sequence parallelism (03.07).",
+        "1D's activations do not fit, use sequence parallelism (03.07).",
         in_time);
 }
 

@@ -72,11 +72,10 @@ static void table(Run *run) {
     results(run, columns, rows);
     say(run,
         "Each value is the largest over the ranks, but idle is the mean. Flush: the pipeline runs "
-        "empty\nbefore an update. PipeDream and 2BW have no flush. With n versions of the weights, "
-        "a "
-        "gradient is up\nto n - 1 updates late. The formula gives idle without messages. v = %zu "
-        "chunks per stage. F is a\nforward; B and W are the halves of a backward: B computes dx, W "
-        "the gradients of the weights.",
+        "empty\nbefore an update. PipeDream and 2BW have no flush. With n versions of the "
+        "weights, a gradient is up\nto n - 1 updates late. The formula gives idle without "
+        "messages. v = %zu chunks per stage. F is a\nforward; B and W are the halves of a "
+        "backward: B computes dx, W the gradients of the weights.",
         (size_t)CHUNKS);
 }
 

@@ -103,13 +103,10 @@ static void show(Run *run, const Training *t, const RecomputeSeen seen[BUDGETS],
     say_answer(
         run,
         "S first: per byte freed, F takes %.1f times the work of S. But S frees only "
-        "probabilities. "
-        "So a plan has F blocks if S in all blocks frees too little. Memory is %s its peak when "
-        "stage 0's last block begins its backward. In any plan this block then holds all "
-        "its items of one micro-batch, so recomputing it frees the least. For %s instead of %s "
-        "stage "
-        "0 recomputes "
-        "%zu of %zu blocks in full, %zu selectively.",
+        "probabilities. So a plan has F blocks if S in all blocks frees too little. Memory is %s "
+        "its peak when stage 0's last block begins its backward. In any plan this block then "
+        "holds all its items of one micro-batch, so recomputing it frees the least. For %s "
+        "instead of %s stage 0 recomputes %zu of %zu blocks in full, %zu selectively.",
         work_per_byte(plan, RECOMPUTE_FULL) / work_per_byte(plan, RECOMPUTE_SELECTIVE),
         run->world->size > 1 ? "at" : "at or near", value_text(run, seen[DRAWN].peak, "bytes"),
         value_text(run, seen[0].peak, "bytes"), budget_count(&plan[DRAWN], RECOMPUTE_FULL),
